@@ -1,7 +1,7 @@
-//! What the database gives by itself: the raw ways to append, wake and claim.
+//! Anchors: the raw statements to append, wake and claim, without the service.
 //!
-//! Tables of the benchmark's own, with as many columns as an append needs and the
-//! same 393 bytes of JSON in each event; statements as short as they can be.
+//! Separate tables, with as many columns as an append needs and the same 393 bytes of JSON in each event;
+//! statements as short as possible.
 
 use std::{
     sync::{
@@ -19,7 +19,7 @@ use crate::{Bench, cpu};
 
 /// Bytes of JSON in each event.
 pub const BODY_BYTES: usize = 393;
-/// Writers of a throughput anchor: more only wait for the same two cores.
+/// Writers of a throughput anchor: more only compete for the same two cores.
 const WRITERS: usize = 8;
 
 const SCHEMA: &str = "
@@ -67,7 +67,7 @@ pub enum Way {
     One,
     /// One event each of ten sessions, one commit.
     TenSessions,
-    /// So many events of one session, one statement.
+    /// This many events of one session, one statement.
     Several(i32),
 }
 
@@ -80,7 +80,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Makes its tables where there are none.
+    /// Creates its tables if they are missing.
     pub async fn open(bench: &Bench) -> anyhow::Result<Self> {
         let pool = PgPoolOptions::new().max_connections(24).connect(&bench.ground.superuser()).await?;
         let (there,): (bool,) =
@@ -96,8 +96,8 @@ impl Anchor {
         self.pool.close().await;
     }
 
-    /// Appends for `span` with some writers: events a second, and the server's processor
-    /// time per event in microseconds.
+    /// Appends for `span` with several writers: events per second, and the server's CPU time per event in
+    /// microseconds.
     pub async fn throughput(&self, way: Way, span: Duration) -> anyhow::Result<Vec<f64>> {
         let done = Arc::new(AtomicU64::new(0));
         let (began, before) = (Instant::now(), cpu::server(self.postmaster)?);
@@ -122,7 +122,7 @@ impl Anchor {
         Ok(vec![events / began.elapsed().as_secs_f64(), used.as_secs_f64() * 1e6 / events])
     }
 
-    /// Single appends, one after the other: the time of each.
+    /// Durations of single appends, one after the other.
     pub async fn singles(&self, count: usize) -> anyhow::Result<Vec<Duration>> {
         let sessions = self.sessions(1).await?;
         let mut times = Vec::with_capacity(count);
@@ -134,7 +134,7 @@ impl Anchor {
         Ok(times)
     }
 
-    /// Insert a job, notify, hear it, claim it: the time of each round.
+    /// Durations of rounds of inserting a job, notifying, receiving the notification, and claiming the job.
     pub async fn wakes(&self, count: usize) -> anyhow::Result<Vec<Duration>> {
         let mut listener = sqlx::postgres::PgListener::connect_with(&self.pool).await?;
         listener.listen("bench").await?;
@@ -165,7 +165,7 @@ impl Anchor {
 
     async fn sessions(&self, count: usize) -> anyhow::Result<Vec<Uuid>> {
         let mut sessions: Vec<_> = (0..count).map(|_| Uuid::now_v7()).collect();
-        // In one order everywhere, or statements over several of them deadlock.
+        // In the same order everywhere, or statements over several sessions deadlock.
         sessions.sort_unstable();
         sqlx::query("insert into bench.session select $1, unnest($2::uuid[])")
             .bind(self.org)
@@ -213,7 +213,7 @@ async fn append(pool: &PgPool, way: Way, org: Uuid, sessions: &[Uuid], body: &st
     }
 }
 
-/// JSON of so many bytes.
+/// JSON with this many bytes.
 pub fn body(bytes: usize) -> String {
     let frame = serde_json::json!({ "text": "" }).to_string().len();
     serde_json::json!({ "text": "x".repeat(bytes - frame) }).to_string()

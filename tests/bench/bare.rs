@@ -1,6 +1,5 @@
-//! What P4 is compared with: axum and sqlx with nothing between them, writing the
-//! same rows as a session's creation in one transaction. A process of its own, so
-//! that it shares its cores with nobody more than the service does.
+//! Comparison for P4: axum and sqlx without the service, writing the same rows as a session's creation in one
+//! transaction. A separate process, so that it shares the cores with no more processes than the service does.
 
 use std::net::SocketAddr;
 
@@ -37,7 +36,7 @@ impl Bare {
     }
 }
 
-/// Serves until it is killed; says where on its standard output.
+/// Serves until it is killed; prints its address on standard output.
 pub async fn serve(url: &str) -> anyhow::Result<()> {
     let pool = PgPoolOptions::new().max_connections(24).connect(url).await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;

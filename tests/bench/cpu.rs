@@ -1,31 +1,31 @@
-//! Processor time and memory, from the operating system's own counters.
+//! CPU time and memory, from the counters of the operating system.
 
 use std::{fs, time::Duration};
 
 use anyhow::Context;
 
-/// Ticks of `/proc/<pid>/stat` in a second; fixed in Linux's interface to programs.
+/// Ticks of `/proc/<pid>/stat` per second; fixed in the Linux ABI.
 const TICKS: f64 = 100.0;
 
-/// Processor time of this process so far.
+/// CPU time of this process so far.
 pub fn own() -> anyhow::Result<Duration> {
     process(std::process::id())
 }
 
-/// Processor time of a process so far.
+/// CPU time of a process so far.
 pub fn process(pid: u32) -> anyhow::Result<Duration> {
     let stat = Stat::of(pid)?;
     Ok(ticks(stat.own))
 }
 
-/// Processor time of a server and all its children, also of those that have ended.
+/// CPU time of a server and all its children, including those that have ended.
 pub fn server(postmaster: u32) -> anyhow::Result<Duration> {
     let parent = Stat::of(postmaster)?;
     let mut all = parent.own + parent.children;
     for entry in fs::read_dir("/proc")? {
         let name = entry?.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        // It may end between the listing and the look: its time is then the parent's.
+        // It may end after the listing: its time is then included in the parent's.
         if let Ok(stat) = Stat::of(pid)
             && stat.parent == postmaster
         {
@@ -35,17 +35,17 @@ pub fn server(postmaster: u32) -> anyhow::Result<Duration> {
     Ok(ticks(all))
 }
 
-/// Memory that a process has in use, in bytes.
+/// Resident memory of a process, in bytes.
 pub fn memory(pid: u32) -> anyhow::Result<f64> {
     status(pid, "VmRSS:")
 }
 
-/// The most memory that a process had in use since [`forget_peak`], in bytes.
+/// Peak resident memory of a process since [`forget_peak`], in bytes.
 pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
     status(pid, "VmHWM:")
 }
 
-/// Counts the most memory of a process anew; see proc_pid_clear_refs(5).
+/// Resets the peak memory of a process; see proc_pid_clear_refs(5).
 pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
     Ok(fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
 }
@@ -67,7 +67,7 @@ struct Stat {
 impl Stat {
     fn of(pid: u32) -> anyhow::Result<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-        // The name may hold anything; the fields after it are counted from its end.
+        // The process name may contain any character; the fields are counted from its end.
         let (_, rest) = text.rsplit_once(')').context("a line of /proc")?;
         let fields: Vec<&str> = rest.split_whitespace().collect();
         let number = |at: usize| fields[at].parse::<u64>();

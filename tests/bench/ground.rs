@@ -1,5 +1,5 @@
-//! Where a run lies: a Postgres of its own, a data directory, and the service's
-//! processes, each started and stopped by its own pid.
+//! Environment of a run: a private Postgres, a data directory, and the service's processes, each started and
+//! stopped by pid.
 
 use std::{
     fs::{self, File},
@@ -24,23 +24,23 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-/// The key of the first organization of the run.
+/// API key of the first organization of the run.
 pub const KEY: &str = "sjk_test_the_organization_of_the_benchmark";
-/// The phrase that every process and the benchmark itself share.
+/// Master key of every process and of the benchmark.
 const MASTER_KEY: &str = "a passphrase that is long enough for a benchmark";
 
-/// The database and the directories of a run.
+/// Database and directories of a run.
 pub struct Ground {
     root: TempDir,
     pub data_dir: PathBuf,
     embedded: Embedded,
     pub urls: Urls,
-    /// The server's first process.
+    /// Process id of the postmaster.
     pub postmaster: u32,
     processes: AtomicU32,
 }
 
-/// A process of the service. Stopped by [`Process::stop`]; killed when dropped.
+/// A process of the service. Stopped by [`Process::stop`]; killed on drop.
 pub struct Process {
     child: Child,
     pub pid: u32,
@@ -48,10 +48,10 @@ pub struct Process {
 }
 
 impl Ground {
-    /// A fresh server with the schema of the service in it.
+    /// Starts a fresh server with the schema of the service.
     pub async fn start() -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix("sojourn-bench-").tempdir()?;
-        // The database's own user has to pass here.
+        // The operating system user of the database needs access.
         fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755))?;
         let data_dir = root.path().join("data");
         fs::create_dir(&data_dir)?;
@@ -64,17 +64,17 @@ impl Ground {
         Ok(Self { root, data_dir, embedded, urls, postmaster, processes: AtomicU32::new(0) })
     }
 
-    /// Where the benchmark connects with every right.
+    /// URL of a superuser connection.
     pub fn superuser(&self) -> String {
         self.urls.owner.replace("sojourn_owner@", "postgres@")
     }
 
-    /// A connection with every right.
+    /// A superuser connection.
     pub async fn connection(&self) -> anyhow::Result<PgConnection> {
         Ok(PgConnection::connect(&self.superuser()).await?)
     }
 
-    /// A process of the service, with more settings as on the command line.
+    /// Starts a process of the service, with more command-line settings.
     pub async fn serve(&self, more: &[&str]) -> anyhow::Result<Process> {
         let number = self.processes.fetch_add(1, Ordering::Relaxed);
         let log = self.root.path().join(format!("process-{number}.log"));
@@ -97,7 +97,7 @@ impl Ground {
             .stderr(File::create(&log)?)
             .kill_on_drop(true);
         let mut child = command.spawn().context("the service cannot be started")?;
-        let pid = child.id().context("the service ended at once")?;
+        let pid = child.id().context("the service ended immediately")?;
         let until = Instant::now() + Duration::from_secs(60);
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
@@ -112,16 +112,15 @@ impl Ground {
         }
     }
 
-    /// Lets an organization have as many jobs held as the goals need; fairness between organizations
-    /// is another test's affair.
+    /// Removes the limit on an organization's held jobs; fairness between organizations has its own test.
     pub async fn unbind(&self) -> anyhow::Result<()> {
         let mut connection = self.connection().await?;
         sqlx::query("update org set concurrency = 100000").execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
 
-    /// Has the server do now what it would do by itself at some time: what one goal leaves
-    /// for its housekeeping is not measured with another.
+    /// Runs the server's housekeeping (vacuum, checkpoint) now, so that one goal's leftovers are not measured
+    /// with another.
     pub async fn tidy(&self) -> anyhow::Result<()> {
         let mut connection = self.connection().await?;
         for statement in ["vacuum analyze", "checkpoint"] {
@@ -130,7 +129,7 @@ impl Ground {
         Ok(connection.close().await?)
     }
 
-    /// Stops the server and removes what the run left.
+    /// Stops the server and removes the files of the run.
     pub async fn clear(self) -> anyhow::Result<()> {
         self.embedded.stop().await?;
         Ok(self.root.close()?)
@@ -138,7 +137,7 @@ impl Ground {
 }
 
 impl Process {
-    /// Asks the process to end and waits for it.
+    /// Sends SIGTERM to the process and waits for it.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         kill_process(Pid::from_raw(i32::try_from(self.pid)?).context("a pid")?, Signal::TERM)?;
         if timeout(Duration::from_secs(25), self.child.wait()).await.is_err() {
@@ -147,18 +146,18 @@ impl Process {
         Ok(())
     }
 
-    /// Ends the process without a word.
+    /// Kills the process with SIGKILL.
     pub async fn kill(mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
 }
 
-/// The key that seals the run's secrets.
+/// Master key of the run's secrets.
 pub fn master() -> MasterKey {
     MasterKey::parse(MASTER_KEY).expect("a phrase of 32 or more characters")
 }
 
-/// A loopback address that nobody listens on.
+/// A loopback address without a listener.
 pub fn free_address() -> std::io::Result<SocketAddr> {
     std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()
 }

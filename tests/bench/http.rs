@@ -1,4 +1,4 @@
-//! A caller of the service: requests, and a reader of streams that wastes nothing.
+//! A caller of the service: requests, and a stream reader with little overhead.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -16,7 +16,7 @@ pub struct Caller {
     base: String,
 }
 
-/// A stream that is being read.
+/// An open stream.
 pub struct Reader {
     chunks: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     buffer: Vec<u8>,
@@ -32,7 +32,7 @@ impl Caller {
         answer(self.http.post(format!("{}{path}", self.base)).bearer_auth(KEY).json(body)).await
     }
 
-    /// As [`Caller::post`], with a key that makes a retry safe.
+    /// As [`Caller::post`], with an idempotency key that makes a retry safe.
     pub async fn post_once(&self, path: &str, key: &str, body: &Value) -> anyhow::Result<Value> {
         let request = self.http.post(format!("{}{path}", self.base)).bearer_auth(KEY).json(body);
         answer(request.header("idempotency-key", key)).await
@@ -42,23 +42,23 @@ impl Caller {
         answer(self.http.get(format!("{}{path}", self.base)).bearer_auth(KEY)).await
     }
 
-    /// A request with a token that opens nothing: it is looked up and refused.
+    /// A request with an invalid token: it is looked up and rejected.
     pub async fn stranger(&self, path: &str) -> anyhow::Result<()> {
         let token = "sjc_a_token_that_opens_nothing";
         let response = self.http.get(format!("{}{path}", self.base)).bearer_auth(token).send().await?;
         if response.status() != reqwest::StatusCode::UNAUTHORIZED {
-            bail!("a token that opens nothing is answered {}", response.status());
+            bail!("an invalid token is answered {}", response.status());
         }
         Ok(())
     }
 
-    /// An agent whose turns play the script of their input.
+    /// Creates an agent whose turns play the script of their input.
     pub async fn agent(&self) -> anyhow::Result<String> {
         let agent = json!({ "name": "bench", "prompt": "Play the script.", "model": "scripted/inline" });
         id(&self.post("/agents", &agent).await?)
     }
 
-    /// A session of an agent; with input, its first turn is queued.
+    /// Creates a session of an agent; with input, its first turn is queued.
     pub async fn session(&self, agent: &str, input: Option<&Value>) -> anyhow::Result<String> {
         let mut body = json!({ "agent": agent });
         if let Some(input) = input {
@@ -71,7 +71,7 @@ impl Caller {
         self.post(&format!("/sessions/{session}/messages"), &json!({ "text": text })).await
     }
 
-    /// Waits until a session is at rest.
+    /// Waits until a session is idle.
     pub async fn settled(&self, session: &str) -> anyhow::Result<()> {
         let until = Instant::now() + Duration::from_secs(60);
         while Instant::now() < until {
@@ -81,10 +81,10 @@ impl Caller {
             }
             sleep(Duration::from_millis(20)).await;
         }
-        bail!("{session} did not come to rest")
+        bail!("{session} did not become idle")
     }
 
-    /// Lines of an answer that is read as it comes.
+    /// Number of lines of a response that is read as it arrives.
     pub async fn lines(&self, path: &str) -> anyhow::Result<usize> {
         let response = self.http.get(format!("{}{path}", self.base)).bearer_auth(KEY).send().await?;
         let mut chunks = response.error_for_status()?.bytes_stream();
@@ -95,7 +95,7 @@ impl Caller {
         Ok(lines)
     }
 
-    /// Follows a session from `after` on.
+    /// Follows a session after `after`.
     pub async fn follow(&self, session: &str, after: i64) -> anyhow::Result<Reader> {
         self.read(&format!("{}/sessions/{session}/events?stream=sse&after={after}", self.base)).await
     }
@@ -112,7 +112,7 @@ impl Caller {
 }
 
 impl Reader {
-    /// The next frame that is an event: its `seq` and its line of JSON.
+    /// The next frame that is an event: its `seq` and its JSON line.
     pub async fn next(&mut self) -> anyhow::Result<(i64, String)> {
         loop {
             if let Some(end) = self.buffer.windows(2).position(|pair| pair == b"\n\n") {
@@ -146,7 +146,7 @@ impl Reader {
     }
 }
 
-/// The id of a thing that was made.
+/// Id of a created resource.
 pub fn id(made: &Value) -> anyhow::Result<String> {
     Ok(made["id"].as_str().context("an id")?.to_owned())
 }

@@ -1,9 +1,9 @@
-//! The benchmark: what the database gives, what the service makes of it, and
-//! whether each goal of docs/performance.md holds on this machine.
+//! Benchmark: raw database figures, the service's figures, and whether each goal of docs/performance.md is
+//! met on this machine.
 //!
-//! `make bench` runs it in release; `cargo test --test bench -- --help` says how
-//! much. Every figure stands beside a raw anchor that was taken just before and
-//! just after it on the same server. It fails on a crash only, never on a figure.
+//! `make bench` runs it in release; `cargo test --test bench -- --help` lists the parameters. Every figure is
+//! reported beside a raw anchor that was measured just before and just after it on the same server. The
+//! benchmark fails on an error only, never because of a figure.
 
 mod anchor;
 mod bare;
@@ -31,7 +31,7 @@ use crate::{
     report::Report,
 };
 
-/// What a goal gets to work with.
+/// Input of a goal.
 pub struct Bench {
     pub plan: Plan,
     pub ground: Ground,
@@ -68,7 +68,7 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
             Err(error) => {
                 println!("  could not be measured: {error:#}");
                 report.skip(goal, format!("{error:#}"));
-                // What cannot run here says so; what broke is a failure.
+                // A goal that cannot run here is reported as such; an error is a failure.
                 if error.downcast_ref::<NotHere>().is_none() {
                     failed.push(goal.to_string());
                 }
@@ -80,11 +80,11 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
         report.write()?;
     }
     bench.ground.clear().await?;
-    anyhow::ensure!(failed.is_empty(), "broke: {}", failed.join(", "));
+    anyhow::ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
 
-/// This machine lacks what a goal needs; the text says what.
+/// This machine lacks a requirement of a goal, which the text names.
 #[derive(Debug, thiserror::Error)]
 #[error("not on this machine: {0}")]
 pub struct NotHere(pub String);

@@ -1,26 +1,25 @@
-//! A measurement: anchor, service, anchor, as often as it takes.
+//! A measurement: anchor, service, anchor, repeated.
 //!
-//! A repeat whose two anchors differ by more than `NOISE_MAX` says more about the
-//! machine than about the service, and is rejected. A figure that has a goal as a
-//! ratio is divided by the mean of its own two anchors.
+//! A repeat whose two anchors differ by more than `NOISE_MAX` shows noise of the machine and is rejected. A
+//! figure with a ratio as its goal is divided by the mean of its own two anchors.
 
 use crate::{Bench, plan::Goal, stats::Spread};
 
-/// Anchors of one repeat may differ by this part of the smaller one.
+/// Largest accepted difference of the anchors of one repeat, as a fraction of the smaller one.
 const NOISE_MAX: f64 = 0.25;
-/// Repeats that are tried for each one that must be accepted.
+/// Attempts for each repeat that must be accepted.
 const TRIES: usize = 3;
 
-/// What a figure is held against.
+/// Goal of a figure.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Target {
-    /// The ratio to the anchor is at least, or at most, this.
+    /// Lower or upper bound of the ratio to the anchor.
     RatioAtLeast(f64),
     RatioAtMost(f64),
-    /// The figure itself is at least, or at most, this.
+    /// Lower or upper bound of the figure itself.
     AtLeast(f64),
     AtMost(f64),
-    /// It stands beside the others for comparison.
+    /// Reported for comparison only.
     Told,
 }
 
@@ -68,7 +67,7 @@ impl Repeat {
 }
 
 impl Measured {
-    /// The repeats that count: the quiet ones, or all where none was quiet.
+    /// Repeats that count: those without noise, or all when every one is noisy.
     pub fn counted(&self) -> Vec<Repeat> {
         let quiet: Vec<_> = self.repeats.iter().filter(|repeat| !repeat.is_noisy).copied().collect();
         if quiet.is_empty() { self.repeats.clone() } else { quiet }
@@ -85,7 +84,7 @@ impl Measured {
         Spread::of(&anchors).unwrap_or_default()
     }
 
-    /// What is held against the goal.
+    /// Value that is compared with the goal.
     pub fn score(&self) -> Spread {
         let scores: Vec<_> = self.counted().iter().map(|repeat| repeat.score(self.metric.target)).collect();
         Spread::of(&scores).unwrap_or_default()
@@ -103,7 +102,7 @@ impl Measured {
 }
 
 impl Bench {
-    /// As [`Bench::measure`], for what is too large or too slow to be repeated.
+    /// As [`Bench::measure`], for measurements that are too large or too slow to repeat.
     pub async fn measure_once(
         &self,
         metrics: Vec<Metric>,
@@ -113,9 +112,9 @@ impl Bench {
         self.repeat(1, 1, metrics, raw, service).await
     }
 
-    /// Measures some figures at once: `raw` and `service` return one for each metric, in
-    /// order; where an anchor has no such figure it returns fewer, and its first one
-    /// stands for the machine's pace. The first figure of the anchor tells the noise.
+    /// Measures several figures at once. `raw` and `service` return one figure for each metric, in order.
+    /// Where an anchor has no such figure it returns fewer, and its first one stands for the speed of the
+    /// machine. The first figure of the anchor decides about noise.
     pub async fn measure(
         &self,
         metrics: Vec<Metric>,

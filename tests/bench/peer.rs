@@ -1,6 +1,6 @@
-//! A peer beside the service: Restate, doing what is nearest to a session's creation and
-//! to a turn without work. `tests/bench/peer` drives it; where its packages cannot be
-//! had, the lines are not in the table, and the run says so.
+//! Comparison with Restate: its closest equivalents of creating a session and of a turn without work.
+//! `tests/bench/peer` drives it. Where its packages are not available, its lines are left out of the table,
+//! and the run reports it.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -15,18 +15,18 @@ use crate::{
     stats::p50_p99,
 };
 
-/// Installing its packages, and one run of it.
+/// Timeouts of the installation of its packages, and of one run.
 const INSTALL_MAX: Duration = Duration::from_secs(300);
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Invocations that Restate accepts a second at as many callers.
+/// Invocations per second that Restate accepts from as many callers.
 pub async fn created(bench: &Bench, anchor: &Anchor) -> anyhow::Result<Vec<Measured>> {
     let seconds = bench.plan.span().as_secs_f64().max(1.0).to_string();
     let metric = Metric::new(Goal::P4, "for comparison: invocations accepted by Restate", "/s", Target::Told);
     measure(bench, anchor, vec![metric], async || run(&["create", &seconds]).await).await
 }
 
-/// How long Restate takes for an invocation without work.
+/// Duration of a Restate invocation without work.
 pub async fn turns(bench: &Bench, anchor: &Anchor) -> anyhow::Result<Vec<Measured>> {
     let count = bench.plan.size(400, 20).to_string();
     let metrics = ["p50", "p99"].map(|part| {
@@ -54,7 +54,7 @@ async fn measure(
     bench.measure(metrics, async || anchor.throughput(Way::One, span / 4).await, figures).await
 }
 
-/// Has the packages installed, once.
+/// Installs the packages once.
 async fn install() -> anyhow::Result<()> {
     if place().join("node_modules/.package-lock.json").exists() {
         return Ok(());
@@ -67,16 +67,16 @@ async fn install() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the peer's driver: a figure a line.
+/// Runs the peer's driver, which prints one figure per line.
 async fn run(arguments: &[&str]) -> anyhow::Result<Vec<f64>> {
     let mut node = Command::new("node");
     node.arg("peer.mjs").args(arguments).current_dir(place()).stdin(Stdio::null()).stderr(Stdio::null());
     let output = timeout(RUN_MAX, node.kill_on_drop(true).output()).await.context("the peer hangs")??;
     anyhow::ensure!(output.status.success(), "the peer ended with {}", output.status);
-    // Its kit may say something too.
+    // Its SDK may print other lines too.
     let text = String::from_utf8(output.stdout)?;
     let figures: Vec<f64> = text.lines().filter_map(|line| line.parse().ok()).collect();
-    anyhow::ensure!(!figures.is_empty(), "the peer said no figure");
+    anyhow::ensure!(!figures.is_empty(), "the peer printed no figure");
     Ok(figures)
 }
 

@@ -1,4 +1,4 @@
-//! What a run measures: goals, repeats, sizes.
+//! Parameters of a run: goals, repeats, sizes.
 
 use std::{fmt, time::Duration};
 
@@ -6,26 +6,26 @@ use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::GOALS;
 
-/// Measure the service beside the raw database, goal by goal.
+/// Measure the service beside the raw database, goal by goal
 #[derive(Clone, Debug, Parser)]
 #[command(name = "bench")]
 pub struct Plan {
-    /// Goals to measure; all of them when none is named
+    /// Goals to measure; all of them when none is given
     #[arg(value_enum, ignore_case = true)]
     pub named: Vec<Goal>,
     /// Accepted repeats of each measurement
     #[arg(long, default_value_t = 5)]
     pub repeats: usize,
-    /// Length of one measurement of throughput, in seconds
+    /// Length of one throughput measurement, in seconds
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
-    /// One short repeat of each goal, within about a minute: it shows that all of it runs, no more
+    /// One short repeat of each goal, about a minute in total: only shows that everything runs
     #[arg(long)]
     pub quick: bool,
     /// Sessions of the large case of P11
     #[arg(long, default_value_t = 10_000_000)]
     pub growth_sessions: u64,
-    /// Write docs/performance.md and the plots beside it; of some goals, their rows of the page
+    /// Write docs/performance.md and its plots; with some goals only, their rows of the page
     #[arg(long)]
     pub write: bool,
     #[command(subcommand)]
@@ -34,13 +34,13 @@ pub struct Plan {
 
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
-    /// Serve the bare HTTP that P4 is compared with
+    /// Serve the bare HTTP process that P4 is compared with
     #[command(hide = true)]
     Bare {
         #[arg(long)]
         url: String,
     },
-    /// Measure what sandboxes take that nobody uses: many frozen ones, many sessions asleep
+    /// Measure resources of unused sandboxes: many frozen ones, many hibernated sessions
     Sandboxes(crate::sandboxes::Sandboxes),
 }
 
@@ -64,14 +64,14 @@ pub enum Goal {
 }
 
 impl Plan {
-    /// The goals of this run. P1 and P2 are one measurement, told on two lines.
+    /// Goals of this run. P1 and P2 are one measurement, reported on two lines.
     pub fn goals(&self) -> Vec<Goal> {
         let named = if self.named.is_empty() { GOALS.to_vec() } else { self.named.clone() };
         let both = named.contains(&Goal::P1);
         named.into_iter().filter(|goal| !(both && *goal == Goal::P2)).collect()
     }
 
-    /// How long one measurement of throughput takes.
+    /// Length of one throughput measurement.
     pub fn span(&self) -> Duration {
         if self.quick { Duration::from_millis(500) } else { Duration::from_secs_f64(self.seconds) }
     }
@@ -81,14 +81,14 @@ impl Plan {
         if self.quick { 1 } else { self.repeats }
     }
 
-    /// A size, and what stands for it in the short form.
+    /// A size, or its replacement in a quick run.
     pub fn size(&self, full: usize, quick: usize) -> usize {
         if self.quick { quick } else { full }
     }
 }
 
 impl Goal {
-    /// The line's words.
+    /// Description of the goal.
     pub fn what(self) -> &'static str {
         match self {
             Self::P1 => "durable events a second through a leased turn, 64 busy sessions",

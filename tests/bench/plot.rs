@@ -1,5 +1,5 @@
-//! A plot for each goal, as SVG: one row a figure, its repeats as dots on a scale of
-//! its own, beside the anchor and the goal.
+//! SVG plot for each goal: one row per figure, with its repeats as dots on its own scale, beside the anchor
+//! and the goal.
 
 use std::fmt::Write;
 
@@ -12,11 +12,11 @@ use crate::{
 const WIDTH: f64 = 760.0;
 const ROW: f64 = 64.0;
 const HEAD: f64 = 40.0;
-/// Where the scale begins and ends.
+/// Start and end of the scale.
 const LEFT: f64 = 30.0;
 const RIGHT: f64 = WIDTH - 30.0;
 
-/// The plot of one goal's figures.
+/// Plots the figures of one goal.
 pub fn svg(goal: Goal, measured: &[&Measured]) -> String {
     let height = HEAD + ROW * measured.len() as f64;
     let mut svg = format!(
@@ -78,7 +78,7 @@ fn row(svg: &mut String, measured: &Measured, top: f64) -> std::fmt::Result {
     Ok(())
 }
 
-/// A line across the row with a word below it, kept within the picture.
+/// A line across the row with a label below it, kept within the picture.
 fn mark(svg: &mut String, x: f64, middle: f64, color: &str, dashes: &str, word: &str) -> std::fmt::Result {
     let anchor = if x > RIGHT - 60.0 { "end" } else { "start" };
     writeln!(

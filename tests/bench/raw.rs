@@ -1,5 +1,5 @@
-//! The raw runtime beside our sandboxes: a container of the same configuration with `true` in
-//! the place of init, and nothing of a session around it.
+//! The raw runtime as a comparison for sandboxes: a container of the same configuration with `true` instead
+//! of init, without a session.
 
 use std::{
     fs,
@@ -10,18 +10,18 @@ use std::{
 
 use serde_json::{Value, json};
 
-/// What gVisor is asked for, as by our provider.
+/// Options of gVisor, as the local provider passes them.
 const GVISOR: [&str; 4] = ["--platform=systrap", "--host-uds=all", "--network=none", "--overlay2=none"];
 
-/// Runs `true` in a container of a live sandbox's configuration, made and removed. `None` where
-/// there is no such runtime.
+/// Runs `true` in a container with the configuration of a live sandbox, including creation and removal.
+/// `None` where this runtime is missing.
 pub async fn run(runtime: &str, config: &str, scratch: &Path) -> anyhow::Result<Option<Duration>> {
     let is_gvisor = runtime.ends_with("runsc");
     let mut config: Value = serde_json::from_str(config)?;
     config["process"]["args"] = json!(["/bin/true"]);
     config["linux"]["cgroupsPath"] = json!("/sojourn-bench-raw");
     if is_gvisor {
-        // Its part that opens files is root on the host.
+        // gVisor's process that opens files is root on the machine.
         let linux = config["linux"].as_object_mut().expect("a configuration for Linux");
         linux.retain(|name, _| !["uidMappings", "gidMappings", "seccomp"].contains(&name.as_str()));
         if let Some(namespaces) = linux["namespaces"].as_array_mut() {

@@ -128,7 +128,7 @@ impl Report {
             }
         }
         for goal in self.goals() {
-            anyhow::ensure!(page.contains(&of(goal)), "no row of {goal} to renew: measure all goals first");
+            anyhow::ensure!(page.contains(&of(goal)), "no row of {goal} to replace: measure all goals first");
         }
         Ok(page)
     }

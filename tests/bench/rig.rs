@@ -1,5 +1,5 @@
-//! Leased turns in this very process: real sessions, real leases and the real egress socket
-//! to the log, without a model or a caller in the way.
+//! Leased turns in this process: real sessions, real leases and the real path to the log, without a model or
+//! a caller.
 
 use std::{sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use uuid::Uuid;
 
 use crate::{Bench, anchor::BODY_BYTES, ground};
 
-/// The rooms behind a leased turn.
+/// Modules that a leased turn uses.
 pub struct Rig {
     pub store: Store,
     pub journal: Journal,
@@ -47,7 +47,7 @@ pub struct Busy {
 }
 
 impl Rig {
-    /// With an organization of its own.
+    /// Opens a rig with its own organization.
     pub async fn open(bench: &Bench) -> anyhow::Result<Self> {
         let store = store(bench)?;
         let org = Origin::system().id();
@@ -56,11 +56,11 @@ impl Rig {
         Self::on(bench, store, org)
     }
 
-    /// On the organization that the service's processes serve.
+    /// Opens a rig on the organization that the service's processes serve.
     pub async fn beside(bench: &Bench) -> anyhow::Result<Self> {
         let store = store(bench)?;
         let org = store.first_org().await?;
-        let org = org.ok_or_else(|| anyhow::anyhow!("no process has made its organization"))?;
+        let org = org.ok_or_else(|| anyhow::anyhow!("no process has created its organization"))?;
         Self::on(bench, store, org)
     }
 
@@ -88,7 +88,7 @@ impl Rig {
         Ok(Self { store, journal, notifications, org, queue, origin, tasks, stop, leases: Vec::new() })
     }
 
-    /// So many sessions whose turns have just begun.
+    /// Creates `count` sessions and starts their turns.
     pub async fn busy(&mut self, count: usize) -> anyhow::Result<Vec<Busy>> {
         for _ in 0..count {
             self.create().await?;
@@ -96,7 +96,7 @@ impl Rig {
         self.claim(count).await
     }
 
-    /// Claims so many sessions that wait, and begins their turns.
+    /// Claims `count` waiting sessions and starts their turns.
     pub async fn claim(&mut self, count: usize) -> anyhow::Result<Vec<Busy>> {
         let mut busy = Vec::with_capacity(count);
         while busy.len() < count {
@@ -110,14 +110,14 @@ impl Rig {
         Ok(busy)
     }
 
-    /// Looks for work where there is none.
+    /// Polls an empty queue.
     pub async fn poll(&self) -> anyhow::Result<()> {
         let claimed = self.queue.claim(10).await?;
         anyhow::ensure!(claimed.is_empty(), "the queue is not empty");
         Ok(())
     }
 
-    /// Closes its sessions, so that no worker finds them, and ends.
+    /// Closes its sessions, so that no worker finds them.
     pub async fn close(mut self) -> anyhow::Result<()> {
         let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
         for lease in std::mem::take(&mut self.leases) {
@@ -186,7 +186,7 @@ impl Rig {
 }
 
 impl Busy {
-    /// Appends so many events at once; returns the `seq` of the last.
+    /// Appends this many events at once; returns the `seq` of the last.
     pub async fn append(&self, events: usize) -> anyhow::Result<i64> {
         let drafts = (0..events).map(|_| self.draft(thought())).collect();
         let events = self.writer.record(drafts).await?;
@@ -215,7 +215,7 @@ fn store(bench: &Bench) -> anyhow::Result<Store> {
     Ok(Store::open(&bench.ground.urls, PoolSizes { app: 4, system: 24 }, ground::master())?)
 }
 
-/// Each of some sessions appends for `span`, as fast as it can: events a second.
+/// All sessions append for `span` as fast as they can; returns events per second.
 pub async fn drive(busy: &[Busy], events: usize, span: Duration) -> anyhow::Result<f64> {
     use std::sync::atomic::{AtomicU64, Ordering};
     let (done, began) = (Arc::new(AtomicU64::new(0)), tokio::time::Instant::now());

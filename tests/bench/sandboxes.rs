@@ -1,5 +1,5 @@
-//! `bench sandboxes`: what sandboxes take that nobody uses: many frozen ones at the same time, then
-//! many sessions whose sandboxes are gone. A service with nothing special about it makes them.
+//! `bench sandboxes`: resources of unused sandboxes: many frozen ones at the same time, then many hibernated
+//! sessions. An ordinary service creates them.
 
 use std::{
     collections::HashSet,
@@ -27,13 +27,13 @@ use crate::{
     report,
 };
 
-/// How much of it.
+/// Sizes of the measurement.
 #[derive(Clone, Debug, Args)]
 pub struct Sandboxes {
     /// Sandboxes that are frozen at the same time
     #[arg(long, default_value_t = 500)]
     pub frozen: usize,
-    /// Sessions that sleep in the end
+    /// Sessions that are hibernated in the end
     #[arg(long, default_value_t = 1_000)]
     pub asleep: usize,
     /// Write the chapter of docs/sandboxes.md
@@ -41,26 +41,26 @@ pub struct Sandboxes {
     pub write: bool,
 }
 
-/// The page that tells of it, and its chapter.
+/// The page with the figures, and their chapter.
 const PAGE: &str = "docs/sandboxes.md";
 const CHAPTER: &str = "## Resource use of idle sandboxes";
-/// Sessions that are made at the same time.
+/// Sessions that are created concurrently.
 const TOGETHER: usize = 4;
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// What there is on the machine of one service's sandboxes.
+/// Resources on the machine of one service's sandboxes.
 #[derive(Debug, Default)]
 struct Taken {
     sandboxes: usize,
     frozen: usize,
     processes: usize,
-    /// Memory of those processes, what they share divided among them, in bytes.
+    /// Proportional set size of those processes, in bytes.
     shares: u64,
     /// Memory that their cgroups count, in bytes.
     counted: u64,
     mounts: usize,
     loops: usize,
-    /// What the disks, and the checkpoints, take of the node's disk, in bytes.
+    /// Disk usage of sandbox disks and checkpoints, in bytes.
     disks: u64,
     checkpoints: u64,
     /// Memory of the service itself, and its open files.
@@ -90,32 +90,32 @@ async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
             .serve(&["--role=all", "--max-concurrent-turns=4", "--sandbox-freeze-after-seconds=1", &rests])
             .await
     };
-    // Made by one process, frozen, and there for the next.
+    // Created by one process, frozen, and attached by the next one.
     let service = serve(86_400).await?;
     let before = Taken::of(ground, &service).await?;
     let began = Instant::now();
     let mut sessions = make(&service, plan.frozen).await?;
-    println!("{} sessions made in {:.0} s", plan.frozen, began.elapsed().as_secs_f64());
+    println!("{} sessions created in {:.0} s", plan.frozen, began.elapsed().as_secs_f64());
     let frozen = until(ground, &service, |taken| taken.frozen == plan.frozen).await?;
     println!("{frozen:?}");
     service.stop().await?;
 
     let service = serve(2).await?;
-    // Their day is over.
+    // Makes their hibernation due.
     let mut connection = ground.connection().await?;
     sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut connection).await?;
     connection.close().await?;
     let began = Instant::now();
     sessions.extend(make(&service, plan.asleep.saturating_sub(plan.frozen)).await?);
-    println!("{} sessions more made in {:.0} s", plan.asleep - plan.frozen, began.elapsed().as_secs_f64());
+    println!("{} more sessions created in {:.0} s", plan.asleep - plan.frozen, began.elapsed().as_secs_f64());
     let asleep = until(ground, &service, |taken| taken.sandboxes == 0).await?;
     println!("{asleep:?}");
-    // They are asleep and not gone.
+    // They are hibernated, not lost.
     let caller = Caller::of(service.address)?;
     for session in [sessions.first(), sessions.last()].into_iter().flatten() {
         let read =
             caller.post(&format!("/sessions/{session}/exec"), &json!({ "command": "cat file" })).await?;
-        ensure!(read["stdout"] == "here\n", "a session woke without its file: {read}");
+        ensure!(read["stdout"] == "here\n", "a session was restored without its file: {read}");
     }
     for session in &sessions {
         caller.post(&format!("/sessions/{session}/archive"), &json!({})).await?;
@@ -125,7 +125,7 @@ async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
     Ok(chapter(&report::machine(ground).await?, &before, &frozen, &asleep, plan))
 }
 
-/// Sessions, each with a sandbox in which a command has written a file.
+/// Creates sessions, each with a sandbox in which a command has written a file.
 async fn make(service: &Process, count: usize) -> anyhow::Result<Vec<String>> {
     let caller = Caller::of(service.address)?;
     let one = async |_: usize| {
@@ -146,7 +146,7 @@ async fn until(ground: &Ground, service: &Process, is_so: impl Fn(&Taken) -> boo
         if is_so(&taken) {
             return Ok(taken);
         }
-        ensure!(began.elapsed() < PATIENCE, "it did not come to that: {taken:?}");
+        ensure!(began.elapsed() < PATIENCE, "the expected state was not reached: {taken:?}");
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 }
@@ -158,7 +158,7 @@ impl Taken {
             local.list().await?.into_iter().filter_map(|found| found.sandbox).collect();
         let mut taken = Self { sandboxes: sandboxes.len(), ..Self::default() };
         for id in &sandboxes {
-            // It may end meanwhile.
+            // It may have ended meanwhile.
             let Ok(stats) = local.stats(*id).await else { continue };
             taken.frozen += usize::from(stats.is_frozen);
             taken.counted += stats.memory_bytes;
@@ -191,14 +191,14 @@ fn entries(path: &Path) -> Vec<PathBuf> {
     fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
-/// The figure of a line like `Pss: 12 kB`, in bytes.
+/// Value of a line like `Pss: 12 kB`, in bytes.
 fn kilobytes(path: &Path, name: &str) -> Option<u64> {
     let text = fs::read_to_string(path).ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     Some(line.trim().trim_end_matches(" kB").parse::<u64>().ok()? << 10)
 }
 
-/// What files take of the disk; of a file with holes what is in it.
+/// Allocated disk space of files; holes are not counted.
 fn size(path: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(meta) = fs::symlink_metadata(path) else { return 0 };
@@ -251,7 +251,7 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
     )
 }
 
-/// Puts the chapter in the place of the one before it.
+/// Replaces the chapter in the page.
 fn write(chapter: &str) -> anyhow::Result<()> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
     let page = fs::read_to_string(&path)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The middle of some figures and how far they lie apart.
+/// Median and range of several figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
     pub median: f64,
@@ -11,7 +11,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// `None` of nothing.
+    /// `None` for an empty slice.
     pub fn of(figures: &[f64]) -> Option<Self> {
         let mut sorted = figures.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -23,14 +23,14 @@ impl Spread {
     }
 }
 
-/// The value that `part` of 100 of the times do not exceed, in milliseconds.
+/// The value that `part` percent of the durations do not exceed, in milliseconds.
 pub fn percentile_ms(times: &mut [Duration], part: usize) -> f64 {
     times.sort_unstable();
     let at = (times.len().saturating_sub(1) * part).div_ceil(100);
     times.get(at).map_or(f64::NAN, |time| time.as_secs_f64() * 1_000.0)
 }
 
-/// The half and the hundredth-slowest of some times, in milliseconds.
+/// p50 and p99 of the durations, in milliseconds.
 pub fn p50_p99(mut times: Vec<Duration>) -> Vec<f64> {
     vec![percentile_ms(&mut times, 50), percentile_ms(&mut times, 99)]
 }

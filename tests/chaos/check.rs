@@ -1,4 +1,4 @@
-//! The promises, checked on the database when everything has come to rest.
+//! Checks of the guarantees on the database, once no work is pending.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -25,7 +25,7 @@ use crate::{
     processes::MASTER_KEY,
 };
 
-/// What was found, beside the violations.
+/// Counts beside the violations.
 #[derive(Debug, Default)]
 pub struct Found {
     pub sessions: u64,
@@ -34,18 +34,18 @@ pub struct Found {
     pub calls: u64,
     /// Commands that left their token.
     pub ran: u64,
-    /// Commands of callers past the agent.
+    /// Commands that callers ran directly.
     pub direct: u64,
-    /// Calls whose outcome nobody knows.
+    /// Calls with an unknown outcome.
     pub unknown: u64,
-    /// Turns that went on in a second or later attempt.
+    /// Turns that continued in a second or later attempt.
     pub recovered: u64,
     /// Turns that were interrupted too often.
     pub exhausted: u64,
     pub attempts_max: i32,
 }
 
-/// Reads everything and holds it against the promises.
+/// Reads all data and checks the guarantees.
 pub struct Checker<'a> {
     store: Store,
     journal: Journal,
@@ -63,7 +63,7 @@ impl<'a> Checker<'a> {
         Ok(Self { store, journal, data_dir, violations, found: Found::default() })
     }
 
-    /// Checks every session that the load made.
+    /// Checks every session that the load created.
     pub async fn check(mut self, org: OrgId, made: &[Made]) -> anyhow::Result<Found> {
         for one in made {
             self.session(org, one).await.with_context(|| one.session.to_string())?;
@@ -105,11 +105,11 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// The row is the fold of the log, and the session is at rest.
+    /// The row is the fold of the log, and the session is idle.
     async fn fold(&self, org: OrgId, id: SessionId, log: &[Event]) -> anyhow::Result<()> {
         let row = self.store.load_session(org, id).await?;
         let Some((folded, ended)) = apply::fold(id, log) else {
-            self.say(id, "its log does not begin with its creation");
+            self.say(id, "its log does not start with session.created");
             return Ok(());
         };
         if folded != row {
@@ -120,7 +120,7 @@ impl<'a> Checker<'a> {
             Status::Queued | Status::Running => self.say(id, &format!("it is still {:?}", row.status)),
         }
         if row.is_pending() {
-            self.say(id, "input waits and nobody takes it");
+            self.say(id, "queued input is not taken by any turn");
         }
         let mut tx = self.store.begin(org).await?;
         let rows = tx.turns(id, None, 1_000).await?;
@@ -132,7 +132,7 @@ impl<'a> Checker<'a> {
         Ok(())
     }
 
-    /// One terminal event, attempts in order, nothing out of place.
+    /// One terminal event, attempts in order, no event out of order.
     fn turn(&mut self, id: SessionId, turn: TurnId, events: &[&Event]) {
         self.found.turns += 1;
         let mut attempts = 0;
@@ -183,7 +183,7 @@ impl<'a> Checker<'a> {
         if end.is_none() {
             self.say(id, &format!("{turn} has no end"));
         }
-        // No fault ends a sandbox, so whatever ran can be asked.
+        // No fault destroys a sandbox, so the state of every command can be read.
         if unknown > 0 && end != Some(YieldReason::Canceled) && !exhausted {
             self.say(id, &format!("{unknown} calls of {turn} have an unknown outcome"));
         }
@@ -196,7 +196,7 @@ impl<'a> Checker<'a> {
         self.found.attempts_max = self.found.attempts_max.max(attempts);
     }
 
-    /// What the commands left on the disk against what the log says of them.
+    /// Compares the tokens of the commands on the disk with the log.
     fn effects(&mut self, id: SessionId, log: &[Event], trace: &[String]) {
         let mut left: HashMap<&str, u32> = HashMap::new();
         for token in trace {
@@ -219,10 +219,13 @@ impl<'a> Checker<'a> {
                     let count = left.get(token).copied().unwrap_or(0);
                     match outcome {
                         Outcome::Ran if count != 1 => {
-                            self.say(id, &format!("{token} counts as run and ran {count} times: {output}"));
+                            self.say(
+                                id,
+                                &format!("{token} is logged as run and ran {count} times: {output}"),
+                            );
                         }
                         Outcome::NotRun if count != 0 => {
-                            self.say(id, &format!("{token} counts as not run and ran {count} times"));
+                            self.say(id, &format!("{token} is logged as not run and ran {count} times"));
                         }
                         Outcome::Ran | Outcome::NotRun | Outcome::Unknown => {}
                     }
@@ -232,7 +235,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Each command of a caller was started once, is over once, and left its token once.
+    /// Each command of a caller was started once, ended once, and left its token once.
     fn direct(&mut self, id: SessionId, log: &[Event], trace: &[String]) {
         let mut open: HashMap<OperationId, &str> = HashMap::new();
         for event in log {
@@ -250,7 +253,7 @@ impl<'a> Checker<'a> {
                     };
                     let count = trace.iter().filter(|left| *left == token).count();
                     if cause != "exited" || count != 1 {
-                        self.say(id, &format!("{token} is over by {cause} and ran {count} times"));
+                        self.say(id, &format!("{token} ended with {cause} and ran {count} times"));
                     }
                 }
                 _ => {}
@@ -273,7 +276,7 @@ pub async fn org(cluster: &Cluster) -> anyhow::Result<OrgId> {
     Ok(Id::from_uuid(id))
 }
 
-/// The middle and the longest of some times.
+/// Median and maximum of the durations.
 pub fn spread(times: &mut [Duration]) -> (Duration, Duration) {
     times.sort_unstable();
     let middle = times.get(times.len() / 2).copied().unwrap_or_default();

@@ -1,5 +1,4 @@
-//! A caller who does not give up: retries as the documentation says, and notes
-//! every answer that the promises forbid.
+//! A persistent caller: retries as documented, and records every response that violates a guarantee.
 
 use std::{
     net::SocketAddr,
@@ -16,35 +15,35 @@ use tokio::time::{Instant, sleep};
 
 use crate::{plan::Dice, processes::KEY};
 
-/// What the promises forbid and the run has seen.
+/// Violations found so far.
 #[derive(Default)]
 pub struct Violations(Mutex<Vec<String>>);
 
 impl Violations {
-    /// Notes one.
+    /// Records a violation.
     pub fn note(&self, words: impl Into<String>) {
         let words = words.into();
         eprintln!("VIOLATION {words}");
-        self.0.lock().expect("no noter panics").push(words);
+        self.0.lock().expect("no holder panics").push(words);
     }
 
-    /// All of them so far.
+    /// All violations so far.
     pub fn all(&self) -> Vec<String> {
-        self.0.lock().expect("no noter panics").clone()
+        self.0.lock().expect("no holder panics").clone()
     }
 }
 
-/// The API as a caller sees it: some addresses, of which any may be down.
+/// API client with several addresses, of which any may be down.
 pub struct Client {
     pub addresses: Vec<SocketAddr>,
     pub http: reqwest::Client,
     pub dice: Dice,
-    /// Answers 503, each with a Retry-After.
+    /// 503 responses, each with a Retry-After.
     pub unavailable: AtomicU64,
     requests: AtomicU64,
 }
 
-/// How long a request is repeated before the service counts as down.
+/// How long a request is retried before the service counts as down.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {
@@ -58,12 +57,12 @@ impl Client {
         Ok(Self { addresses, http, dice, unavailable, requests })
     }
 
-    /// Any of the addresses.
+    /// A random address.
     pub fn address(&self) -> SocketAddr {
         self.addresses[self.dice.below(self.addresses.len() as u64) as usize]
     }
 
-    /// Sends a request until it is answered; a write carries one key for all tries.
+    /// Sends a request until it is answered; a write has one idempotency key for all attempts.
     pub async fn send(
         &self,
         violations: &Violations,
@@ -79,7 +78,7 @@ impl Client {
             if let Some(body) = body {
                 request = request.json(body).header("idempotency-key", &key);
             }
-            // A connection that is refused or cut is what killing a process means.
+            // A refused or lost connection is expected when a process is killed.
             if let Ok(response) = request.send().await {
                 let (status, wait) = (response.status(), response.headers().contains_key(RETRY_AFTER));
                 if let Ok(text) = response.text().await {

@@ -1,8 +1,8 @@
-//! The Postgres of a run: private, durable, and restarted as by a crash.
+//! The Postgres of a run: private, durable, and restarted as after a crash.
 //!
-//! It also carries the run's witness: triggers that note who wrote each event under
-//! which epoch and when a job was taken from a holder that was silent, and where a writer can be held between the two writes of a
-//! tool call, so that a fault falls exactly there.
+//! It also contains the run's witness: triggers that record the writer and epoch of each event and when a job
+//! was taken from a silent holder, and that can block a writer between the two writes of a tool call, so that
+//! a fault happens exactly there.
 
 use std::{
     fs,
@@ -22,19 +22,19 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-/// A Postgres of one's own.
+/// A private Postgres.
 pub struct Cluster {
     data_dir: PathBuf,
     embedded: Mutex<Option<Embedded>>,
     urls: Urls,
 }
 
-/// Where a writer is held.
+/// Where a writer is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seam {
-    /// The call is being written; its exec comes next.
+    /// The call is being written; its exec follows.
     Call = 1,
-    /// The exec is over; its result is being written.
+    /// The exec has ended; its result is being written.
     Result = 2,
 }
 
@@ -86,38 +86,38 @@ create trigger witness before insert on public.event for each row execute functi
 ";
 
 impl Cluster {
-    /// Makes and starts it below the data directory of the service.
+    /// Creates and starts it below the data directory of the service.
     pub async fn start(data_dir: &Path) -> anyhow::Result<Self> {
         let embedded = Embedded::start(data_dir, &Origin::system(), &|_| {}).await?;
         let urls = embedded.urls();
         Ok(Self { data_dir: data_dir.to_owned(), embedded: Mutex::new(Some(embedded)), urls })
     }
 
-    /// Where a process connects; the witness knows it by `process`.
+    /// URLs for a process; the witness identifies it by `process`.
     pub fn urls(&self, process: u32) -> Urls {
         let named = |url: &str| format!("{url}&options%5Bchaos.process%5D={process}");
         Urls { owner: named(&self.urls.owner), app: named(&self.urls.app), system: named(&self.urls.system) }
     }
 
-    /// Where the harness itself connects.
+    /// URLs for the test program itself.
     pub fn own_urls(&self) -> &Urls {
         &self.urls
     }
 
-    /// A connection with every right.
+    /// A superuser connection.
     pub async fn superuser(&self) -> sqlx::Result<PgConnection> {
         PgConnection::connect(&self.urls.owner.replace("sojourn_owner@", "postgres@")).await
     }
 
-    /// Installs the witness, once the schema is there.
+    /// Installs the witness, once the schema exists.
     pub async fn watch(&self) -> anyhow::Result<()> {
         let mut connection = self.superuser().await?;
         sqlx::raw_sql(WITNESS).execute(&mut connection).await?;
         Ok(connection.close().await?)
     }
 
-    /// Ends the server without a word to anybody, as `pg_ctl -m immediate` does,
-    /// and starts it again. Returns how long nobody could connect.
+    /// Stops the server as `pg_ctl -m immediate` does, and restarts it. Returns how long connections were
+    /// refused.
     pub async fn crash(&self) -> anyhow::Result<Duration> {
         let pid_file = self.data_dir.join("postgres/pgdata/postmaster.pid");
         let text = fs::read_to_string(&pid_file).context("the server's pid")?;
@@ -133,8 +133,8 @@ impl Cluster {
         Ok(began.elapsed())
     }
 
-    /// Holds the next writer of `process` at the seam, and lets `fault` happen
-    /// while it is held. Returns whether anybody came by in time.
+    /// Blocks the next writer of `process` at the seam and runs `fault` while it is blocked. Returns whether
+    /// a writer arrived in time.
     pub async fn at_seam<T>(
         &self,
         seam: Seam,
@@ -165,12 +165,12 @@ impl Cluster {
             }
         }
         let done = if met { Some(fault().await) } else { None };
-        // The lock goes with the connection; whoever was held goes on.
+        // Closing the connection releases the lock; the blocked writer continues.
         connection.close().await?;
         Ok(done)
     }
 
-    /// Breaks the statements that are held at the seam: what they wrote is lost.
+    /// Cancels the statements that are blocked at the seam: their writes are lost.
     pub async fn lose(&self, seam: Seam, process: u32) -> anyhow::Result<()> {
         let mut connection = self.superuser().await?;
         sqlx::query(

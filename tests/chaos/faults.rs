@@ -1,4 +1,4 @@
-//! The faults: each kind in a lane of its own, so that they fall together.
+//! Fault injection: each kind of fault in its own lane, so that faults overlap.
 
 use std::{
     sync::{
@@ -20,18 +20,18 @@ use crate::{
     processes::{Fleet, Role, Slot},
 };
 
-/// What hits the deployment, and how often it has.
+/// Faults of the deployment, with their counts.
 pub struct Faults {
     pub plan: Plan,
     pub cluster: Arc<Cluster>,
     pub fleet: Arc<Fleet>,
     pub violations: Arc<Violations>,
-    /// Time is up: what is not done stays undone.
+    /// Time is up: the remaining faults are skipped.
     pub late: AtomicBool,
     pub counts: Counts,
 }
 
-/// Faults that happened.
+/// Injected faults.
 #[derive(Default)]
 pub struct Counts {
     pub kills: AtomicU32,
@@ -44,14 +44,14 @@ pub struct Counts {
     pub longest_outage_ms: AtomicU32,
 }
 
-/// How long a process may take to be up again, the database included.
+/// Time for a process to restart, including the database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often a run says how far it is.
+/// Interval of the progress output.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 impl Faults {
-    /// All lanes, until each has done its part.
+    /// Runs all lanes until each has finished.
     pub async fn run(&self, dice: &Dice) {
         let (kills, freezes, restarts, drains) = (dice.fork(), dice.fork(), dice.fork(), dice.fork());
         tokio::join!(
@@ -64,7 +64,7 @@ impl Faults {
         );
     }
 
-    /// Says how far the run is, for as long as it lasts.
+    /// Prints the progress for the duration of the run.
     pub async fn tell(&self) {
         let (plan, counts) = (&self.plan, &self.counts);
         let of = |done: &AtomicU32, wanted: u32| format!("{} of {wanted}", done.load(Ordering::Relaxed));
@@ -86,9 +86,9 @@ impl Faults {
             match fault().await {
                 Ok(true) => drop(done.fetch_add(1, Ordering::Relaxed)),
                 Ok(false) => sleep(Duration::from_millis(50)).await,
-                // The database was away for the harness, too.
+                // The database was unavailable to this program as well.
                 Err(error) => {
-                    eprintln!("a fault was not done: {error:#}");
+                    eprintln!("a fault was not injected: {error:#}");
                     sleep(Duration::from_millis(300)).await;
                 }
             }
@@ -107,7 +107,7 @@ impl Faults {
             let hit = self.cluster.at_seam(seam, process, async || {
                 self.fleet.note(process);
                 slot.kill().await;
-                // Half of them take the statement that they wait for with them.
+                // In half of the cases the statement that they wait for is lost, too.
                 if loses { self.cluster.lose(seam, process).await } else { Ok(()) }
             });
             at_seam = matches!(hit.await, Ok(Some(_)));
@@ -144,7 +144,7 @@ impl Faults {
         }
         sleep(self.plan.lease() + dice.millis(300, 2_000)).await;
         slot.thaw()?;
-        // Thawed it is slow to lose what it held: that is the fault, too.
+        // After the thaw it notices the loss of its leases late: that is part of the fault.
         self.fleet.note(process);
         if slot.has_ended() {
             self.bring_up(&mut slot).await;
@@ -177,7 +177,7 @@ impl Faults {
         Ok(true)
     }
 
-    /// Starts again what ended by itself, which nothing should.
+    /// Restarts processes that ended by themselves, which none should.
     pub async fn supervise(&self) {
         loop {
             for slot in &self.fleet.slots {
@@ -191,19 +191,19 @@ impl Faults {
         }
     }
 
-    /// Starts a process, again while the database is away.
+    /// Starts a process, with retries while the database is unavailable.
     pub async fn bring_up(&self, slot: &mut Slot) {
         let until = Instant::now() + START_PATIENCE;
         while let Err(error) = slot.start(|process| self.cluster.urls(process)).await {
             if Instant::now() > until {
-                self.violations.note(format!("not up after {START_PATIENCE:?}: {error:#}"));
+                self.violations.note(format!("not started within {START_PATIENCE:?}: {error:#}"));
                 return;
             }
             sleep(Duration::from_millis(200)).await;
         }
     }
 
-    /// A process of the role that nothing else is being done to.
+    /// A process of the role without a fault in progress.
     fn pick(&self, role: Role, dice: &Dice) -> Option<MutexGuard<'_, Slot>> {
         let count = self.fleet.slots.len();
         let start = dice.below(count as u64) as usize;

@@ -1,4 +1,4 @@
-//! Where a run lies: its data directory, its logs, and what is left of both.
+//! Directories of a run: data, logs, and their cleanup.
 
 use std::{
     fs,
@@ -26,7 +26,7 @@ pub struct Ground {
 impl Ground {
     pub fn new() -> anyhow::Result<Self> {
         let root = tempfile::Builder::new().prefix("sojourn-chaos-").tempdir()?.keep();
-        // The database's own user has to pass here.
+        // The operating system user of the database needs access.
         fs::set_permissions(&root, fs::Permissions::from_mode(0o755))?;
         let (data_dir, logs) = (root.join("data"), root.join("logs"));
         fs::create_dir(&data_dir)?;
@@ -34,14 +34,14 @@ impl Ground {
         Ok(Self { root, data_dir, logs, cluster: Mutex::default() })
     }
 
-    /// The database of the run, started.
+    /// Starts the database of the run.
     pub async fn cluster(&self) -> anyhow::Result<Arc<Cluster>> {
         let cluster = Arc::new(Cluster::start(&self.data_dir).await?);
-        *self.cluster.lock().expect("nobody panics here") = Some(cluster.clone());
+        *self.cluster.lock().expect("no holder panics") = Some(cluster.clone());
         Ok(cluster)
     }
 
-    /// Lines of the logs in which a process panicked.
+    /// Log lines of panics.
     pub fn panics(&self) -> anyhow::Result<Vec<String>> {
         let mut panics = Vec::new();
         for log in fs::read_dir(&self.logs)? {
@@ -54,10 +54,10 @@ impl Ground {
         Ok(panics)
     }
 
-    /// Ends what the run left running; its files stay when they are worth a look.
+    /// Stops the remaining processes of the run; its files are kept with `keep`.
     pub async fn clear(self, keep: bool) -> anyhow::Result<()> {
         end_sandboxes(&self.data_dir).await?;
-        let cluster = self.cluster.into_inner().expect("nobody panics here");
+        let cluster = self.cluster.into_inner().expect("no holder panics");
         if let Some(cluster) = cluster.and_then(Arc::into_inner) {
             cluster.stop().await?;
         }

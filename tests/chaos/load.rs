@@ -1,8 +1,7 @@
-//! Live sessions: turns whose commands leave a trace that can be counted.
+//! Live sessions with turns whose commands leave countable traces.
 //!
-//! Each command appends its own token to a file of the workspace, which lies on
-//! the session's disk: the harness reads it there, past the service, and so knows
-//! how often each command really ran.
+//! Each command appends its own token to a file of the workspace, which is on the session's disk. The test
+//! program reads the file directly and so knows how often each command really ran.
 
 use std::{
     path::{Path, PathBuf},
@@ -28,30 +27,30 @@ use crate::{
     verbs::Verbs,
 };
 
-/// The file in which commands leave their tokens.
+/// File in which commands leave their tokens.
 pub const TRACE: &str = "trace";
-/// No turn of the load takes this long, whatever happens to it.
+/// No turn of the load takes longer than this under any fault.
 const TURN_PATIENCE: Duration = Duration::from_secs(120);
 
-/// What all drivers share.
+/// State that all drivers share.
 pub struct Load {
     pub client: Arc<Client>,
     pub violations: Arc<Violations>,
     pub data_dir: PathBuf,
     pub agent: String,
     pub stop: AtomicBool,
-    /// Sessions for the readers of streams, as they are made.
+    /// New sessions for the readers of streams.
     pub fresh: mpsc::Sender<String>,
-    /// What was made, and what its commands left.
+    /// Created sessions, with the traces of their commands.
     pub made: Mutex<Vec<Made>>,
     pub turns: AtomicU64,
-    /// How often each of the verbs was played.
+    /// Number of runs of each verb.
     pub verbs: [AtomicU64; 4],
-    /// Turns that were under way when they were canceled.
+    /// Turns that were running when they were canceled.
     pub cancels: Mutex<Vec<Canceled>>,
 }
 
-/// A turn that was canceled.
+/// A canceled turn.
 #[derive(Clone, Copy, Debug)]
 pub struct Canceled {
     pub session: SessionId,
@@ -64,14 +63,14 @@ pub struct Canceled {
 #[derive(Clone, Debug)]
 pub struct Made {
     pub session: SessionId,
-    /// Inputs that were acknowledged.
+    /// Acknowledged inputs.
     pub inputs: u64,
     /// Lines of the trace, read before the session was archived; none if it was not.
     pub trace: Option<Vec<String>>,
 }
 
 impl Load {
-    /// Load by `client` on sessions of `agent`, of which nothing is made yet.
+    /// Creates a load by `client` on sessions of `agent`.
     pub fn new(
         client: Arc<Client>,
         violations: Arc<Violations>,
@@ -93,15 +92,15 @@ impl Load {
         }
     }
 
-    /// Drives one session after another until the end of the run.
+    /// Runs one session after another until the end of the run.
     pub async fn drive(self: Arc<Self>, driver: usize, dice: Dice) {
         for round in 0.. {
             if self.stop.load(Ordering::Relaxed) {
                 return;
             }
-            // What went wrong was noted where it did; the next session goes on.
+            // The error was recorded where it happened; the next session continues.
             if let Err(error) = self.one_session(&format!("d{driver}.{round}"), &dice).await {
-                eprintln!("a session of driver {driver} was given up: {error:#}");
+                eprintln!("a session of driver {driver} failed: {error:#}");
             }
         }
     }
@@ -111,7 +110,7 @@ impl Load {
         let created = self.post("/sessions", &body).await?;
         let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
         let mut made = Made { session: id.parse()?, inputs: 1, trace: None };
-        // Readers that are busy miss this one.
+        // Busy readers skip this session.
         let _ = self.fresh.try_send(id.clone());
         let mut driven = Ok(());
         for turn in 1..=2 + dice.below(3) {
@@ -133,7 +132,7 @@ impl Load {
                 break;
             }
             if dice.once_in(3) {
-                // Long enough for the sandbox to be frozen, or to be in the middle of that.
+                // Long enough for the sandbox to be frozen, or to be in the middle of a freeze.
                 sleep(dice.millis(200, 900)).await;
             }
             let text = script(&format!("{name}.{turn}"), dice).to_string();
@@ -154,7 +153,7 @@ impl Load {
         driven
     }
 
-    /// Waits for the turn under way, and now and then cancels it.
+    /// Waits for the running turn, and sometimes cancels it.
     async fn one_turn(&self, id: &str, dice: &Dice) -> anyhow::Result<()> {
         self.turns.fetch_add(1, Ordering::Relaxed);
         let mut canceled = None;
@@ -183,8 +182,7 @@ impl Load {
         }
     }
 
-    /// Runs a command past the agent and waits for its end, which is always known: no
-    /// fault ends a sandbox.
+    /// Runs a command directly and waits for its end, which is always known: no fault destroys a sandbox.
     async fn direct(&self, id: &str, token: &str, dice: &Dice) -> anyhow::Result<()> {
         let seconds = if dice.once_in(4) { 3.0 } else { dice.below(8) as f64 / 10.0 };
         let body = json!({ "command": format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}") });
@@ -201,20 +199,19 @@ impl Load {
             ran = self.client.send(&self.violations, Method::GET, &path, None).await?;
         }
         if ran["state"] != "completed" || ran["stdout"] != format!("{token}\n") {
-            self.violations.note(format!("{token} of {id} ended otherwise: {ran}"));
+            self.violations.note(format!("{token} of {id} ended unexpectedly: {ran}"));
         }
         Ok(())
     }
 
-    /// Does something to the sandbox as a whole, between two turns.
+    /// Runs one verb on the whole sandbox, between two turns.
     async fn one_verb(&self, session: &str, name: &str, dice: &Dice) -> anyhow::Result<()> {
         let verb = Verbs { load: self, session, name, dice }.play().await?;
         self.verbs[verb as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Looks all the time for sessions that stand still although they should not: there
-    /// is none at any moment, whatever is being done to the service.
+    /// Continuously reads the list of overdue sessions, which must stay empty under any fault.
     pub async fn watch_overdue(&self) {
         loop {
             sleep(Duration::from_secs(2)).await;
@@ -240,7 +237,7 @@ fn script(name: &str, dice: &Dice) -> Value {
         let mut tools = Vec::new();
         for call in 0..1 + dice.below(2) {
             let token = format!("{name}.{step}.{call}");
-            // Some commands outlive the lease of a worker that dies.
+            // Some commands outlive the lease of a killed worker.
             let seconds = if dice.once_in(8) { 3.0 } else { dice.below(8) as f64 / 10.0 };
             let command = format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}");
             tools.push(json!({ "tool": "bash", "input": { "command": command } }));
@@ -260,7 +257,7 @@ fn script(name: &str, dice: &Dice) -> Value {
     json!({ "script": steps })
 }
 
-/// What the commands of a session left on its disk.
+/// Lines that the commands of a session left on its disk.
 pub fn trace(data_dir: &Path, session: SessionId) -> Vec<String> {
     let orgs = std::fs::read_dir(data_dir.join("sandboxes")).into_iter().flatten().flatten();
     let mut files =

@@ -1,8 +1,8 @@
-//! Chaos: a whole deployment of real processes under load, killed, frozen and cut
-//! off at random and at its seams, then every promise checked on its database.
+//! Chaos test: a whole deployment of real processes under load, killed, frozen and cut off at random and at
+//! chosen points; then every guarantee is checked on its database.
 //!
-//! `make chaos` runs it; `cargo test --test chaos -- --help` says how much. It ends
-//! with 1 when anything was lost, doubled, stuck or not done.
+//! `make chaos` runs it; `cargo test --test chaos -- --help` lists the parameters. The exit code is 1 when
+//! anything was lost, duplicated, stuck or not done.
 
 mod check;
 mod client;
@@ -48,10 +48,10 @@ use crate::{
     report::Outcome,
 };
 
-/// Streams that are read at the same time.
+/// Streams that are read concurrently.
 const READERS: usize = 8;
-/// Everything must be at rest so soon after the last fault: the promise `Alive`,
-/// and a turn of the load on top of it.
+/// Everything must be idle within this time after the last fault: the guarantee `Alive`, and one turn of the
+/// load.
 const REST: Duration = Duration::from_secs(60);
 
 #[tokio::main]
@@ -68,7 +68,7 @@ async fn main() -> ExitCode {
         }
     };
     let violations = Arc::new(Violations::default());
-    // Stopped from outside, it still ends the processes that it started.
+    // When interrupted, it still stops the processes that it started.
     let ran = tokio::select! {
         ran = run(plan.clone(), seed, &ground, violations.clone()) => ran,
         () = asked_to_stop() => Err(anyhow::anyhow!("asked to stop")),
@@ -78,7 +78,7 @@ async fn main() -> ExitCode {
     }
     let failed = ran.is_err() || !violations.all().is_empty();
     if let Err(error) = ground.clear(failed || plan.keep).await {
-        eprintln!("error: the ground could not be cleared: {error:#}");
+        eprintln!("error: the directories could not be removed: {error:#}");
     }
     if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
@@ -105,7 +105,7 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
         counts: Counts::default(),
     });
     for slot in &fleet.slots {
-        // One after the other: the first one migrates and makes the organization.
+        // One after the other: the first one migrates and creates the organization.
         slot.lock().await.start(|process| cluster.urls(process)).await?;
     }
     cluster.watch().await?;
@@ -156,8 +156,8 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     Ok(())
 }
 
-/// Load, readers and faults together, until all is done and at rest. Returns how
-/// long that took after the last fault.
+/// Load, readers and faults concurrently, until all are done and no work is pending. Returns how long that
+/// took after the last fault.
 async fn act(
     faults: &Arc<Faults>,
     load: &Arc<Load>,
@@ -178,7 +178,7 @@ async fn act(
     helpers.spawn(async move { guard.supervise().await });
     helpers.spawn(async move {
         sleep(Duration::from_secs(clock.plan.minutes * 60)).await;
-        clock.violations.note(format!("not done after {} minutes", clock.plan.minutes));
+        clock.violations.note(format!("the faults were not done within {} minutes", clock.plan.minutes));
         clock.late.store(true, Ordering::Relaxed);
     });
     let watched = load.clone();
@@ -189,7 +189,7 @@ async fn act(
     while readers.left.load(Ordering::Relaxed) > 0 && !faults.late.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(100)).await;
     }
-    // Readers end when nothing is left to cut; drivers end with the turn under way.
+    // Readers end when no cut is left; drivers end with the current turn.
     readers.left.store(0, Ordering::Relaxed);
     load.stop.store(true, Ordering::Relaxed);
     let last = Instant::now();
@@ -198,7 +198,7 @@ async fn act(
         last.elapsed()
     });
     let settled = rested.await.unwrap_or_else(|_| {
-        faults.violations.note(format!("sessions are not at rest {REST:?} after the last fault"));
+        faults.violations.note(format!("sessions are not idle {REST:?} after the last fault"));
         REST
     });
     while let Some(ended) = following.join_next().await {
@@ -209,7 +209,7 @@ async fn act(
     Ok(settled)
 }
 
-/// What readers saw is the log itself.
+/// Asserts that readers received exactly the log.
 async fn compare(load: &Load, readers: &Readers, faults: &Faults) -> anyhow::Result<()> {
     let seen = readers.seen.lock().expect("no reader panics").clone();
     for (session, ids) in seen {
@@ -224,7 +224,7 @@ async fn compare(load: &Load, readers: &Readers, faults: &Faults) -> anyhow::Res
             log.extend(data.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()));
         }
         if !log.starts_with(&ids) {
-            faults.violations.note(format!("{session}: its readers saw another log than there is"));
+            faults.violations.note(format!("{session}: its readers received a different log"));
         }
     }
     Ok(())

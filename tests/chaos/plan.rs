@@ -1,41 +1,41 @@
-//! What a run does: counts, sizes and the seed that decides everything else.
+//! Parameters of a run: counts, sizes and the seed that determines everything else.
 
 use std::{sync::Mutex, time::Duration};
 
 use clap::Parser;
 
-/// Kill, freeze and cut a whole deployment, then check every promise on its database.
+/// Kill, freeze and cut a whole deployment, then check every guarantee on its database
 #[derive(Clone, Debug, Parser)]
 #[command(name = "chaos")]
 pub struct Plan {
-    /// Decides which process is hit when; the same seed plans the same faults
+    /// Determines which process is hit when; the same seed plans the same faults
     #[arg(long)]
     pub seed: Option<u64>,
-    /// Processes ended with KILL, a third of them between two writes of a tool call
+    /// Processes killed with SIGKILL, a third of them between two writes of a tool call
     #[arg(long, default_value_t = 30)]
     pub kills: u32,
-    /// Workers stopped beyond their lease and continued, half of them between append and exec
+    /// Workers stopped for longer than their lease and continued, half of them between append and exec
     #[arg(long, default_value_t = 10)]
     pub freezes: u32,
     /// Immediate restarts of Postgres
     #[arg(long, default_value_t = 3)]
     pub postgres_restarts: u32,
-    /// Workers asked to stop with TERM and started again
+    /// Workers stopped with SIGTERM and started again
     #[arg(long, default_value_t = 6)]
     pub drains: u32,
-    /// Streams cut, by turns at a frame's boundary and inside a frame
+    /// Streams cut, alternately between frames and inside a frame
     #[arg(long, default_value_t = 500)]
     pub stream_cuts: u64,
-    /// Sessions that are driven at the same time
+    /// Concurrent sessions
     #[arg(long, default_value_t = 12)]
     pub sessions: usize,
-    /// Ends the faults after so many minutes, done or not; that fails the run
+    /// Time limit of the faults, in minutes; the run fails when it is reached
     #[arg(long, default_value_t = 10)]
     pub minutes: u64,
-    /// Processes of the role `api`
+    /// Processes with the role `api`
     #[arg(long, default_value_t = 2)]
     pub apis: usize,
-    /// Processes of the role `worker`
+    /// Processes with the role `worker`
     #[arg(long, default_value_t = 4)]
     pub workers: usize,
     /// Length of a lease, in milliseconds
@@ -44,7 +44,7 @@ pub struct Plan {
     /// Write the table to docs/reliability.md
     #[arg(long)]
     pub write: bool,
-    /// Leave the data directory and the logs where they are
+    /// Keep the data directory and the logs
     #[arg(long)]
     pub keep: bool,
 }
@@ -56,16 +56,16 @@ impl Plan {
     }
 }
 
-/// A small generator that many tasks draw from: splitmix64.
+/// A small random generator shared by many tasks: splitmix64.
 pub struct Dice(Mutex<u64>);
 
 impl Dice {
-    /// Dice that fall the same way for the same seed.
+    /// Creates a generator; equal seeds give equal numbers.
     pub fn new(seed: u64) -> Self {
         Self(Mutex::new(seed))
     }
 
-    /// Dice of a task's own, so that another task's luck does not change its plan.
+    /// Creates a separate generator for a task, so that other tasks do not change its plan.
     pub fn fork(&self) -> Self {
         Self::new(self.next())
     }
@@ -75,18 +75,18 @@ impl Dice {
         self.next() % bound.max(1)
     }
 
-    /// A time from `low` to `high` milliseconds.
+    /// A duration from `low` to `high` milliseconds.
     pub fn millis(&self, low: u64, high: u64) -> Duration {
         Duration::from_millis(low + self.below(high.saturating_sub(low) + 1))
     }
 
-    /// True once in `count` throws.
+    /// True once in `count` calls on average.
     pub fn once_in(&self, count: u64) -> bool {
         self.below(count) == 0
     }
 
     fn next(&self) -> u64 {
-        let mut state = self.0.lock().expect("no thrower panics");
+        let mut state = self.0.lock().expect("no holder panics");
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = *state;
         bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -1,4 +1,4 @@
-//! The processes of a run: real ones, hit and started again by their own pid.
+//! Processes of a run: real ones, signaled by pid and restarted.
 
 use std::{
     fs::{self, File},
@@ -23,38 +23,38 @@ use tokio::{
 
 use crate::plan::Plan;
 
-/// The key of the organization of the run.
+/// API key of the organization of the run.
 pub const KEY: &str = "sjk_test_the_organization_of_chaos";
-/// The phrase that every process and the checks share.
+/// Master key of every process and of the checks.
 pub const MASTER_KEY: &str = "a passphrase that is long enough for chaos";
 
-/// What a process is for.
+/// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Api,
     Worker,
 }
 
-/// All processes. A slot that is locked is being hit.
+/// All processes. A locked slot has a fault in progress.
 pub struct Fleet {
     pub slots: Vec<tokio::sync::Mutex<Slot>>,
-    /// Where the API is served, whether or not it is up.
+    /// API addresses, whether or not they are up.
     pub addresses: Vec<SocketAddr>,
     pub faults: Mutex<Vec<Fault>>,
 }
 
-/// The place of a process that is started again and again.
+/// Slot of a process that is restarted again and again.
 pub struct Slot {
     pub role: Role,
     name: String,
     listen: SocketAddr,
     ground: Ground,
     child: Option<Child>,
-    /// The number that the witness knows the present process by.
+    /// Number by which the witness identifies the current process.
     pub process: u32,
 }
 
-/// What every process is started with.
+/// Settings with which every process is started.
 #[derive(Clone)]
 struct Ground {
     data_dir: PathBuf,
@@ -62,7 +62,7 @@ struct Ground {
     lease_ms: u64,
 }
 
-/// Something that was done to a process, or to the database (`process` 0).
+/// A fault of a process, or of the database (`process` 0).
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub process: u32,
@@ -70,11 +70,11 @@ pub struct Fault {
 }
 
 static PROCESSES: AtomicU32 = AtomicU32::new(0);
-/// Numbers of API processes begin here, so that the witness tells them apart.
+/// Numbers of API processes start here, so that the witness tells them apart.
 pub const FIRST_API: u32 = 1_000_000;
 
 impl Fleet {
-    /// Places for all processes of the plan; none runs yet.
+    /// Creates slots for all processes of the plan; none runs yet.
     pub fn new(plan: &Plan, data_dir: &Path, logs: &Path) -> anyhow::Result<Self> {
         let ground = Ground { data_dir: data_dir.to_owned(), logs: logs.to_owned(), lease_ms: plan.lease_ms };
         let (mut slots, mut addresses) = (Vec::new(), Vec::new());
@@ -92,13 +92,13 @@ impl Fleet {
         Ok(Self { slots, addresses, faults: Mutex::default() })
     }
 
-    /// Notes a fault, so that a recovery can be told from it.
+    /// Records a fault, so that a recovery can be attributed to it.
     pub fn note(&self, process: u32) {
         let fault = Fault { process, at: OffsetDateTime::now_utc() };
         self.faults.lock().expect("no fault panics").push(fault);
     }
 
-    /// Ends every process as an operator would. Returns those that did not end well.
+    /// Stops every process as an operator would. Returns those that did not stop cleanly.
     pub async fn stop(&self) -> Vec<String> {
         let mut complaints = Vec::new();
         for slot in &self.slots {
@@ -112,7 +112,7 @@ impl Fleet {
 }
 
 impl Slot {
-    /// Starts the process and waits until it says that it works.
+    /// Starts the process and waits until it is ready.
     pub async fn start(&mut self, urls: impl Fn(u32) -> Urls) -> anyhow::Result<()> {
         let base = if self.role == Role::Api { FIRST_API } else { 0 };
         self.process = base + PROCESSES.fetch_add(1, Ordering::Relaxed) + 1;
@@ -132,8 +132,8 @@ impl Slot {
             .arg(format!("--bootstrap-api-key={KEY}"))
             .arg(format!("--master-key={MASTER_KEY}"))
             .args(["--first-session=off", "--max-concurrent-turns=16", "--log=info,sojourn=debug"])
-            // Sandboxes are saved and frozen in the pauses of their sessions, and stay: the
-            // harness reads their disks.
+            // Sandboxes are checkpointed and frozen in the pauses of their sessions, and are not removed: the
+            // test program reads their disks.
             .args(["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=86400"])
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
@@ -161,7 +161,7 @@ impl Slot {
         self.child.as_mut().is_none_or(|child| !matches!(child.try_wait(), Ok(None)))
     }
 
-    /// Ends the process without a word: KILL.
+    /// Kills the process with SIGKILL.
     pub async fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             // It may have ended before.
@@ -169,29 +169,29 @@ impl Slot {
         }
     }
 
-    /// Stops the process where it is.
+    /// Stops the process with SIGSTOP.
     pub fn freeze(&self) -> anyhow::Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// Lets a stopped process go on.
+    /// Continues a stopped process.
     pub fn thaw(&self) -> anyhow::Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// Asks the process to end and waits for it. Returns how long that took.
+    /// Sends SIGTERM and waits for the end. Returns the duration.
     pub async fn drain(&mut self) -> anyhow::Result<Duration> {
         let began = Instant::now();
         self.signal(Signal::TERM)?;
         let Some(mut child) = self.child.take() else { return Ok(Duration::ZERO) };
         match timeout(Duration::from_secs(25), child.wait()).await {
             Ok(ended) if ended.as_ref().is_ok_and(|status| status.success()) => Ok(began.elapsed()),
-            Ok(ended) => bail!("{} (process {}) ended with {ended:?} after TERM", self.name, self.process),
-            Err(_) => bail!("{} (process {}) did not end within 25 s of TERM", self.name, self.process),
+            Ok(ended) => bail!("{} (process {}) ended with {ended:?} after SIGTERM", self.name, self.process),
+            Err(_) => bail!("{} (process {}) did not end within 25 s after SIGTERM", self.name, self.process),
         }
     }
 
-    /// What the process said last.
+    /// The last log lines of the process.
     pub fn last_words(&self) -> String {
         let said = fs::read_to_string(self.log()).unwrap_or_default();
         format!("{} (process {}): {}", self.name, self.process, said.lines().last().unwrap_or_default())
@@ -208,7 +208,7 @@ impl Slot {
     }
 }
 
-/// A loopback address that nobody listens on.
+/// A loopback address without a listener.
 fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }

@@ -1,4 +1,4 @@
-//! A wire that breaks: forwards one connection to the API and cuts it where told.
+//! A proxy that forwards one connection to the API and cuts it at a planned place.
 
 use std::{
     net::SocketAddr,
@@ -16,13 +16,13 @@ use tokio::{
 pub struct Cut {
     /// Whole frames that pass.
     pub frames: usize,
-    /// Bytes of the frame after them that pass.
+    /// Bytes of the next frame that pass.
     pub bytes: usize,
-    /// Broken with a reset instead of a clean end.
+    /// Ends with a reset instead of a clean close.
     pub reset: bool,
 }
 
-/// One reader's wire.
+/// The proxy of one reader.
 pub struct Proxy {
     pub address: SocketAddr,
     plan: Arc<Mutex<(Cut, SocketAddr)>>,
@@ -30,7 +30,7 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// A wire that leads nowhere yet.
+    /// Starts a proxy without a target.
     pub async fn start() -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
@@ -40,7 +40,7 @@ impl Proxy {
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     let (cut, upstream) = *plan.lock().expect("no planner panics");
-                    // An API that is down looks like a wire that broke.
+                    // An API that is down looks like a lost connection.
                     let _ = forward(client, upstream, cut).await;
                 }
             }
@@ -48,7 +48,7 @@ impl Proxy {
         Ok(Self { address, plan, task })
     }
 
-    /// What happens to the next connection.
+    /// Sets cut and target of the next connection.
     pub fn plan(&self, cut: Cut, upstream: SocketAddr) {
         *self.plan.lock().expect("no planner panics") = (cut, upstream);
     }
@@ -85,11 +85,11 @@ async fn forward(client: TcpStream, upstream: SocketAddr, cut: Cut) -> std::io::
     done
 }
 
-/// Finds the place of the cut in what passes by.
+/// Finds the place of the cut in the forwarded bytes.
 struct Scan {
     cut: Cut,
     frames: usize,
-    /// Bytes of the present frame, from its `id:` on; none between frames.
+    /// Bytes of the current frame, starting at its `id:`; none between frames.
     inside: Option<usize>,
     last: [u8; 4],
 }
@@ -99,7 +99,7 @@ impl Scan {
         Self { cut, frames: 0, inside: None, last: [0; 4] }
     }
 
-    /// How many of these bytes pass, and whether the wire breaks after them.
+    /// Number of these bytes that pass, and whether the connection is cut after them.
     fn take(&mut self, bytes: &[u8]) -> (usize, bool) {
         for (at, byte) in bytes.iter().enumerate() {
             self.last.rotate_left(1);

@@ -1,5 +1,5 @@
-//! Readers of streams over wires that break: each resumes where it was, and what
-//! it has seen in the end must be the log, every event once and in order.
+//! Readers of streams over connections that are cut. Each resumes where it stopped, and must finally have
+//! received the log: every event once and in order.
 
 use std::{
     sync::{
@@ -23,25 +23,25 @@ use crate::{
     proxy::{Cut, Proxy},
 };
 
-/// What all readers share.
+/// State that all readers share.
 pub struct Readers {
     pub client: Arc<Client>,
     pub violations: Arc<Violations>,
     pub fresh: Mutex<mpsc::Receiver<String>>,
-    /// Cuts that are still to be made.
+    /// Remaining cuts.
     pub left: AtomicU64,
     pub cuts: AtomicU64,
     pub resumes: AtomicU64,
     pub events: AtomicU64,
-    /// Logs as they were read: session, and id of each event in order.
+    /// Logs as received: session, and id of each event in order.
     pub seen: std::sync::Mutex<Vec<(String, Vec<String>)>>,
 }
 
-/// A stream of which nothing came for this long is stuck.
+/// A stream that is silent for this long is stuck.
 const SILENCE: Duration = Duration::from_secs(90);
 
 impl Readers {
-    /// Readers of `sessions` whose streams are cut `cuts` times in all.
+    /// Creates readers of `sessions` whose streams are cut `cuts` times in total.
     pub fn new(
         client: Arc<Client>,
         violations: Arc<Violations>,
@@ -60,7 +60,7 @@ impl Readers {
         }
     }
 
-    /// Reads one session after another until all cuts are made.
+    /// Reads one session after another until all cuts are done.
     pub async fn read(self: Arc<Self>, dice: Dice) -> anyhow::Result<()> {
         let proxy = Proxy::start().await?;
         while self.left.load(Ordering::Relaxed) > 0 {
@@ -91,7 +91,7 @@ impl Readers {
                 Ended::Turn => break,
                 Ended::Cut => {
                     self.cuts.fetch_add(1, Ordering::Relaxed);
-                    // What is cut beyond the plan is cut all the same.
+                    // Cuts beyond the plan are done all the same.
                     let _ = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
                         Some(left.saturating_sub(1))
                     });
@@ -111,7 +111,7 @@ impl Readers {
     async fn connection(&self, session: &str, proxy: &Proxy, seen: &mut Vec<String>) -> Ended {
         let after = seen.len();
         let url = format!("http://{}/v3/sessions/{session}/events?stream=sse", proxy.address);
-        // A connection of its own each time: a cut one is not used again.
+        // A new connection each time: a cut one is not reused.
         let request = self.client.http.get(url).bearer_auth(KEY).timeout(SILENCE);
         let request = request.header("connection", "close").header("last-event-id", after.to_string());
         let Ok(response) = request.send().await else { return Ended::Refused };
@@ -143,7 +143,7 @@ impl Readers {
     fn frame(&self, session: &str, frame: &str, seen: &mut Vec<String>) -> Option<Ended> {
         let data = frame.lines().find_map(|line| line.strip_prefix("data: "))?;
         let Ok(event) = serde_json::from_str::<Value>(data) else {
-            self.violations.note(format!("the stream of {session} holds half a frame: {frame}"));
+            self.violations.note(format!("the stream of {session} contains an incomplete frame: {frame}"));
             return Some(Ended::Wrong);
         };
         let (seq, wanted) = (event["seq"].as_u64().unwrap_or_default(), seen.len() as u64 + 1);
@@ -163,10 +163,10 @@ impl Readers {
 enum Ended {
     /// It was cut.
     Cut,
-    /// Nobody answered, or not now.
+    /// No response, or a temporary refusal.
     Refused,
-    /// The turn is over.
+    /// The turn has ended.
     Turn,
-    /// The promise is broken; it was noted.
+    /// A guarantee was violated; it was recorded.
     Wrong,
 }

@@ -10,18 +10,18 @@ use crate::{
     witness::Recoveries,
 };
 
-/// Everything that a run has to say.
+/// Results of a run.
 pub struct Outcome<'a> {
     pub seed: u64,
     pub took: Duration,
-    /// From the last fault until every session was at rest.
+    /// From the last fault until every session was idle.
     pub settled: Duration,
     pub faults: &'a Faults,
     pub load: &'a Load,
     pub readers: &'a Readers,
     pub found: Found,
     pub recoveries: Recoveries,
-    /// How long cancels took whose worker lived.
+    /// Durations of cancellations whose worker lived.
     pub undisturbed: Vec<Duration>,
     pub violations: Vec<String>,
 }
@@ -94,7 +94,7 @@ impl Outcome<'_> {
         table
     }
 
-    /// Keeps the table as the last full run; what the document says of other things stays.
+    /// Writes the table as the last full run; the rest of the document is kept.
     pub fn write(&mut self) -> anyhow::Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reliability.md");
         let kills = f64::from(self.faults.counts.kills.load(Relaxed).max(1));

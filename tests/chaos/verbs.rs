@@ -1,6 +1,5 @@
-//! What callers do to a session's sandbox as a whole, while the service is killed under them:
-//! paused and resumed, stopped and started, saved and gone back, packed and unpacked. After
-//! each the files are what they have to be.
+//! Callers' operations on a session's whole sandbox while the service is killed: pause and resume, stop and
+//! start, checkpoint and restore, archive read and write. The files are checked after each.
 
 use std::time::Duration;
 
@@ -15,9 +14,9 @@ use crate::{
     processes::KEY,
 };
 
-/// How long one request is repeated.
+/// How long one request is retried.
 const PATIENCE: Duration = Duration::from_secs(90);
-/// Refusals that pass: the holder of the lease was killed and nobody has it yet.
+/// Temporary refusals: the holder of the lease was killed, and no other worker has it yet.
 const PASSING: [&str; 3] = ["sandbox_busy", "sandbox_in_use", "in_flight"];
 
 /// One of the verbs.
@@ -29,7 +28,7 @@ pub enum Verb {
     Archive,
 }
 
-/// What is sent.
+/// Body of a request.
 enum Sent {
     Nothing,
     Json(Value),
@@ -51,7 +50,7 @@ impl Answer {
     }
 }
 
-/// A session whose turn is over and of which nobody else wants anything.
+/// A session whose turn has ended and that no other task uses.
 pub struct Verbs<'a> {
     pub load: &'a Load,
     pub session: &'a str,
@@ -60,7 +59,7 @@ pub struct Verbs<'a> {
 }
 
 impl Verbs<'_> {
-    /// Plays one of them and looks at what came of it.
+    /// Runs one verb and checks its effect.
     pub async fn play(&self) -> anyhow::Result<Verb> {
         let verb = [Verb::Pause, Verb::Stop, Verb::Restore, Verb::Archive][self.dice.below(4) as usize];
         let before = self.file(TRACE).await?;
@@ -75,7 +74,7 @@ impl Verbs<'_> {
             let lines =
                 |text: &Option<Vec<u8>>| text.as_ref().map(|text| String::from_utf8_lossy(text).into_owned());
             let (before, after) = (lines(&before), lines(&after));
-            self.note(&format!("{verb:?} left other files: {before:?} became {after:?}"));
+            self.note(&format!("{verb:?} changed the files: {before:?} became {after:?}"));
         }
         Ok(verb)
     }
@@ -83,7 +82,7 @@ impl Verbs<'_> {
     async fn pause(&self) -> anyhow::Result<()> {
         let paused = self.act("pause", json!({})).await?;
         if paused["phase"] != "paused" {
-            self.note(&format!("a pause left it {}", paused["phase"]));
+            self.note(&format!("after a pause its phase is {}", paused["phase"]));
         }
         let refused = self.ask(Method::POST, "/exec", Sent::Json(json!({ "command": "true" }))).await?;
         if (refused.status, refused.code().as_str()) != (StatusCode::CONFLICT, "paused") {
@@ -92,7 +91,7 @@ impl Verbs<'_> {
         sleep(self.dice.millis(0, 1_500)).await;
         let resumed = self.act("resume", json!({})).await?;
         if resumed["phase"] == "paused" {
-            self.note("it is paused after it was resumed");
+            self.note("it is still paused after a resume");
         }
         Ok(())
     }
@@ -108,14 +107,14 @@ impl Verbs<'_> {
             self.note(&format!("a file of a stopped session was answered {}", refused.status));
         }
         self.act("start", json!({})).await?;
-        // One that nobody uses is frozen at once.
+        // An unused one is frozen at once.
         self.until("it has a sandbox again", |session| {
             matches!(session["sandbox"]["state"].as_str(), Some("running" | "frozen"))
         })
         .await
     }
 
-    /// What is written after a checkpoint is gone when somebody goes back to it.
+    /// A file written after a checkpoint is gone after its restore.
     async fn restore(&self) -> anyhow::Result<()> {
         let saved = self.act("checkpoints", json!({})).await?;
         let junk = format!("junk-{}", self.name);
@@ -123,7 +122,7 @@ impl Verbs<'_> {
         ensure!(self.file(&junk).await?.as_deref() == Some(b"junk"), "a file was not written");
         self.act("restore", json!({ "checkpoint_id": saved["id"] })).await?;
         if self.file(&junk).await?.is_some() {
-            self.note("what was written after a checkpoint is there after going back to it");
+            self.note("a file written after a checkpoint exists after its restore");
         }
         Ok(())
     }
@@ -134,12 +133,12 @@ impl Verbs<'_> {
         let copy = format!("copies/{}", self.name);
         self.put(&format!("/archive.tar?path={copy}"), "application/x-tar", packed.bytes).await?;
         if self.file(&format!("{copy}/{TRACE}")).await?.as_deref() != trace {
-            self.note("an archive has other files than were packed");
+            self.note("an archive differs from the packed files");
         }
         Ok(())
     }
 
-    /// A file, if it is there.
+    /// Contents of a file, if it exists.
     async fn file(&self, path: &str) -> anyhow::Result<Option<Vec<u8>>> {
         let read = self.ask(Method::GET, &format!("/files?path={path}"), Sent::Nothing).await?;
         if read.status == StatusCode::NOT_FOUND {
@@ -177,7 +176,7 @@ impl Verbs<'_> {
             }
             if Instant::now() > until {
                 self.note(&format!(
-                    "not so after {PATIENCE:?}: {what}; its sandbox is {}",
+                    "not reached within {PATIENCE:?}: {what}; its sandbox is {}",
                     session["sandbox"]
                 ));
                 bail!("stuck");
@@ -190,7 +189,7 @@ impl Verbs<'_> {
         self.load.violations.note(format!("{}: {words}", self.session));
     }
 
-    /// Sends a request until it has an answer that does not pass.
+    /// Sends a request until its response is not a temporary refusal.
     async fn ask(&self, method: Method, path: &str, sent: Sent) -> anyhow::Result<Answer> {
         let client = &self.load.client;
         let key = format!("chaos-{}-{}", self.name, client.dice.below(u64::MAX));

@@ -1,5 +1,5 @@
-//! What the witness saw: who wrote under which epoch, and how long each turn that
-//! lost its worker waited for the next one.
+//! Records of the witness: writers and their epochs, and the time from the loss of a worker to the next
+//! attempt of its turn.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -14,7 +14,7 @@ use crate::{
     processes::{FIRST_API, Fault},
 };
 
-/// How long a fault may still be felt: a freeze, and the lease that runs out meanwhile.
+/// How long a fault may have effects: a freeze, and the lease that expires meanwhile.
 const REACH: Duration = Duration::from_secs(8);
 
 #[derive(FromRow)]
@@ -26,11 +26,11 @@ struct Started {
     last_process: Option<i32>,
 }
 
-/// Times from a fault to the next attempt of a turn that it hit.
+/// Durations from a fault to the next attempt of an affected turn.
 #[derive(Debug, Default)]
 pub struct Recoveries {
     pub times: Vec<Duration>,
-    /// Second attempts of turns whose worker had nothing done to it.
+    /// Second attempts of turns whose worker had no fault.
     pub unexplained: u64,
 }
 
@@ -66,7 +66,7 @@ pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow:
     Ok(())
 }
 
-/// No lease is taken from its holder before the server has been up for one.
+/// No lease is taken from its holder before the server has been up for the length of a lease.
 pub async fn check_takeovers(
     cluster: &Cluster,
     lease: Duration,
@@ -87,8 +87,7 @@ pub async fn check_takeovers(
     Ok(())
 }
 
-/// Those of the cancels whose worker lived all the while: no fault fell on the database
-/// or on anybody who wrote for the session.
+/// Cancellations whose worker lived all the time: no fault hit the database or any writer of the session.
 pub async fn undisturbed(
     cluster: &Cluster,
     cancels: &[Canceled],
@@ -121,7 +120,7 @@ pub async fn undisturbed(
     Ok(times)
 }
 
-/// Finds each second attempt's fault.
+/// Finds the fault of each second attempt.
 pub async fn recoveries(
     cluster: &Cluster,
     faults: &[Fault],
@@ -152,7 +151,7 @@ pub async fn recoveries(
     let mut found = Recoveries::default();
     for one in &started {
         let last = one.last_process.and_then(|process| u32::try_from(process).ok()).unwrap_or_default();
-        // A worker can die after its claim and before it has written anything.
+        // A worker can die after its claim and before its first write.
         let hit = |process: u32, since: OffsetDateTime| {
             let times = by_process.get(&process)?;
             times.iter().copied().rfind(|at| *at >= since && *at <= one.at)

@@ -1,7 +1,7 @@
-"""Fills a service with one of everything, then has schemathesis call all of it.
+"""Creates resources of every kind in a service, then has schemathesis call every operation.
 
-Run by `run`, inside `scripts/with-service`. Ids go to schemathesis as dictionaries: each
-operation mostly gets ids that exist, and operations that remove get ids of their own.
+Run by `run`, inside `scripts/with-service`. Ids are passed to schemathesis as dictionaries: each
+operation mostly gets existing ids, and operations that remove resources get separate ids.
 """
 
 import json
@@ -18,13 +18,13 @@ EXAMPLES = int(os.environ["EXAMPLES"])
 CASES = int(os.environ["CASES"])
 SCRATCH = Path(os.environ["SCRATCH"])
 HERE = Path(__file__).parent
-# Things that operations may remove.
+# Number of resources that operations may remove.
 SPARE = 60
 
-# What fits the schema may still be refused, by rules that a schema cannot say: names that
-# are taken, addresses that are not public, models that nobody has.
+# A valid request may still be rejected by rules outside the schema: names in use,
+# addresses that are not public, unknown models.
 UNCHECKED = "positive_data_acceptance"
-# Streams have no end to wait for; their frames have tests of their own.
+# Streams do not end; their frames are tested elsewhere.
 STREAMS = ["streamEvents", "connectEvents"]
 
 
@@ -42,11 +42,11 @@ def settled(session):
         if call("GET", f"/sessions/{session}")["status"] in ("idle", "failed", "awaiting_input"):
             return
         time.sleep(0.1)
-    raise SystemExit(f"{session} does not come to rest")
+    raise SystemExit(f"{session} does not become idle")
 
 
 def fill():
-    """One of everything, and spare ones; returns ids by the names of dictionaries."""
+    """Creates one resource of each kind, and spare ones; returns ids by dictionary name."""
     hook = {"url": "http://127.0.0.1:9/hook"}
     script = [{"text": "I look.", "tools": [{"tool": "glob", "input": {"pattern": "*"}}]}, {"text": "Done."}]
     agent = call("POST", "/agents", {"name": "main", "prompt": "", "model": "scripted/inline"})
@@ -79,10 +79,10 @@ def fill():
         "exec": [call("POST", f"/sessions/{main}/exec", {"command": "echo hello"})["id"]],
         "schedule": [schedule(-1)["id"]],
         "inbound": [inbound(-1)["id"]],
-        # The operator's own key is not given away here: these are answered 401.
+        # The operator key is not used here: these requests are answered 401.
         "organization": [call("GET", "/organization")["id"]],
         "revision": ["1", agent["active_revision"]["id"]],
-        # No more fit.
+        # The maximum number.
         "spare_webhook": [call("POST", "/webhooks", hook)["id"] for _ in range(12)],
         "spare_destination": [call("POST", f"/sessions/{main}/destinations", hook)["id"] for _ in range(12)],
         "spare_session": many(lambda number: call("POST", "/sessions", {})["session"]),
@@ -98,22 +98,22 @@ def fill():
     }
 
 
-# Which dictionary a parameter of a path is of; one that is not here is a fault.
+# Dictionary of each path parameter; a missing one is an error.
 PARAMETERS = {
     "session_id": "session", "agent_id": "agent", "turn_id": "turn", "event_id": "event",
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
-    "webhook_delivery_id": "delivery", "exec_id": "exec", "schedule_id": "schedule", "hook_id": "inbound",
+    "webhook_delivery_id": "delivery", "exec_id": "exec", "schedule_id": "schedule", "trigger_id": "inbound",
     "organization_id": "organization",
 }
-# Operations after which the thing is not there, or not usable, any more.
+# Operations that remove the resource or make it unusable.
 REMOVES = {
     "deleteSession": ("session_id", "spare_session"), "archiveSession": ("session_id", "spare_session"),
     "stopSession": ("session_id", "spare_session"), "pauseSession": ("session_id", "spare_session"),
     "deleteAgent": ("agent_id", "spare_agent"), "deleteEnvironment": ("environment_id", "spare_environment"),
     "deleteCredential": ("credential_id", "spare_credential"), "revokeKey": ("key_id", "spare_key"),
     "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),
-    "deleteHook": ("hook_id", "spare_inbound"),
+    "deleteTrigger": ("trigger_id", "spare_inbound"),
     "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
 }
 

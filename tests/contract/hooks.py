@@ -1,4 +1,4 @@
-"""Hooks of schemathesis: streams are not asked for, exports are sent, calls are counted."""
+"""Hooks of schemathesis: stream parameters are removed, exports are sent, calls are counted."""
 
 import json
 import os
@@ -12,19 +12,19 @@ count = 0
 
 @schemathesis.serializer("application/x-ndjson")
 def lines(context, value):
-    """Whatever is generated for an import, as lines; as it is where it is a text."""
+    """Serializes a generated import as JSON; a string is sent unchanged."""
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
 @schemathesis.serializer("application/x-tar")
 def archive(context, value):
-    """Whatever is generated for an archive, as bytes."""
+    """Serializes a generated archive as bytes."""
     return value.encode() if isinstance(value, str) else json.dumps(value).encode()
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """A list of events is read as pages: a stream of them would not end."""
+    """Removes `stream`, so that events are read as pages: a stream would not end."""
     if isinstance(case.query, dict):
         case.query.pop("stream", None)
 

@@ -1,8 +1,7 @@
-"""Runs the services of deploy/compose.yaml from images that are built, and has each worker work on a session.
+"""Runs the services of deploy/compose.yaml from built images, with one session on each worker.
 
-There is no bridge and no name server here: all share this machine's loopback, at ports that
-are free. Everything else that a service is given is read from the file; a key that this
-program does not know fails it.
+There is no bridge network and no DNS here: all services share this machine's loopback, on free
+ports. All other options of a service are read from the file; an unknown key is an error.
 """
 
 import glob
@@ -23,11 +22,11 @@ import yaml
 SCRATCH = pathlib.Path(os.environ["SCRATCH"])
 COMPOSE = yaml.safe_load(pathlib.Path("deploy/compose.yaml").read_text())
 PATIENCE_SECONDS = 60
-# What is not an option of a container here: its place, its order, its restarts, its network.
+# Keys that are not container options here: build, order, restarts, network.
 ELSEWHERE = {"build", "depends_on", "healthcheck", "networks", "ports", "restart", "stop_grace_period"}
-# Output beyond what an event holds: it goes through the directory of blobs that both share.
+# Output that exceeds an event: it is stored in the blob directory that both services share.
 LONG = 29_000
-# The rights without root, as the Dockerfile says at the stage `worker`.
+# Privileges without root, as documented in the Dockerfile at the stage `worker`.
 ORDINARY = {
     "user": "10001:10001",
     "cap_drop": ["ALL"],
@@ -83,7 +82,7 @@ def logs(name):
 
 
 class Postgres:
-    """The database of the file, by this machine's own programs, as no user in particular."""
+    """The database of the file, run with this machine's Postgres programs as the user nobody."""
 
     def __init__(self):
         service = COMPOSE["services"]["postgres"]
@@ -115,7 +114,7 @@ class Postgres:
         env |= {name: filled(text) for name, text in COMPOSE["services"]["postgres"]["environment"].items()} | {"POSTGRES_USER": "postgres"}
         for script in sorted(glob.glob("deploy/postgres/*")):
             subprocess.run(["bash", script], check=True, env={**os.environ, **env})
-        ok("the roles and the database are made")
+        ok("the roles and the database are created")
 
     def user(self):
         return {"user": "nobody", "group": "nogroup", "extra_groups": [], "cwd": self.home}
@@ -125,7 +124,7 @@ class Postgres:
         ok(program, done.returncode == 0, done.stderr)
 
     def stop(self):
-        # Clients are sent away; nothing in it is worth more.
+        # Fast shutdown: clients are disconnected.
         self.process.send_signal(signal.SIGINT)
         try:
             self.process.wait(PATIENCE_SECONDS)
@@ -135,7 +134,7 @@ class Postgres:
 
 
 def options(service):
-    """What `docker run` is told for what Compose would do."""
+    """Options of `docker run` that correspond to the service of the Compose file."""
     unknown = set(service) - ELSEWHERE
     said = []
     for key, option in [("cap_drop", "cap-drop"), ("cap_add", "cap-add"), ("security_opt", "security-opt"),
@@ -166,13 +165,13 @@ def stop(name, service):
     docker("stop", "-t", grace, name)
     took = time.monotonic() - began
     code = docker("inspect", "--format={{.State.ExitCode}}", name).stdout.strip()
-    ok(f"{name} ends well when it is asked to, in {took:.1f} s", code == "0" and took < int(grace), f"{code}: {logs(name)}")
+    ok(f"{name} stops cleanly within its grace period, in {took:.1f} s", code == "0" and took < int(grace), f"{code}: {logs(name)}")
 
 
 class Api:
     def __init__(self, postgres):
         service = self.service = COMPOSE["services"]["api"]
-        # Port 0 is a free one; the service says which.
+        # Port 0 selects a free port; the service prints it.
         start("api", "sojourn-api", service, postgres, SOJOURN_LISTEN="127.0.0.1:0")
         said = until("api serves", lambda: re.search(r"sojourn serves (http://\S+:(\d+))", logs("api")), lambda: logs("api"))
         self.url = said[1] + "/v3"
@@ -182,10 +181,10 @@ class Api:
         until("it is healthy", lambda: docker("exec", "api", *health, check=False).returncode == 0, lambda: logs("api"))
         status = docker("exec", "api", "cat", "/proc/1/status").stdout
         fields = dict(line.split(":\t", 1) for line in status.splitlines())
-        ok("it is 10001 and can never be more", fields["Uid"].split()[0] == "10001" and fields["NoNewPrivs"] == "1"
+        ok("it runs as user 10001 without capabilities", fields["Uid"].split()[0] == "10001" and fields["NoNewPrivs"] == "1"
            and all(int(fields[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd")), status)
         written = docker("exec", "api", "touch", "/usr/local/touched", check=False)
-        ok("it cannot write its root file system", "Read-only file system" in written.stderr, written)
+        ok("its root file system is read-only", "Read-only file system" in written.stderr, written)
 
     def call(self, method, path, body=None):
         key = secret["SOJOURN_BOOTSTRAP_API_KEY"]
@@ -200,7 +199,7 @@ class Api:
 
 
 def work(api, name, is_root):
-    """One session: its input and its output are longer than an event, its command is one of a sandbox."""
+    """Runs one session whose input and output exceed an event, with a command in a sandbox."""
     command = f"id -u; git --version; python3 -c 'print(6 * 7)'; yes '\"\"\"\"' | head -c {LONG}"
     steps = [{"text": "I look.", "tools": [{"tool": "bash", "input": {"command": command}}]}, {"text": f"Seen by {name}."}]
     made = api.call("POST", "/sessions", {"agent": "image", "input": {"script": steps, "long": "\"" * LONG}})
@@ -212,28 +211,28 @@ def work(api, name, is_root):
 
     turn = until(f"{name} ends a turn", ended, lambda: logs(name))
     result = api.call("GET", f"{session}/result")
-    ok("its result is read", f"Seen by {name}." in json.dumps(result), (turn, result, logs(name)))
+    ok("its result is available", f"Seen by {name}." in json.dumps(result), (turn, result, logs(name)))
     event = api.call("GET", f"{session}/events?type=tool.result")["data"][0]
-    ok("a long output is a blob", event.get("body_truncated"), event)
+    ok("a long output is stored as a blob", event.get("body_truncated"), event)
     body = api.call("GET", f"{session}/events/{event['id']}/content")
-    ok("which api reads", body["outcome"] == "ran" and body["output"].startswith("1000\ngit version ")
+    ok("api reads the blob", body["outcome"] == "ran" and body["output"].startswith("1000\ngit version ")
        and "\n42\n\"\"\"\"\n" in body["output"] and len(body["output"]) >= LONG, body)
     sandbox = api.call("GET", session)["sandbox"]["id"]
     groups = glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True)
-    ok("the sandbox is held to its limits" if is_root else "no group is made for the sandbox", bool(groups) == is_root, groups)
+    ok("the sandbox has a cgroup with its limits" if is_root else "the sandbox has no cgroup", bool(groups) == is_root, groups)
     doctor = json.loads(docker("exec", name, "sojourn", "doctor", "--role", "worker", "--json", check=False).stdout)
-    ok("doctor finds nothing to say", doctor["ok"], doctor)
+    ok("doctor reports no problem", doctor["ok"], doctor)
     api.call("POST", f"{session}/archive", {})
-    until("nothing is left of the sandbox", lambda: not glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True))
+    until("the sandbox is removed completely", lambda: not glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True))
 
 
 def check_rights():
-    """The Dockerfile says of the worker what the deployment gives it."""
+    """Compares the worker's capabilities in the Dockerfile with those of the deployment."""
     stage = pathlib.Path("Dockerfile").read_text().split("# ---- turns and sandboxes ----")[1]
     lists = re.findall(r"capabilities +((?:[A-Z_]+[ \n#]+)+[A-Z_]+),", stage)
     said = [sorted(re.findall("[A-Z_]+", one)) for one in lists]
     wanted = [sorted(one["cap_add"]) for one in (COMPOSE["services"]["worker"], ORDINARY)]
-    ok("the Dockerfile names the capabilities that are given", said == wanted, said)
+    ok("the Dockerfile documents the granted capabilities", said == wanted, said)
 
 
 def main():

@@ -1,4 +1,4 @@
-//! `sojourn admin`: organizations suspended and destroyed, the master key replaced.
+//! `sojourn admin`: organizations suspended and destroyed, the master key rotated.
 
 use std::{
     path::Path,
@@ -57,7 +57,7 @@ async fn a_suspended_organization_waits_and_goes_on() {
     assert_eq!(until(&owner, 403).await["error"]["code"], "organization_suspended");
     assert!(run(&ground, &["list-orgs"]).contains(&format!("{organization} suspended")));
     let worker = ground.serve(&["--role=worker"]).await;
-    // Long enough for a worker to have taken it.
+    // Long enough for a worker to claim it.
     tokio::time::sleep(Duration::from_secs(2)).await;
     run(&ground, &["resume-org", &organization]);
     until(&owner, 200).await;
@@ -86,7 +86,7 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
         &["delete-org", &id, "--confirm", "org_01jd0000000000000000000000"],
         &[("SOJOURN_MASTER_KEY", OLD)],
     );
-    assert!(!wrong.status.success(), "the id has to be named twice");
+    assert!(!wrong.status.success(), "the id has to be given twice");
     stranger.get("/sessions").await.ok();
     run(&ground, &["delete-org", &id, "--confirm", &id]);
     until(&stranger, 401).await;
@@ -119,12 +119,12 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
         .fetch_one(&mut superuser)
         .await
         .expect("the row");
-    assert!(key.is_empty(), "the key is shredded");
+    assert!(key.is_empty(), "the key is erased");
     service.owner().get(&format!("/sessions/{keep}")).await.ok();
     service.stop().await;
 }
 
-/// How many blobs there are of an organization.
+/// Number of blobs of an organization.
 fn blobs(ground: &Ground, org: OrgId) -> usize {
     fn files(at: &Path) -> usize {
         let Ok(entries) = std::fs::read_dir(at) else { return 0 };
@@ -152,14 +152,14 @@ async fn a_deleted_organization_leaves_no_blob() {
     assert_eq!((blobs(&ground, kept), blobs(&ground, gone)), (2, 2));
     run(&ground, &["delete-org", &orgs[1], "--confirm", &orgs[1]]);
     service.stop().await;
-    // A worker that did not know yet may write one for a minute; after that they go.
+    // A worker that does not know yet may write a blob for a minute; after that they are removed.
     let mut superuser = ground.database.superuser().await;
     let sql = "update leftover set created_at = now() - interval '1 hour'";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     let service = ground.serve(&[]).await;
     let begun = Instant::now();
     while blobs(&ground, gone) > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "they are there for good");
+        assert!(begun.elapsed() < Duration::from_secs(20), "they would stay forever");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let sql = "select count(*) from leftover";
@@ -177,7 +177,7 @@ async fn what_is_written_just_after_a_deletion_goes_too() {
     run(&ground, &["delete-org", &id, "--confirm", &id]);
     let mut superuser = ground.database.superuser().await;
     let org = id.parse::<OrgId>().expect("an id").uuid();
-    // As of a process that still knows the key, or a request that was under way.
+    // As of a process that still has the key cached, or of a request in progress.
     let sql = "insert into idempotency (org_id, scope, key, fingerprint) values ($1, 'header', 'late', '')";
     sqlx::query(sql).bind(org).execute(&mut superuser).await.expect("a row");
     let begun = Instant::now();
@@ -186,10 +186,10 @@ async fn what_is_written_just_after_a_deletion_goes_too() {
         sqlx::query_scalar(sql).bind(org).fetch_one(superuser).await.expect("a count")
     };
     while left(&mut superuser).await > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it is there for good");
+        assert!(begun.elapsed() < Duration::from_secs(20), "it would stay forever");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // Once nothing can be under way any more, that was the last time.
+    // Once no request can be in progress, this was the last purge.
     let sql = "update org set deleted_at = now() - interval '1 hour' where org_id = $1";
     sqlx::query(sql).bind(org).execute(&mut superuser).await.expect("an update");
     let begun = Instant::now();
@@ -198,7 +198,7 @@ async fn what_is_written_just_after_a_deletion_goes_too() {
         if sqlx::query_scalar(sql).bind(org).fetch_one(&mut superuser).await.expect("the row") {
             break;
         }
-        assert!(begun.elapsed() < Duration::from_secs(20), "it is purged for ever");
+        assert!(begun.elapsed() < Duration::from_secs(20), "it is purged forever");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     service.stop().await;
@@ -224,7 +224,7 @@ async fn the_master_key_is_replaced_while_the_service_runs() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("1 organizations re-encrypted"));
     both.owner().post("/webhooks", trigger.clone()).await.ok();
     both.stop().await;
-    // The old one opens nothing any more, the new one everything: keys too.
+    // The old key decrypts nothing any more, the new one everything, including API keys.
     let output = admin(&ground, &["list-orgs"], &[("SOJOURN_MASTER_KEY", OLD)]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("another SOJOURN_MASTER_KEY"));
     let alone = ground.serve(&["--role=api", &new]).await;

@@ -1,4 +1,4 @@
-//! What a claim reads, whatever the planner takes the tables to be like.
+//! Rows that a claim reads, whatever the planner's statistics.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use crate::support::service::Ground;
 
-/// Rows of sessions that were read so far.
+/// Rows of sessions read so far.
 const READ: &str = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
                     where schemaname = 'public' and relname = 'session'";
 
@@ -29,7 +29,7 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     let agent = owner.inline_agent().await;
     owner.post("/sessions", json!({ "agent": agent })).await.ok();
     api.stop().await;
-    // The statistics of a day on which many organizations had a session, and one had many jobs.
+    // Statistics of a day on which many organizations had a session, and one had many jobs.
     ground.sql("alter table session set (autovacuum_enabled = false)").await;
     ground.sql("alter table job set (autovacuum_enabled = false)").await;
     ground
@@ -75,7 +75,7 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     assert!((20..400).contains(&read), "{read} rows of sessions were read for {taken} jobs");
 }
 
-/// Rows of deliveries that were read so far.
+/// Rows of deliveries read so far.
 const DELIVERIES_READ: &str = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
                             from pg_stat_user_tables where relname ~ '^delivery_(default|[0-9]+)$'";
 
@@ -87,8 +87,8 @@ async fn a_claim_of_deliveries_finds_each_by_its_key() {
         (0..5).map(|at| json!({ "url": format!("https://example.com/{at}") })).collect();
     api.owner().post("/sessions", json!({ "destinations": destinations })).await.ok();
     api.stop().await;
-    // The statistics of a service that has sent all that it had to, and then much at once,
-    // of one destination after the other.
+    // Statistics of a service that has sent everything, and then sends many deliveries at once, one
+    // destination after the other.
     let sent = "insert into delivery (org_id, delivery_id, session_id, destination_id, event_id, event_seq, type,
                                       status)
                 select org_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'turn.completed',
@@ -112,6 +112,6 @@ async fn a_claim_of_deliveries_finds_each_by_its_key() {
     store.close().await;
     assert_eq!(taken, 320);
     let read = ground.count(DELIVERIES_READ).await - before;
-    // Each claim looks at all that are due, to be fair, and at those that it takes once more.
+    // Each claim reads all due deliveries, to be fair, and those that it takes once more.
     assert!((320..20 * 1_100).contains(&read), "{read} deliveries were read for {taken}");
 }

@@ -18,7 +18,7 @@ fn sojourn(service: &Service, words: &[&str]) -> Output {
     command.output().expect("the binary runs")
 }
 
-/// Any command, with the words of standard input.
+/// Runs any command with this standard input.
 fn run(service: &Service, words: &[&str], input: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
     command.args(words).env("SOJOURN_URL", &service.base).env("SOJOURN_API_KEY", KEY);
@@ -85,8 +85,12 @@ async fn the_exit_code_says_how_a_watched_turn_ended() {
     assert_eq!(sojourn(&service, &["get", &waiting, "--watch"]).status.code(), Some(5));
     let running = owner.play(json!([{ "delay_ms": 600_000 }])).await;
     owner.follow(&running, |event| event["type"] == "turn.started").await;
-    assert_eq!(text(&sojourn(&service, &["stop", &running])), "idle\n", "it stands when that is said");
-    assert_eq!(text(&sojourn(&service, &["stop", &running])), "idle\n", "what stands is left alone");
+    assert_eq!(text(&sojourn(&service, &["stop", &running])), "idle\n", "it is enabled when this is printed");
+    assert_eq!(
+        text(&sojourn(&service, &["stop", &running])),
+        "idle\n",
+        "a setting that is correct is not changed"
+    );
     service.stop().await;
 }
 
@@ -176,7 +180,7 @@ async fn the_doctor_tells_what_is_there_and_what_is_missing() {
     assert_eq!(check(&said, "database")["ok"], false, "{said}");
     assert_eq!(check(&said, "sandbox runtime")["ok"], false, "{said}");
     assert_eq!(check(&said, "sandboxes")["ok"], false, "{said}");
-    // What does not hang on the runtime is told all the same.
+    // Checks without a need for the runtime are reported all the same.
     for name in ["cgroups", "root", "user ids", "root files", "images", "disk"] {
         assert_ne!(check(&said, name)["said"], Value::Null, "{name}: {said}");
     }
@@ -314,7 +318,11 @@ async fn deliveries_are_received_verified_and_printed_here() {
     types.sort_unstable();
     assert_eq!(types, ["turn.completed", "webhook.test"]);
     assert!(deliveries.iter().any(|delivery| delivery["sessionId"] == session.as_str()));
-    assert_eq!(owner.get("/webhooks").await.ok()["data"], json!([]), "it removed what it had made");
+    assert_eq!(
+        owner.get("/webhooks").await.ok()["data"],
+        json!([]),
+        "it removed the resources that it had created"
+    );
     service.stop().await;
 }
 
@@ -443,7 +451,7 @@ async fn a_sandbox_is_used_from_the_command_line() {
     assert_eq!(std::fs::read(&back).expect("a file"), content);
     let missing = run(&service, &["session", "cp", &format!("{session}:none"), &back.to_string_lossy()], "");
     assert_eq!(missing.status.code(), Some(1));
-    assert_eq!(std::fs::read(&back).expect("a file"), content, "what was there stays");
+    assert_eq!(std::fs::read(&back).expect("a file"), content, "existing settings stay");
     assert!(String::from_utf8_lossy(&missing.stderr).contains("404"), "{missing:?}");
     let archive = run(&service, &["session", "tar", &session, "deep"], "").stdout;
     std::fs::write(&back, &archive).expect("a file");

@@ -1,4 +1,4 @@
-//! The way out of a sandbox: what passes, what does not, and what the log says.
+//! The egress proxy of a sandbox: allowed requests, denied requests, and the log of both.
 
 mod world;
 
@@ -72,7 +72,7 @@ async fn a_tunnel_is_between_the_sandbox_and_the_host_it_names() {
     let (decision, count) = &world.paper.lines()[0];
     assert_eq!((decision.host.as_str(), *count), ("a.example", 1));
     assert_eq!(decision.verdict, Verdict::Allowed { manner: Manner::Tunnel, secrets: Vec::new() });
-    // The same tunnel, but the handshake is meant for somebody else behind the front.
+    // The same tunnel, with a handshake for another host behind the same front.
     for beginning in [b"GET / HTTP/1.1\r\nHost: b.example\r\n\r\n".to_vec(), hello_to("b.example")] {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", world.port)).await.unwrap();
         let connect = format!("CONNECT a.example:{0} HTTP/1.1\r\nHost: a.example:{0}\r\n\r\n", host.port);
@@ -122,7 +122,7 @@ async fn a_rule_of_methods_and_paths_holds_inside_tls() {
     }
     let heads = host.heads();
     assert_eq!(heads.len(), 1, "{heads:?}");
-    assert!(heads[0].starts_with("GET /v1/x?q=1 HTTP/1.1\r\n"), "the normal form is sent: {}", heads[0]);
+    assert!(heads[0].starts_with("GET /v1/x?q=1 HTTP/1.1\r\n"), "the normalized path is sent: {}", heads[0]);
     world.close().await;
 }
 
@@ -169,7 +169,7 @@ async fn a_foreign_key_in_a_query_and_a_compressed_answer_are_refused() {
     assert_eq!(foreign.headers()["x-sojourn-egress"], "foreign_credential");
     let packed = world.client().get(url("")).send().await.unwrap();
     assert_eq!(packed.headers()["x-sojourn-egress"], "encoded_answer");
-    // Without TLS not even a placeholder goes there.
+    // Without TLS not even a placeholder is sent.
     let plain = world.client().get(url("").replace("https", "http")).send().await.unwrap();
     assert_eq!(plain.headers()["x-sojourn-egress"], "not_tls");
     assert_eq!(host.heads().len(), 1);
@@ -204,7 +204,7 @@ async fn what_the_log_does_not_know_does_not_leave() {
     world.paper.torn.store(false, Ordering::SeqCst);
     assert_eq!(world.client().get(&url).send().await.unwrap().status(), StatusCode::OK);
     world.proxy.close().await;
-    assert!(world.client().get(&url).send().await.is_err(), "a closed proxy lets nothing through");
+    assert!(world.client().get(&url).send().await.is_err(), "a closed proxy denies everything");
     assert_eq!(host.heads().len(), 1);
     world.close().await;
 }

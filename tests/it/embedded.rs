@@ -1,6 +1,6 @@
-//! The embedded Postgres, started for real, in each place it has to work in.
+//! The embedded Postgres, started for real, in each kind of directory that it supports.
 //!
-//! As root these tests also make and remove clusters below `/var/lib/sojourn`.
+//! As root these tests also create and remove clusters below `/var/lib/sojourn`.
 
 use std::{
     fs,
@@ -14,7 +14,7 @@ use sojourn::{base::Origin, store::embedded::Embedded};
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
 
-/// A directory for one test; the cluster that lies elsewhere goes with it.
+/// A directory for one test; a cluster elsewhere is removed with it.
 struct Home {
     dir: TempDir,
     data: PathBuf,
@@ -125,7 +125,7 @@ async fn a_parent_that_is_closed_to_others_is_no_obstacle() {
     let embedded = home.start().await;
     assert_eq!(text(&embedded.urls().app, "select 'yes'").await, "yes");
     let elsewhere = home.data.join("postgres").is_symlink();
-    assert_eq!(elsewhere, geteuid().is_root(), "only a user of its own needs a place of its own");
+    assert_eq!(elsewhere, geteuid().is_root(), "only a separate user needs a separate directory");
     embedded.stop().await.expect("a clean stop");
 }
 
@@ -138,14 +138,14 @@ async fn an_empty_data_directory_means_an_empty_database() {
     run(&old.urls().owner, "create table old (a int)").await;
     old.stop().await.expect("a clean stop");
     let old_home = home.cluster().parent().expect("a home").to_owned();
-    fs::remove_dir_all(&home.data).expect("the data directory goes");
+    fs::remove_dir_all(&home.data).expect("the data directory is removed");
 
     let new = home.start().await;
     let left = text(&new.urls().owner, "select count(*)::text from pg_tables where tablename = 'old'").await;
     assert_eq!(left, "0");
     new.stop().await.expect("a clean stop");
     if old_home.exists() {
-        fs::remove_dir_all(old_home).expect("the old cluster goes");
+        fs::remove_dir_all(old_home).expect("the old cluster is removed");
     }
 }
 
@@ -163,7 +163,7 @@ async fn the_server_of_a_killed_service_is_adopted() {
     let home = Home::new("data");
     let killed = home.start().await;
     let server = home.postmaster();
-    // A process that is killed runs no clean-up: its locks go, its server stays.
+    // A killed process runs no cleanup: its locks are released, its server stays.
     drop(killed);
 
     let said = Mutex::new(Vec::new());
@@ -172,7 +172,7 @@ async fn the_server_of_a_killed_service_is_adopted() {
     assert_eq!(home.postmaster(), server);
     assert!(said.lock().expect("unpoisoned").iter().any(|line| line.contains("adopting")), "{said:?}");
     assert_eq!(text(&next.urls().app, "select 'yes'").await, "yes");
-    assert!(next.stop().await.expect("a clean stop"), "what was adopted is stopped like one's own");
+    assert!(next.stop().await.expect("a clean stop"), "an adopted server is stopped like an own one");
     assert!(!home.is_running());
 }
 
@@ -203,7 +203,7 @@ async fn the_last_of_several_users_stops_the_server() {
     let home = Home::new("data");
     let (serve, admin) = (home.start().await, home.start().await);
     assert_eq!(serve.urls(), admin.urls());
-    assert!(!serve.stop().await.expect("a clean leave"), "someone else still uses it");
+    assert!(!serve.stop().await.expect("a clean leave"), "another user still uses it");
     assert_eq!(text(&admin.urls().app, "select 'yes'").await, "yes");
     assert!(admin.stop().await.expect("a clean stop"));
 }
@@ -252,7 +252,7 @@ async fn nobody_else_reaches_the_socket_or_the_files() {
     private(&home.cluster());
     private(&embedded.log_dir());
     let pid_file = fs::read_to_string(home.cluster().join("postmaster.pid")).expect("a running server");
-    private(Path::new(pid_file.lines().nth(4).expect("its fifth line is the socket's directory")));
+    private(Path::new(pid_file.lines().nth(4).expect("its fifth line is the directory of the socket")));
     assert_eq!(text(&embedded.urls().owner, "show listen_addresses").await, "");
     embedded.stop().await.expect("a clean stop");
 }

@@ -1,4 +1,4 @@
-//! One organization's flood and another's single message.
+//! Fairness: one organization's flood and another's single message.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ async fn sessions(caller: &Caller, count: usize) -> Vec<String> {
     sessions
 }
 
-/// When the only turn of a session started and ended.
+/// Start and end of a session's only turn.
 async fn span(caller: &Caller, session: &str) -> (String, String) {
     let log = caller.settled(session, 1).await;
     let at = |kind: &str| -> String {
@@ -36,7 +36,7 @@ async fn a_flood_does_not_delay_another_orgs_turn() {
     for session in &many {
         before += usize::from(span(&flood, session).await.1 < ended);
     }
-    assert!(before <= 2, "{before} turns of the flood came before the other organization's only one");
+    assert!(before <= 2, "{before} turns of the flood ran before the other organization's only one");
     worker.stop().await;
     api.stop().await;
 }

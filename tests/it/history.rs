@@ -1,8 +1,8 @@
-//! Whatever a log records, what it says can be sent: every prefix of every log gives
-//! a conversation that both providers accept.
+//! Histories from any log can be sent: every prefix of every log gives a conversation that both providers
+//! accept.
 //!
-//! Logs are generated as callers, workers and crashes could write them, also in
-//! orders in which this version would not: old logs stay readable.
+//! Logs are generated as callers, workers and crashes could write them, also in orders that this version
+//! would not write: old logs must stay readable.
 
 mod log;
 
@@ -39,7 +39,7 @@ fn request(history: Vec<Message>, thinks: bool) -> ModelRequest {
     }
 }
 
-/// Both providers take the history, with thinking and without.
+/// Asserts that both providers accept the history, with thinking and without.
 fn accepted(history: &[Message], at: usize) -> Result<(), TestCaseError> {
     dialect::check(history).map_err(|words| TestCaseError::fail(format!("{words} at {at}: {history:#?}")))?;
     for provider in dialect::PROVIDERS {
@@ -51,20 +51,20 @@ fn accepted(history: &[Message], at: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The events as a reader of the table gets them back.
+/// Events as read back from the table.
 fn read_back(log: &[Event]) -> Vec<Event> {
     let stored = serde_json::to_string(log).expect("events are JSON");
-    serde_json::from_str(&stored).expect("what was written is read")
+    serde_json::from_str(&stored).expect("written events can be read")
 }
 
 fn hold(moves: Vec<Move>) -> Result<(), TestCaseError> {
     let log = Log::of(moves);
     for at in 1..=log.events.len() {
-        // What a worker sends that takes the session over here, or for the next turn.
+        // Request of a worker that takes over the session here, or of the next turn.
         let history = history::build(&log.and_then_steered(at), false);
         accepted(&history, at)?;
     }
-    // A worker that stays takes event by event, and asks in between.
+    // A worker that continues adds event by event, and calls the model in between.
     let mut conversation = history::Conversation::new(false);
     for (at, event) in log.events.iter().enumerate() {
         conversation.take(event);
@@ -89,7 +89,7 @@ fn hold(moves: Vec<Move>) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// The messages of a body without the marks of the prompt cache, which wander.
+/// Messages of a body without the prompt cache marks, which move.
 fn messages(provider: &str, history: &[Message]) -> Vec<Value> {
     let body: Value = serde_json::from_slice(&model::encode(provider, &request(history.to_vec(), false)))
         .expect("a body is JSON");

@@ -1,5 +1,5 @@
-//! Behaviour through the egress sockets of the house: one binary, so it links once; a
-//! database per test, so they share nothing.
+//! Integration tests through the public interfaces: one binary, so that it links once; a database per test,
+//! so that tests share no rows.
 
 mod admin;
 mod api;

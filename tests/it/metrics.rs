@@ -1,5 +1,4 @@
-//! What a process counts of its own work, as a scrape reads it, and what an operator is
-//! given to watch it with.
+//! Metrics of a process as scraped, and the shipped monitoring files for operators.
 
 use std::{
     collections::BTreeSet,
@@ -13,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::support::service::Ground;
 
-/// A file of the repository, by its path in it.
+/// A file of the repository, by its path.
 fn file(path: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
 }
 
-/// Runs promtool (scripts/setup --test installs it); fails with what it says.
+/// Runs promtool (scripts/setup --test installs it); fails with its output.
 fn promtool(words: &[&str], input: &str) {
     let mut command = Command::new("promtool");
     command.args(words).current_dir(file("deploy/monitoring")).stdin(Stdio::piped());
@@ -26,14 +25,14 @@ fn promtool(words: &[&str], input: &str) {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .expect("promtool is there: run scripts/setup --test");
+        .expect("promtool is installed: run scripts/setup --test");
     child.stdin.take().expect("a pipe").write_all(input.as_bytes()).expect("it reads");
     let output = child.wait_with_output().expect("it ends");
     let said = [output.stdout, output.stderr].concat();
     assert!(output.status.success(), "promtool {words:?}: {}", String::from_utf8_lossy(&said));
 }
 
-/// The metrics that a text names; those of a histogram by its own name.
+/// Metrics that a text names; those of a histogram by its base name.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|char: char| !char.is_ascii_alphanumeric() && char != '_');
     let ours = words.filter(|word| word.starts_with("sojourn_") && word.len() > "sojourn_".len());
@@ -44,7 +43,7 @@ fn named(text: &str) -> BTreeSet<String> {
     .collect()
 }
 
-/// The metrics that the process describes, which are all that it has.
+/// All metrics that the process describes.
 fn described() -> BTreeSet<String> {
     let source = fs::read_to_string(file("src/http/metrics.rs")).expect("the source");
     let (_, describe) = source.split_once("fn describe()").expect("it describes them");
@@ -65,7 +64,7 @@ async fn what_turns_do_is_counted_by_words_that_no_org_chose() {
         ]))
         .await;
     owner.settled(&played, 1).await;
-    // A reader of what is still to come.
+    // A reader of future events.
     owner.post(&format!("/sessions/{played}/messages"), json!({ "text": "more" })).await.ok();
     owner.settled(&played, 2).await;
 
@@ -81,7 +80,7 @@ async fn what_turns_do_is_counted_by_words_that_no_org_chose() {
     assert_eq!(one("sojourn_cost_micros_total{part=\"model\"}"), 0.0);
     let scraped: String = metrics.keys().map(|name| format!("{name} ")).collect();
     let unknown: Vec<_> = named(&scraped).difference(&described()).cloned().collect();
-    assert!(unknown.is_empty(), "without a description: {unknown:?}");
+    assert!(unknown.is_empty(), "metrics without a description: {unknown:?}");
     let text = format!("{metrics:?}");
     assert!(!text.contains("a_tool_of_the_org") && !text.contains(&played), "{text}");
     service.stop().await;
@@ -94,7 +93,7 @@ async fn what_is_served_and_what_is_shipped_hold_before_promtool() {
     let owner = service.owner();
     let script = json!([{ "tools": [{ "tool": "glob", "input": { "pattern": "*" } }] }, { "delay_ms": 500 }]);
     let played = owner.play(script).await;
-    // Its reader has seen all that there was when the end comes.
+    // Its reader has received all events when the end arrives.
     owner.follow(&played, |event| event["type"] == "turn.completed").await;
     let lag = |name: &str| format!("sojourn_stream_lag_seconds_{name}");
     let metrics = service.metrics().await;
@@ -120,7 +119,7 @@ fn every_query_of_the_dashboard_and_the_alerts_asks_for_what_there_is() {
         .map(|target| target["expr"].as_str().expect("a query"))
         .collect();
     assert!(queries.len() >= panels.len() && panels.len() > 15, "{} panels", panels.len());
-    // Each as a rule of its own, so that promtool reads it.
+    // Each as a separate rule, so that promtool parses it.
     let rule = |(at, query): (usize, &&str)| {
         let query = query.replace("$__rate_interval", "5m");
         format!("      - {{ record: 'panel:{at}', expr: '{query}' }}\n")
@@ -137,12 +136,12 @@ fn every_query_of_the_dashboard_and_the_alerts_asks_for_what_there_is() {
     let operations = fs::read_to_string(file("docs/operations.md")).expect("the page");
     for (place, text) in [("grafana.json", queries.join(" ")), ("alerts.yaml", alerts.clone())] {
         let unknown: Vec<_> = named(&text).difference(&described).cloned().collect();
-        assert!(unknown.is_empty(), "{place} asks for {unknown:?}, which no process has");
+        assert!(unknown.is_empty(), "{place} queries {unknown:?}, which no process exports");
     }
-    // An operator finds each of them somewhere, and each alert has its section.
+    // Each metric is in the dashboard or the documentation, and each alert has its section.
     let told = named(&format!("{} {operations}", queries.join(" ")));
     let untold: Vec<_> = described.difference(&told).cloned().collect();
-    assert!(untold.is_empty(), "neither the dashboard nor docs/operations.md has {untold:?}");
+    assert!(untold.is_empty(), "neither the dashboard nor docs/operations.md contains {untold:?}");
     for name in alerts.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")) {
         assert!(operations.contains(&format!("### {name}\n")), "docs/operations.md has no section {name}");
     }

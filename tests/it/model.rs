@@ -21,7 +21,7 @@ use crate::fake::{
     Dialect, Fake, Request, Said, Step, Used, anthropic::Anthropic, openai::OpenAi, resolver::Script,
 };
 
-/// Where a fake listens, as the settings name it.
+/// Setting that names the address of a fake.
 pub trait Named: Dialect + Default {
     const PROVIDER: &'static str;
 
@@ -154,7 +154,7 @@ async fn a_tool_loop_is_accepted_by_chat_completions() {
     let (first, grown) = two_turns(&*connect(&fake, http(), "sk-1"), options).await;
     assert_eq!((fake.calls(), fake.refusals()), (3, Vec::new()));
     let peers: Vec<_> = fake.requests().iter().map(|request| request.peer).collect();
-    assert!(peers.iter().all(|peer| *peer == peers[0]), "each step made a connection of its own: {peers:?}");
+    assert!(peers.iter().all(|peer| *peer == peers[0]), "each step opened its own connection: {peers:?}");
     assert_eq!((first.stop, grown.as_str()), (StopReason::ToolUse, "I look — now."));
     assert!(matches!(&first.blocks[0], Block::Thinking { text } if text == "Where is the bug?hidden"));
     assert_eq!((first.usage.input_tokens, first.usage.cache_read_tokens), (12, 90));
@@ -229,7 +229,7 @@ async fn dropping_a_call_hangs_up() {
     let mut ignore = |_| {};
     let call = model.answer(&request, &mut ignore);
     tokio::select! {
-        answer = call => panic!("a stalled answer arrived: {answer:?}"),
+        answer = call => panic!("a stalled response arrived: {answer:?}"),
         () = fake.called(1) => {}
     }
     tokio::time::timeout(Duration::from_secs(10), fake.hung_up(1)).await.expect("the connection was dropped");

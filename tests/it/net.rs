@@ -1,4 +1,4 @@
-//! Addresses that organizations name: what is refused, and that refused is not tried.
+//! Addresses that organizations choose: which are refused, and that a refused one is never connected to.
 
 use std::{net::TcpListener, sync::Arc};
 
@@ -14,8 +14,8 @@ use crate::fake::{
 const GUARDED: Policy = Policy { allow_private: false };
 const AT_HOME: Policy = Policy { allow_private: true };
 
-/// Ways to spell an address that is not public, or to smuggle one in. `PORT` is
-/// where something listens that must not be reached.
+/// Spellings of an address that is not public, and ways to smuggle one in. A listener that must not be
+/// reached is at `PORT`.
 const SPELLINGS: &str = "
     https://127.0.0.1:PORT/ https://127.0.0.1.:PORT/ https://127.1:PORT/ https://127.0.1:PORT/
     https://2130706433:PORT/ https://017700000001:PORT/ https://0x7f000001:PORT/ https://0x7f.1:PORT/
@@ -45,7 +45,7 @@ const SPELLINGS: &str = "
     https:// https://. //127.0.0.1:PORT/ 127.0.0.1:PORT localhost triggers.example/ https://hooks.exa%00mple/
 ";
 
-/// Addresses that a name may have without being called for it.
+/// Addresses that a name may resolve to and that must not be called.
 const NOT_PUBLIC: &str = "127.0.0.1 10.0.0.7 172.20.0.1 192.168.0.1 100.64.0.9 169.254.169.254 0.0.0.0 224.0.0.1
     255.255.255.255 ::1 :: ::ffff:127.0.0.1 ::127.0.0.1 64:ff9b::7f00:1 2002:7f00:1:: 2001::1 fe80::1 fd00::1 ff02::1";
 
@@ -64,7 +64,7 @@ async fn no_spelling_of_a_private_address_is_connected_to() {
         count += 1;
     }
     assert!(count > 100, "{count} spellings");
-    assert_eq!(resolver.questions(), 0, "a literal needs no DNS");
+    assert_eq!(resolver.questions(), 0, "a literal address needs no DNS");
     assert!(listener.accept().is_err(), "something connected");
 }
 
@@ -75,13 +75,13 @@ async fn a_name_of_a_private_address_is_not_connected_to() {
         let resolver = Script::new(&[ip]);
         let client = Client::new(GUARDED, Arc::clone(&resolver) as _);
         let url = net::parse(&format!("https://hooks.example:{}/", receiver.port())).expect("a URL");
-        assert_eq!(client.check(&url), Ok(()), "only its addresses can tell");
+        assert_eq!(client.check(&url), Ok(()), "only its addresses can decide");
         let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("not public");
         let expected = Refused::Address { host: "triggers.example".to_owned() };
         assert_eq!(refusal(&error), Some(&expected), "{ip}: {error:?}");
         assert!(
             !refusal(&error).expect("a refusal").to_string().contains(ip),
-            "the answer of DNS is not told"
+            "the DNS answer is not revealed"
         );
         assert_eq!(resolver.questions(), 1, "{ip} is resolved once");
     }
@@ -98,17 +98,17 @@ async fn a_name_that_does_not_exist_looks_like_one_that_is_private() {
 
 #[tokio::test]
 async fn a_name_that_moves_is_vetted_again_at_every_connection() {
-    // Status 200 over a connection that the receiver closes: the next request
-    // has to connect, and so to resolve, again.
+    // Status 200 over a connection that the receiver closes: the next request has to connect, and so to
+    // resolve, again.
     let mut receiver = Receiver::start([Reply::Cut]).await;
     let resolver = Script::new(&["127.0.0.1", "169.254.169.254 93.184.215.14 ::ffff:127.0.0.1"]);
     let client = Client::new(AT_HOME, Arc::clone(&resolver) as _);
     let url = net::parse(&format!("http://rebind.example:{}/", receiver.port())).expect("a URL");
     let get = || client.request(Method::GET, &url).expect("a name").send();
     let first = get().await.expect("private is allowed here");
-    assert!(first.bytes().await.is_err(), "the receiver cuts its answer");
+    assert!(first.bytes().await.is_err(), "the receiver cuts its response");
     assert_eq!(receiver.next().await.path, "/");
-    let error = get().await.expect_err("neither metadata services nor plain http to the public");
+    let error = get().await.expect_err("neither metadata services nor public plain http");
     assert!(refusal(&error).is_some(), "{error:?}");
     assert_eq!(resolver.questions(), 2, "one lookup for each connection");
     assert_eq!(receiver.connections(), 1);

@@ -1,5 +1,4 @@
-//! Webhooks of an organization: they hear of every session, and no receiver delays
-//! another.
+//! Webhooks of an organization: they receive events of every session, and no receiver delays another.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -12,7 +11,7 @@ use crate::{
     support::service::{Caller, Ground, Service},
 };
 
-/// A service in which no turn starts, and its owner.
+/// A service that starts no turns, and its owner.
 async fn still() -> (Ground, Service, Caller) {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
@@ -41,7 +40,7 @@ async fn session(owner: &Caller, input: &str) -> String {
     text(&created["session"]["id"])
 }
 
-/// The signatures of a delivery, and those that the secrets make.
+/// Signatures of a delivery, and those computed with the secrets.
 #[track_caller]
 fn signatures(received: &Received, secrets: &[&str]) -> (Vec<String>, Vec<String>) {
     let at = received.header("webhook-timestamp").parse().expect("seconds");
@@ -57,7 +56,7 @@ fn body(received: &Received) -> Value {
     serde_json::from_slice(&received.body).expect("JSON")
 }
 
-/// Asks until the answer is as wanted.
+/// Polls until the response is as wanted.
 async fn until(owner: &Caller, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let looked = async {
         let mut looks = tokio::time::interval(Duration::from_millis(20));
@@ -69,7 +68,7 @@ async fn until(owner: &Caller, path: &str, is_wanted: impl Fn(&Value) -> bool) -
             looks.tick().await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), looked).await.expect("as wanted in time")
+    tokio::time::timeout(Duration::from_secs(20), looked).await.expect("the wanted state in time")
 }
 
 #[tokio::test]
@@ -113,7 +112,7 @@ async fn a_webhook_hears_of_every_session() {
     assert_eq!(rest["data"][1], page["data"][4], "newest first, to the end");
     let told = owner.get(&format!("{path}/deliveries/{}", text(&row["id"]))).await.ok();
     assert_eq!((&told["log"][0]["number"], &told["log"][0]["response_code"]), (&json!(1), &json!(200)));
-    // A session's own log of deliveries has nothing of it.
+    // They are not in a session's own list of deliveries.
     assert_eq!(owner.get(&format!("/sessions/{one}/deliveries")).await.ok()["data"], json!([]));
     service.stop().await;
 }
@@ -142,7 +141,7 @@ async fn a_replaced_secret_signs_beside_the_new_one_until_its_time_is_over() {
     let (given, one) = signatures(&receiver.next().await, &[&new]);
     assert_eq!(given, one);
     assert!(owner.get(&path).await.ok().get("secret_before_until").is_none());
-    // Without an overlap the old one ends at once, and one's own secret is not shown.
+    // Without an overlap the old secret ends at once, and a secret chosen by the caller is not returned.
     let brought = json!({ "secret": "whsec_c29tZXRoaW5nIGVsc2U=", "overlap_seconds": 0 });
     let rotated = owner.post(&format!("{path}/rotate-secret"), brought).await.ok();
     assert!(rotated.get("secret").is_none() && rotated.get("secret_before_until").is_none());
@@ -234,8 +233,12 @@ async fn a_receiver_that_never_answers_delays_nobody_else() {
             assert_eq!(body(&fast.next().await)["event"]["body"]["text"], "Quick.");
         }
     };
-    // Less than one delivery of the other takes.
-    tokio::time::timeout(Duration::from_secs(12), heard).await.expect("nobody waits for a stranger");
-    assert!(slow.connections() <= 8, "a receiver has few places: {}", slow.connections());
+    // Less time than one delivery to the hanging receiver takes.
+    tokio::time::timeout(Duration::from_secs(12), heard).await.expect("the other receiver delays nothing");
+    assert!(
+        slow.connections() <= 8,
+        "concurrent connections of a receiver are bounded: {}",
+        slow.connections()
+    );
     service.stop().await;
 }

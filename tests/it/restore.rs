@@ -1,5 +1,5 @@
-//! The back-up and the restore of docs/operations.md, with its own commands: made while
-//! the service runs, brought back on an empty database, and worked with.
+//! Backup and restore of docs/operations.md, with its own commands: taken while the service runs, restored
+//! into an empty database, and used afterwards.
 
 use std::{
     env, fs,
@@ -17,7 +17,7 @@ use crate::{
     support::service::{Caller, Ground},
 };
 
-/// A program of Postgres: on PATH, else of the newest installation.
+/// A Postgres program: on PATH, otherwise of the newest installation.
 fn program(name: &str) -> PathBuf {
     let path = env::var_os("PATH").unwrap_or_default();
     let mut places: Vec<PathBuf> = env::split_paths(&path).collect();
@@ -38,7 +38,7 @@ async fn log(owner: &Caller, session: &str) -> Value {
     owner.get(&format!("/sessions/{session}/events?level=internal&limit=500")).await.ok()["data"].clone()
 }
 
-/// The whole body of the first event, which the log keeps as a blob.
+/// The whole body of the first event, which is stored as a blob.
 async fn spilled(owner: &Caller, session: &str) -> Value {
     let log = log(owner, session).await;
     let large = log.as_array().expect("events").iter().find(|event| event["content_ref"].is_string());
@@ -46,7 +46,7 @@ async fn spilled(owner: &Caller, session: &str) -> Value {
     owner.get(&format!("/sessions/{session}/events/{id}/content")).await.ok()
 }
 
-/// The database and the blobs, in this order, as the page says.
+/// Backs up the database, then the blobs, as documented.
 fn back_up(ground: &Ground, into: &Path) {
     let mut dump = Command::new(program("pg_dump"));
     dump.args(["--format=custom", "--dbname", &ground.database.superuser_url()]);
@@ -95,14 +95,14 @@ async fn a_back_up_that_was_made_while_it_ran_is_restored_and_goes_on() {
     assert_eq!(log(&owner, &asking).await, before);
     assert_eq!(spilled(&owner, &asking).await, body);
     owner.get(&format!("/sessions/{later}")).await.error(404);
-    // What is sealed opens, and what waited for an answer goes on with it.
+    // Encrypted values decrypt, and a waiting turn continues with its answer.
     owner.post(&format!("/sessions/{asking}/messages"), json!({ "text": "Yes." })).await.ok();
     owner.settled(&asking, 2).await;
     let result = owner.get(&format!("/sessions/{asking}/result")).await.ok();
     assert_eq!(result["result"]["body"]["text"], "It goes on.");
     let asked = provider.requests().pop().expect("the model was asked");
     assert_eq!(asked.headers["authorization"], "Bearer sk-sealed-in-the-dump");
-    // The turn that ran when the dump was made ends here.
+    // The turn that was running during the dump ends here.
     let ended = owner.settled(&running, 1).await;
     assert_eq!(ended.last().expect("its end")["body"]["yield_reason"], "completed");
     service.stop().await;

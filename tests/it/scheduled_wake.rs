@@ -95,7 +95,7 @@ async fn what_cannot_be_scheduled_is_told_to_the_agent() {
         );
     }
     assert!(of(&log, "wake.scheduled").is_empty());
-    // As many as there may be, and one more.
+    // The maximum number of wakes, and one more.
     let wait = scheduled_wake(json!({ "after_seconds": 3_600, "note": "x" }));
     let session = owner.play(json!([{ "tools": vec![wait; 17] }])).await;
     let log = owner.settled(&session, 1).await;
@@ -114,7 +114,7 @@ async fn a_session_that_is_closed_or_deleted_is_not_woken() {
     let owner = service.owner();
     let (archived, deleted, canceled) = (waiting(&owner).await, waiting(&owner).await, waiting(&owner).await);
     owner.post(&format!("/sessions/{canceled}/cancel"), json!({})).await.ok();
-    assert_eq!(ground.count(PENDING).await, 3, "a cancel is of the turn, not of the agent's plans");
+    assert_eq!(ground.count(PENDING).await, 3, "a cancellation ends the turn, and keeps the scheduled wakes");
     owner.post(&format!("/sessions/{archived}/archive"), json!({})).await.ok();
     owner.delete(&format!("/sessions/{deleted}")).await.ok();
     assert_eq!(ground.count("select count(*) from scheduled_wake").await, 1);
@@ -140,7 +140,7 @@ async fn a_timer_goes_off_once_however_many_processes_look() {
         let log = owner.settled(session, 2).await;
         assert_eq!(of(&log, "user.message").len(), 2);
     }
-    // All were taken, so nothing can follow.
+    // All were claimed, so no further one can follow.
     assert_eq!(ground.count(PENDING).await, 0);
     let messages = "select count(*) from event where type = 'user.message'";
     assert_eq!(ground.count(messages).await, 16);
@@ -177,7 +177,7 @@ async fn a_call_that_is_made_again_finds_its_timer() {
         store.set_scheduled_wake(fence, wish("two", 200)).await.expect("an answer"),
         Set::TooFar(_)
     ));
-    // Once it went off, a late repeat sets no second one.
+    // After it fired, a late repetition does not set a second one.
     ground.sql("update scheduled_wake set fired_at = now()").await;
     assert_eq!(store.set_scheduled_wake(fence, wish("one", 50)).await.expect("an answer"), first);
     let stale = Fence { epoch: 7, ..fence };

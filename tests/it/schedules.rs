@@ -1,5 +1,4 @@
-//! What an agent does at stated times. A slot is a minute: the tests move the time for
-//! which a schedule waits, not the clock.
+//! Schedules of an agent. A slot is a minute: the tests move a schedule's next time, not the clock.
 
 use serde_json::{Value, json};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
@@ -26,7 +25,7 @@ impl Scene {
         Self { ground, service, owner, agent }
     }
 
-    /// One in which no turn starts.
+    /// A service that starts no turns.
     async fn still() -> Self {
         Self::open(&["--role=api"]).await
     }
@@ -35,14 +34,14 @@ impl Scene {
         format!("/agents/{}/schedules", self.agent)
     }
 
-    /// A schedule of the agent; returns its path.
+    /// Creates a schedule of the agent; returns its path.
     async fn schedule(&self, more: Value) -> String {
         let made = self.owner.post(&self.path(), daily(more)).await.ok();
         format!("{}/{}", self.path(), text(&made["id"]))
     }
 
-    /// A slot comes: the last midnight, for whoever waits for one of some days ago. Runs
-    /// of before are moved to any other time, or that midnight would be fired already.
+    /// Makes a slot due: the last midnight, for schedules whose next time is days ago. Earlier runs are moved
+    /// to other times, or that midnight would count as fired.
     async fn slot(&self) {
         self.ground.sql("update schedule_run set slot = slot - random() * interval '300 days'").await;
         self.ground
@@ -52,7 +51,7 @@ impl Scene {
             .await;
     }
 
-    /// The runs of a schedule, newest first, once there are as many.
+    /// Runs of a schedule, newest first, once there are `count`.
     async fn runs(&self, schedule: &str, count: usize) -> Vec<Value> {
         let runs = |page: &Value| page["data"].as_array().is_some_and(|runs| runs.len() == count);
         let page = self.owner.until(&format!("{schedule}/runs"), runs).await;
@@ -69,7 +68,7 @@ async fn agent(owner: &Caller) -> String {
     text(&owner.post("/agents", agent).await.ok()["id"])
 }
 
-/// Every midnight, with more fields or others.
+/// A schedule for every midnight, with changed or further fields.
 fn daily(more: Value) -> Value {
     let mut body = json!({ "cron": "0 0 * * *", "input": "Look around." });
     for (name, value) in more.as_object().expect("fields") {
@@ -117,7 +116,7 @@ async fn after_downtime_the_latest_slot_gets_one_session() {
     assert_eq!((&message["body"]["text"], &message["body"]["input"]["more"]), (&json!("Look."), &json!(1)));
     assert_eq!(message["refs"]["schedule"]["run"], run["id"]);
     let after = scene.owner.get(&schedule).await.ok();
-    assert_eq!(after["next_fire_at"], before["next_fire_at"], "two missed nights are not made up for");
+    assert_eq!(after["next_fire_at"], before["next_fire_at"], "two missed nights are not repeated");
     assert_eq!(scene.ground.count("select count(*) from session").await, 1);
     scene.close().await;
 }
@@ -135,12 +134,12 @@ async fn a_slot_is_fired_once_however_many_processes_look() {
         let fired = format!("/sessions?limit=500&agent={}", scene.agent);
         let all = |page: &Value| page["data"].as_array().is_some_and(|rows| rows.len() >= 40 * round);
         scene.owner.until(&fired, all).await;
-        // Nothing is due any more, so nothing can follow.
+        // No schedule is due any more, so no further run can follow.
         assert_eq!(scene.ground.count("select count(*) from schedule where next_fire_at <= now()").await, 0);
         assert_eq!(scene.ground.count("select count(*) from session").await, 40 * round as i64);
         let double = "select count(*) from (select from schedule_run group by schedule_id, slot having count(*) > 1) d";
         assert_eq!(scene.ground.count(double).await, 0);
-        // The runs are over, or the next slot would be skipped.
+        // The runs are finished, or the next slot would be skipped.
         scene.ground.sql("update schedule_run set state = 'completed'").await;
     }
     other.stop().await;
@@ -205,7 +204,7 @@ async fn a_schedule_whose_runs_fail_is_turned_off_and_somebody_is_told() {
     assert_eq!(
         scene.ground.count("select count(*) from session").await,
         1,
-        "nothing was made for those that failed"
+        "no session was created for the failed runs"
     );
     scene.close().await;
 }
@@ -216,7 +215,7 @@ async fn a_turn_that_is_refused_before_it_starts_is_a_failure_of_its_run() {
     let schedule = scene.schedule(json!({})).await;
     let agent = format!("/agents/{}", scene.agent);
     scene.owner.patch(&agent, json!({ "enabled": false })).await.ok();
-    // What a caller asked for is theirs to look at: it counts for nothing.
+    // A run that a caller fired does not count as a failure of the schedule.
     let fired = scene.owner.post(&format!("{schedule}/fire"), json!({})).await;
     assert_eq!(fired.status, 202);
     let over = |state: &'static str| move |page: &Value| page["data"][0]["state"] == state;
@@ -255,7 +254,7 @@ async fn a_schedule_wakes_a_session_that_is_there() {
     let now = scene.owner.get(&schedule).await.ok();
     assert_eq!(message["actor"], json!({ "id": now["id"], "type": "trigger" }));
     assert_eq!((&message["turn_id"], &message["body"]["text"]), (&run["turn_id"], &json!("Look around.")));
-    // Busy is busy, whoever sent the message.
+    // The session is busy, whoever sent the message.
     scene.ground.sql("update schedule_run set state = 'completed'").await;
     scene.slot().await;
     assert_eq!(scene.runs(&schedule, 2).await[0]["state"], "skipped");
@@ -278,13 +277,13 @@ async fn nothing_of_a_suspended_organization_fires() {
     let theirs = stranger.post(&path, daily(json!({}))).await.ok();
     scene.ground.sql("update org set suspended_at = now() where name = 'default'").await;
     scene.slot().await;
-    // The same look would have fired both.
+    // The same poll would have fired both.
     let fired = |page: &Value| page["data"].as_array().is_some_and(|runs| runs.len() == 1);
     stranger.until(&format!("{path}/{}/runs", text(&theirs["id"])), fired).await;
     assert_eq!(scene.ground.count("select count(*) from schedule_run").await, 1);
     scene.ground.sql("update org set suspended_at = null").await;
     assert_eq!(scene.ground.count("select count(*) from schedule where next_fire_at <= now()").await, 1);
-    // This process may believe for a moment longer that the key opens nothing.
+    // This process may cache the suspension for a moment longer.
     let runs = async || scene.owner.get(&format!("{schedule}/runs")).await;
     while runs().await.status == 403 {
         tokio::task::yield_now().await;
@@ -308,7 +307,7 @@ async fn a_schedule_is_changed_fired_and_removed() {
     assert!(moved["next_fire_at"].is_null() && moved.get("title").is_none(), "{moved}");
     let on = scene.owner.patch(&schedule, json!({ "enabled": true, "time_zone": "UTC" })).await.ok();
     assert!(text(&on["next_fire_at"]).ends_with("-01-01T04:30:00Z"), "{on}");
-    // By hand, once for each key, and whatever overlaps.
+    // Manual runs: once for each idempotency key, regardless of overlaps.
     let fire = || {
         let request = scene.owner.request(reqwest::Method::POST, &format!("{schedule}/fire"));
         crate::support::service::send(request.header("idempotency-key", "once"))
@@ -333,7 +332,7 @@ async fn a_schedule_is_changed_fired_and_removed() {
         acts,
         ["schedule.deleted".into(), updated.clone(), updated.clone(), updated, "schedule.created".to_owned()]
     );
-    // They go with their agent.
+    // Schedules are deleted with their agent.
     let one = scene.schedule(json!({})).await;
     scene.owner.delete(&format!("/agents/{}", scene.agent)).await.ok();
     scene.owner.get(&one).await.error(404);

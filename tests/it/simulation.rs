@@ -1,10 +1,10 @@
-//! The turn loop under every misfortune that a seed can think of.
+//! Simulation: the turn loop under random faults, determined by a seed.
 //!
-//! The service's own `domain` and `harness` run on a simulated record, lease, model
-//! and sandboxes, under a paused clock and one scheduler: a run follows from its seed
-//! alone. Real claiming and real processes are the chaos harness's to prove.
+//! The service's own `domain` and `harness` run on a simulated database, lease, model and sandboxes, under a
+//! paused clock and one scheduler: a run depends on its seed alone. Real claims and real processes are
+//! covered by the chaos test.
 //!
-//! `SOJOURN_SIM_SEED=7` plays one seed again; `SOJOURN_SIM_SEEDS=1000000` plays many.
+//! `SOJOURN_SIM_SEED=7` replays one seed; `SOJOURN_SIM_SEEDS=1000000` runs many.
 
 mod actors;
 mod chance;
@@ -34,13 +34,13 @@ const SEEDS: u64 = 10_000;
 /// Seeds of the long form.
 const SEEDS_FULL: u64 = 1_000_000;
 
-/// Names the seed when its run panics.
+/// Prints the seed when its run panics.
 struct Named(u64);
 
 impl Drop for Named {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("seed {} failed; SOJOURN_SIM_SEED={} plays it again", self.0, self.0);
+            eprintln!("seed {} failed; SOJOURN_SIM_SEED={} replays it", self.0, self.0);
         }
     }
 }
@@ -93,6 +93,6 @@ fn no_seed_breaks_a_promise() {
 #[test]
 fn a_seed_plays_the_same_run_again() {
     for seed in [3, 5, 8, 13, 21, 34] {
-        assert!(play(seed).1 == play(seed).1, "seed {seed} played two runs");
+        assert!(play(seed).1 == play(seed).1, "seed {seed} gave two different runs");
     }
 }

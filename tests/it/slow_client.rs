@@ -1,4 +1,4 @@
-//! Hostile connections: slow, silent, endless. Others are served meanwhile.
+//! Hostile connections: slow, silent, endless. Other clients are served meanwhile.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +15,10 @@ fn address(service: &Service) -> String {
     service.base.trim_start_matches("http://").trim_end_matches("/v3").to_owned()
 }
 
-/// Reads until the other side has closed.
+/// Reads until the peer has closed.
 async fn is_closed(mut stream: TcpStream) -> String {
     let mut said = Vec::new();
-    // A reset is an end too.
+    // A reset counts as an end.
     let _ = stream.read_to_end(&mut said).await;
     String::from_utf8_lossy(&said).into_owned()
 }
@@ -52,7 +52,7 @@ async fn whoever_says_nothing_or_little_is_disconnected_and_delays_nobody() {
         Duration::from_secs(60),
         futures::future::join_all(idle.into_iter().map(is_closed)),
     );
-    ended.await.expect("every idle connection is ended");
+    ended.await.expect("every idle connection is closed");
     assert!(begun.elapsed() >= Duration::from_secs(10), "but not at once");
     service.stop().await;
 }
@@ -65,7 +65,7 @@ async fn a_request_that_is_too_large_anywhere_is_refused() {
     let long = "x".repeat(80 << 10);
     let request = owner.request(Method::GET, "/sessions").header("x-long", &long);
     assert_eq!(request.send().await.expect("an answer").status(), 431);
-    // A length that is only claimed is refused before a byte of it is read.
+    // A Content-Length that is too large is rejected before the body is read.
     let mut stream = TcpStream::connect(address(&service)).await.expect("a connection");
     let head = format!(
         "POST /v3/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\nContent-Type: application/json\r\n\
@@ -129,7 +129,7 @@ async fn a_trickled_body_and_an_answer_that_nobody_reads_end_too() {
             "GET /v3/sessions/{id}/export HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {KEY}\r\n\r\n"
         );
         stream.write_all(head.as_bytes()).await.expect("it is taken");
-        // Longer than the service waits.
+        // Longer than the service's timeout.
         tokio::time::sleep(Duration::from_secs(45)).await;
         is_closed(stream).await.len()
     };

@@ -1,4 +1,4 @@
-//! What the operator sees: settings that cannot work end in one clear line.
+//! Startup errors for the operator: invalid settings end in one clear line.
 
 use std::{
     net::TcpListener,
@@ -11,7 +11,7 @@ use sqlx::AssertSqlSafe;
 
 use crate::support::{database::Database, service::Ground};
 
-/// Runs the binary with these variables and nothing else of ours.
+/// Runs the binary with only these variables of ours.
 fn sojourn(words: &[&str], variables: &[(&str, &str)]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
     for (name, _) in
@@ -27,7 +27,7 @@ fn sojourn(words: &[&str], variables: &[(&str, &str)]) -> Output {
         .expect("the binary runs")
 }
 
-/// The one line that a failed start prints, besides progress.
+/// The only line that a failed start prints, besides progress.
 #[track_caller]
 fn refusal(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{}", String::from_utf8_lossy(&output.stderr));
@@ -56,7 +56,7 @@ async fn a_superuser_is_refused() {
 #[tokio::test]
 async fn a_database_that_cannot_be_reached_is_said() {
     let data = data_dir();
-    // A port that was free a moment ago and has no listener now.
+    // A port that was free a moment ago and has no listener.
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
     let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
@@ -139,7 +139,7 @@ async fn one_role_for_everything_keeps_orgs_apart_too() {
     let owner = service.owner();
     let session = owner.play(serde_json::json!([{ "text": "Alone." }])).await;
     owner.settled(&session, 1).await;
-    // The same role, speaking for nobody, sees no row of any organization.
+    // The same role without an organization in its settings sees no row of any organization.
     let mut connection = <sqlx::PgConnection as sqlx::Connection>::connect(&ground.database.owner_url)
         .await
         .expect("a connection");
@@ -154,7 +154,7 @@ async fn one_role_for_everything_keeps_orgs_apart_too() {
         }
     };
     refused(&mut connection).await;
-    // A session goes as a whole all the same, and the right to do that does not stay.
+    // Deleting a whole session works, too, and the privilege for it does not remain.
     assert_eq!(owner.delete(&format!("/sessions/{session}")).await.status, 204);
     owner.get(&format!("/sessions/{session}")).await.error(404);
     refused(&mut connection).await;
@@ -177,8 +177,7 @@ async fn a_second_organization_gets_a_key_of_its_own() {
 #[tokio::test]
 async fn the_key_of_the_first_organization_is_kept_for_its_owner_only() {
     let (database, data) = (Database::create().await, data_dir());
-    // Everything is checked before the port, so a taken one ends the start early
-    // and yet late enough.
+    // All checks run before the port is bound, so a taken port ends the start after them.
     let output = sojourn(
         &["admin", "create-org", "first"],
         &[("DATABASE_URL", &database.owner_url), ("SOJOURN_DATA_DIR", path(data.path()))],

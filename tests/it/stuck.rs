@@ -1,5 +1,5 @@
-//! Nothing stays stuck: what is forgotten is found, what waits says so, what
-//! cannot be had is tried again.
+//! No session stays stuck: lost work is found, waiting states are reported, unavailable resources are
+//! retried.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ fn of<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
     log.iter().filter(|event| event["type"] == kind).collect()
 }
 
-/// Reads the session until it is as wanted; the caller's own patience bounds it.
+/// Reads the session until it is as wanted; the caller's timeout bounds it.
 async fn until(owner: &Caller, session: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
     let begun = Instant::now();
     loop {
@@ -26,7 +26,7 @@ async fn until(owner: &Caller, session: &str, is_wanted: impl Fn(&Value) -> bool
         if is_wanted(&view) {
             return view;
         }
-        assert!(begun.elapsed() < Duration::from_secs(30), "never as wanted: {view}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "the wanted state was not reached: {view}");
     }
 }
 
@@ -63,7 +63,7 @@ async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
     assert_eq!(metrics["sojourn_turns{state=\"queued\"}"], 2.0);
     assert_eq!((metrics["sojourn_jobs_ready"], metrics["sojourn_jobs_held"]), (2.0, 0.0));
     assert!(metrics["sojourn_jobs_ready_age_seconds"] >= 60.0, "{metrics:?}");
-    // A holder whose lease ended long ago, and whom nobody relieved.
+    // A holder whose lease expired long ago, without a takeover.
     let id: sojourn::domain::SessionId = stuck.parse().expect("an id");
     let held = format!("update job set worker_id = gen_random_uuid() where session_id = '{}'", id.uuid());
     sql(&ground, &held).await;
@@ -75,7 +75,11 @@ async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
     assert_eq!(metrics["sojourn_database_up"], 1.0);
     owner.get("/sessions?overdue=perhaps").await.error(400);
     sql(&ground, "update org set suspended_at = now()").await;
-    assert_eq!(api.metrics().await["sojourn_sessions_overdue"], 0.0, "a suspended one is not to move");
+    assert_eq!(
+        api.metrics().await["sojourn_sessions_overdue"],
+        0.0,
+        "a suspended session is not expected to progress"
+    );
     api.stop().await;
 }
 

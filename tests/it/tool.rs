@@ -23,7 +23,7 @@ fn call(id: &str, tool: &str, input: Value) -> ToolCall {
 }
 
 async fn run(handle: &SandboxHandle, tool: &str, input: Value) -> CallResult {
-    // Each call of a test has an id of its own.
+    // Each call of a test has its own id.
     let id = hex(&Origin::system().bytes::<8>());
     checked(&id, tool, input).run(handle).await.expect("a result")
 }
@@ -69,7 +69,7 @@ fn arguments_that_do_not_fit_are_explained_to_the_model() {
     assert!(told("bash", json!({"command": "ls", "timeout_seconds": 100_000})).contains("/timeout_seconds"));
     assert!(told("surf", json!({})).contains("no tool `surf`"));
     assert!(told("ask", json!({"options": []})).contains("question"));
-    // A null stands for "not given", as some models send it.
+    // A null means "not given", as some models send it.
     assert!(all.check(&call("1", "read", json!({"path": "x", "offset": null}))).is_ok());
     assert!(all.check(&call("1", "ask", json!({"question": "Which?", "options": ["a", "b"]}))).is_ok());
 }

@@ -1,5 +1,5 @@
-//! Spans as a collector receives them: one turn by the conventions for generative AI,
-//! a request as a part of its caller's trace, and nothing of what was said.
+//! Spans as a collector receives them: one turn by the OpenTelemetry conventions for generative AI, a request
+//! as a part of its caller's trace, and no contents of messages.
 
 use std::{
     fmt::Write,
@@ -27,11 +27,10 @@ use crate::{
     support::service::{Ground, KEY},
 };
 
-/// The trace and the span of whoever calls.
+/// Trace id and span id of the caller.
 const CALLER: (&str, &str) = ("4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7");
 
-/// What stands around the spans in docs/trace.md, which `SOJOURN_TRACE_TRANSCRIPT=docs/trace.md`
-/// writes anew.
+/// Text around the spans in docs/trace.md, which `SOJOURN_TRACE_TRANSCRIPT=docs/trace.md` regenerates.
 const HEAD: &str = "# Example trace\n\n\
     The spans of one turn, decoded as an OTLP collector received them: the turn, and below it two model calls with their tokens\n\
     and a tool call. The model's provider received the `traceparent` of its `chat` span. The test `tests/it/traces.rs` generates this\n\
@@ -68,9 +67,9 @@ fn serve(ground: &Ground, collector: &str, provider: &str) -> (Exporting, String
     let lines = BufReader::new(child.stderr.take().expect("a pipe")).lines();
     let mut lines = lines.map(|line| line.expect("UTF-8"));
     let address = lines.find_map(|line| line.strip_prefix("sojourn serves ").map(str::to_owned));
-    // What it logs has to go somewhere.
+    // Its log output must be read.
     std::thread::spawn(move || lines.for_each(drop));
-    (Exporting(child), address.expect("it says where it listens"))
+    (Exporting(child), address.expect("it logs its address"))
 }
 
 async fn send(client: &Client, url: String, body: Option<Value>) -> Value {
@@ -82,7 +81,7 @@ async fn send(client: &Client, url: String, body: Option<Value>) -> Value {
     request.send().await.expect("an answer").json().await.expect("JSON")
 }
 
-/// The spans that a collector was sent, decoded; and all of it as it came.
+/// Decoded spans that a collector received, and the raw bytes.
 async fn received(collector: &mut Receiver) -> (Vec<Span>, Vec<u8>) {
     let (mut spans, mut raw) = (Vec::new(), Vec::new());
     // All of them were answered before the process ended.
@@ -119,7 +118,7 @@ fn all<'a>(spans: &'a [Span], name: &str) -> Vec<&'a Span> {
     found
 }
 
-/// The spans of a turn as docs/trace.md shows them, each below its parent.
+/// Spans of a turn as a tree, in the format of docs/trace.md.
 fn drawn(spans: &[Span], of: &Span) -> String {
     fn draw(spans: &[Span], parent: &Span, depth: usize, text: &mut String) {
         let ms = (parent.end_time_unix_nano - parent.start_time_unix_nano) as f64 / 1e6;
@@ -146,14 +145,14 @@ fn drawn(spans: &[Span], of: &Span) -> String {
     text
 }
 
-/// docs/trace.md: a turn, and a request that its caller's trace goes on with.
+/// docs/trace.md: a turn, and a request that continues its caller's trace.
 fn page(spans: &[Span], turn: &Span, request: &Span) -> String {
     let (turn, request) = (drawn(spans, turn), drawn(spans, request));
     let caller = format!("caller: trace {} span {}", CALLER.0, CALLER.1);
     format!("{HEAD}```text\n{turn}```\n\n{MIDDLE}```text\n{caller}\n\n{request}```\n")
 }
 
-/// Holds a span to be a part of a turn, in the trace and in time.
+/// Asserts that a span is a part of a turn, in the trace and in time.
 fn below(turn: &Span, span: &Span) {
     assert_eq!((&span.trace_id, &span.parent_span_id), (&turn.trace_id, &turn.span_id), "{}", span.name);
     assert!(turn.start_time_unix_nano <= span.start_time_unix_nano);
@@ -188,14 +187,14 @@ async fn a_turn_and_its_request_reach_the_collector_without_what_was_said() {
     assert!(ended.expect("it ends").success());
     let (spans, raw) = received(&mut collector).await;
 
-    // A turn is a trace of its own, and everything that it did is below it.
+    // A turn is a trace of its own, and all its work is below it.
     let turn = *all(&spans, "invoke_agent tracer").first().expect("the turn");
     assert_eq!(turn.parent_span_id, [0_u8; 0]);
     assert_eq!(attribute(turn, "gen_ai.conversation.id"), id);
     assert_eq!(attribute(turn, "gen_ai.operation.name"), "invoke_agent");
     let chats = all(&spans, "chat gpt-5");
     let tools = all(&spans, "execute_tool glob");
-    // A question ends the turn: nothing is executed for it.
+    // A question ends the turn: no tool is executed for it.
     assert_eq!(
         (chats.len(), tools.len()),
         (2, 1),
@@ -211,7 +210,8 @@ async fn a_turn_and_its_request_reach_the_collector_without_what_was_said() {
     }
     assert_eq!(attribute(tools[0], "gen_ai.tool.name"), "glob");
 
-    // Out: a provider is told which span calls it. In: a request is a part of its caller's trace.
+    // Outgoing: a provider gets the id of the calling span. Incoming: a request is a part of its caller's
+    // trace.
     for (request, chat) in provider.requests().iter().zip(&chats) {
         let expected = format!("00-{}-{}-01", hex(&chat.trace_id), hex(&chat.span_id));
         assert_eq!(request.headers["traceparent"], expected.as_str());
@@ -224,7 +224,7 @@ async fn a_turn_and_its_request_reach_the_collector_without_what_was_said() {
     let said =
         ["a prompt of", "an input of", "words of the agent", "a value", "the question", "sk-key-of", KEY];
     for word in said {
-        assert!(!has(word), "{word} left with the spans");
+        assert!(!has(word), "{word} was exported with the spans");
     }
     if let Ok(path) = std::env::var("SOJOURN_TRACE_TRANSCRIPT") {
         std::fs::write(path, page(&spans, turn, posts[0])).expect("the page can be written");

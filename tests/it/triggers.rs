@@ -1,4 +1,4 @@
-//! Sessions that others start, with a signature and without a key.
+//! Sessions started by inbound webhooks, with a signature and without an API key.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -9,13 +9,13 @@ use sojourn::{
 
 use crate::support::service::{Answer, Caller, Ground, Service, send};
 
-/// A service in which no turn starts, and one trigger.
+/// A service that starts no turns, and one trigger.
 struct Scene {
     ground: Ground,
     service: Service,
     owner: Caller,
     agent: String,
-    /// Where its owner finds it.
+    /// API path of the trigger.
     path: String,
     trigger: Value,
 }
@@ -36,7 +36,7 @@ impl Scene {
         text(&self.trigger["secret"])
     }
 
-    /// Sends anything to the trigger, with headers.
+    /// Sends any request to the trigger, with headers.
     async fn knock(&self, headers: &[(&str, &str)], body: &str) -> Answer {
         self.knock_at(&text(&self.trigger["id"]), headers, body).await
     }
@@ -52,7 +52,7 @@ impl Scene {
         send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
     }
 
-    /// A message by Standard Webhooks, signed `ago` seconds before now.
+    /// A Standard Webhooks message, signed `ago` seconds before now.
     async fn generic(&self, secret: &str, id: &str, ago: i64, body: &str) -> Answer {
         let at = Origin::system().now().unix_timestamp() - ago;
         let signature = sign(&[Secret::parse(secret).expect("a secret")], id, at, body.as_bytes());
@@ -97,7 +97,7 @@ fn comment(words: &str, sender: &str) -> Value {
     })
 }
 
-/// An answer without what differs from request to request.
+/// A response without the fields that differ between requests.
 fn bare(answer: &Answer) -> (u16, Value, Vec<String>) {
     let mut body = answer.body.clone();
     body["error"]["request_id"] = Value::Null;
@@ -112,7 +112,7 @@ async fn a_signed_message_starts_one_session_with_the_template() {
     });
     let scene = Scene::open(session_template).await;
     assert_eq!(scene.trigger["path"], format!("/v3/hooks/{}", text(&scene.trigger["id"])));
-    // What the message says of itself is input and nothing else.
+    // Claims in the message are only input.
     let body = json!({ "text": "Look.", "source": "api", "actor": { "type": "human" }, "metadata": { "team": "b" } });
     let first = scene.generic(&scene.secret(), "msg_1", 10, &body.to_string()).await;
     assert_eq!(first.status, 202);
@@ -145,7 +145,7 @@ async fn equal_messages_at_the_same_time_start_one_session() {
             .await;
     let ids: Vec<_> = all.into_iter().map(|answer| answer.ok()["session_id"].clone()).collect();
     assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
-    // Another id, and a key of before.
+    // Another id, and a key that was used before.
     let at = Origin::system().now().unix_timestamp();
     let keyed = async |id: &str| {
         let signature = sign(&[Secret::parse(&secret).expect("a secret")], id, at, b"{}");
@@ -185,7 +185,7 @@ async fn a_stranger_learns_nothing_of_a_trigger() {
             assert_eq!(bare(&scene.knock_at(&trigger, headers, body).await), unknown, "{headers:?}");
         }
         assert_eq!(bare(&scene.knock_at("nonsense", &[], body).await), unknown);
-        // The right signature at a trigger that is turned off, or of a suspended organization.
+        // A valid signature at a disabled trigger, or at one of a suspended organization.
         let right = async || match scene.trigger["kind"].as_str() {
             Some("github") => scene.github("ping", "1", &json!({})).await,
             _ => scene.generic(&scene.secret(), "msg_1", 0, body).await,
@@ -204,7 +204,7 @@ async fn a_stranger_learns_nothing_of_a_trigger() {
 #[tokio::test]
 async fn a_message_that_is_too_old_or_not_the_one_that_was_signed_is_refused() {
     let scene = Scene::open(json!({ "kind": "generic", "secret": "whsec_c29tZXRoaW5nIHNlY3JldCE=" })).await;
-    assert!(scene.trigger.get("secret").is_none(), "whoever brought it knows it");
+    assert!(scene.trigger.get("secret").is_none(), "the caller who set it knows it");
     let secret = "whsec_c29tZXRoaW5nIHNlY3JldCE=";
     scene.generic(secret, "msg_1", 400, "{}").await.error(404);
     scene.generic(secret, "msg_1", -400, "{}").await.error(404);
@@ -244,7 +244,7 @@ async fn a_mention_starts_a_session_that_knows_the_pull_request() {
     let asked = comment("@Bot, look at this.", "octocat");
     let first = scene.github("issue_comment", "1", &asked).await;
     assert_eq!(first.status, 202);
-    // Delivered again, and replayed by somebody under another id.
+    // Delivered again by GitHub, and replayed under another id.
     for delivery in ["1", "2"] {
         let again = scene.github("issue_comment", delivery, &asked).await;
         assert_eq!((again.status.as_u16(), &again.body), (200, &first.body));
@@ -322,7 +322,7 @@ async fn a_trigger_takes_so_many_messages_and_no_more() {
     let limited = limited.expect("no trigger takes 200 messages at once");
     assert!(limited.headers.contains_key("retry-after"));
     assert_eq!(limited.error(429)["type"], "rate_limited");
-    // A stranger is told nothing of it.
+    // An unsigned request gets no hint of it.
     scene.knock(&[], "{}").await.error(404);
     scene.close().await;
 }

@@ -1,4 +1,4 @@
-//! A database of an earlier version, brought up to date with what is in it.
+//! Upgrade of a database of an earlier version with its data.
 
 use std::{fs, path::Path};
 
@@ -10,11 +10,11 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection, migrate::Migrator};
 
 use crate::support::database::Database;
 
-/// The last migration of the version that the rows below come from.
+/// Last migration of the version that the rows below come from.
 const BEFORE: u32 = 10;
 
-/// One of each thing that later migrations add to: a session that was archived by a
-/// person after a turn of seven seconds and three steps, its sandbox, an unsent delivery.
+/// One row of each kind that later migrations change: a session that a user archived after a turn of seven
+/// seconds and three steps, its sandbox, an unsent delivery.
 const ROWS: &str = r#"
 insert into org (org_id, name, data_key) values ('00000000-0000-7000-8000-000000000001', 'a', '');
 insert into session (
@@ -69,8 +69,8 @@ async fn migrate_to(last: u32, owner_url: &str) {
     owner.close().await.expect("a clean end");
 }
 
-/// The owner is held to the policies like everybody: a migration that forgets it fills
-/// in nothing, and says nothing.
+/// The row-level security policies also apply to the owner: a migration that does not disable them updates no
+/// rows, without an error.
 #[tokio::test]
 async fn what_a_database_holds_is_brought_up_to_date_with_it() {
     let database = Database::create().await;
@@ -105,7 +105,7 @@ async fn what_a_database_holds_is_brought_up_to_date_with_it() {
         .fetch_one(&mut superuser)
         .await
         .expect("the deployment");
-    assert!(!shares, "the version before finds a session's agent in its row only");
+    assert!(!shares, "the previous version finds a session's agent only in its row");
     let (unpriced,): (i64,) =
         sqlx::query_as("select unpriced_steps from turn").fetch_one(&mut superuser).await.expect("the turn");
     assert_eq!(unpriced, 3);

@@ -1,7 +1,6 @@
-//! The dashboard's egress socket and the documentation: pages with their policy, assets, and
-//! nothing of the API hidden.
+//! The served dashboard and documentation: pages with their security policy, assets, and no hidden API route.
 //!
-//! What the pages do is the browser suite's to show (`web/tests`).
+//! The browser suite (`web/tests`) tests the pages themselves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,7 +26,7 @@ async fn the_first_page_is_the_dashboard_and_hides_no_route() {
     assert!(page.headers()["x-request-id"].to_str().is_ok_and(|id| id.starts_with("req_")));
     assert!(page.text().await.expect("a page").contains("<title>Sojourn</title>"));
 
-    // Neither a file outside the build nor a route that is not there answers with a page.
+    // Neither a file outside the build nor an unknown route returns a page.
     for path in ["/assets/nothing.js", "/assets/..%2f.gitignore", "/.gitignore", "/index.html", "/sessions"] {
         let answer = get(path).await;
         assert_eq!(answer.status(), 404, "{path}");
@@ -37,7 +36,7 @@ async fn the_first_page_is_the_dashboard_and_hides_no_route() {
     service.stop().await;
 }
 
-/// The addresses that a page links to.
+/// Addresses that a page links to.
 fn links(html: &str) -> BTreeSet<String> {
     let links = html.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
     links.map(str::to_owned).collect()
@@ -84,7 +83,7 @@ async fn every_link_of_the_documentation_leads_to_what_it_names() {
         }
     }
     assert!(lost.is_empty(), "{lost:#?}");
-    // Every page is reached, and every operation is told.
+    // Every page is reachable, and every operation is documented.
     for kind in crate::support::pages::EVENTS.keys() {
         assert!(pages.contains_key(&format!("/docs/events/{kind}")), "{kind}");
     }

@@ -1,5 +1,4 @@
-//! Deliveries as receivers see them: signatures, headers, and what each kind of
-//! receiver leads to.
+//! Deliveries as receivers see them: signatures, headers, and the outcome for each kind of receiver.
 
 use std::sync::Arc;
 
@@ -46,10 +45,9 @@ async fn sent_to(script: Vec<Reply>) -> (Outcome, Receiver) {
     (outcome, receiver)
 }
 
-/// Made by the published libraries for these inputs: the first two with
-/// `standardwebhooks` 1.1.0 of PyPI; the third, whose secret that library does
-/// not take, with an HMAC that `verifyWebhook` of npm's `@opencomputer/sdk` 0.12.4
-/// accepted. The latter accepted the first two as well.
+/// Computed by the published libraries for these inputs: the first two with `standardwebhooks` 1.1.0 of PyPI;
+/// the third, whose secret that library does not accept, with an HMAC that `verifyWebhook` of npm's
+/// `@opencomputer/sdk` 0.12.4 accepted. The latter accepted the first two as well.
 #[test]
 fn signatures_are_those_of_the_published_libraries() {
     for (secret, id, body, signature) in [
@@ -149,7 +147,7 @@ async fn a_receiver_that_asks_for_time_gets_it() {
     let soonest = origin.now() + std::time::Duration::from_secs(900);
     match next(1, &outcome, &origin) {
         Next::Retry { at } => assert!(at >= soonest),
-        Next::Delivered | Next::Dead | Next::DisableDestination => panic!("a 429 is tried again"),
+        Next::Delivered | Next::Dead | Next::DisableDestination => panic!("a 429 is retried"),
     }
 }
 
@@ -160,7 +158,7 @@ async fn a_receiver_that_hangs_is_given_up_after_the_timeout() {
     let delivery = delivery(&receiver.url(), &[secret]);
     let sending = tokio::spawn(async move { send(&client(), &delivery).await });
     receiver.next().await;
-    // The delivery is there and nothing more will come: the clock may run.
+    // The delivery has arrived and nothing more will be sent: the clock may advance.
     tokio::time::pause();
     let outcome = sending.await.expect("sending does not panic");
     assert_eq!(outcome.status, None);
@@ -173,7 +171,7 @@ async fn a_connection_that_drops_before_the_answer_is_a_failure() {
     let (outcome, mut receiver) = sent_to(vec![Reply::Drop]).await;
     assert_eq!(outcome.status, None);
     assert!(outcome.error.expect("a failure").starts_with("the connection to the receiver broke"));
-    assert!(!receiver.next().await.body.is_empty(), "the delivery was there: it will be there twice");
+    assert!(!receiver.next().await.body.is_empty(), "the delivery arrived: it will arrive twice");
 }
 
 #[tokio::test]

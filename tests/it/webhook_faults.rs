@@ -1,5 +1,5 @@
-//! The fault table of webhooks: whatever receivers do and whenever the service dies,
-//! every event arrives, under one id.
+//! Fault table of webhooks: whatever receivers do and whenever the service is killed, every event arrives,
+//! under one id.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,11 +19,11 @@ use crate::{
     },
 };
 
-/// What a receiver may do, over and over.
+/// Replies of a faulty receiver, repeated.
 fn faults(count: usize) -> Vec<Reply> {
     let table = |round: usize| {
         [
-            // Each costs the time of a time-out.
+            // Each one costs the time of a timeout.
             if round.is_multiple_of(10) { Reply::Hang } else { Reply::Status(500) },
             Reply::Status(200),
             Reply::Drop,
@@ -39,13 +39,13 @@ fn faults(count: usize) -> Vec<Reply> {
     (0..count.div_ceil(10)).flat_map(table).collect()
 }
 
-/// The ids under which each event came, until `stop`: one id for each delivery.
+/// Ids under which each event arrived, until `stop`: one id for each delivery.
 fn collect(mut receiver: Receiver, stop: CancellationToken) -> JoinHandle<BTreeMap<i64, Vec<String>>> {
     tokio::spawn(async move {
         let mut ids: BTreeMap<i64, Vec<String>> = BTreeMap::new();
         loop {
             let received = tokio::select! {
-                biased; // what has come is read before the end
+                biased; // read what has arrived before the end
                 received = receiver.next() => received,
                 () = stop.cancelled() => return ids,
             };
@@ -56,12 +56,17 @@ fn collect(mut receiver: Receiver, stop: CancellationToken) -> JoinHandle<BTreeM
     })
 }
 
-/// None is missing, and each has one id over all its tries. Returns the deliveries.
+/// Asserts that no event is missing, and that each has one id over all attempts. Returns the number of
+/// deliveries.
 fn assert_whole(ids: &BTreeMap<i64, Vec<String>>, sent: usize) -> usize {
     let seqs: Vec<_> = ids.keys().copied().collect();
     assert_eq!(seqs, (2..=sent as i64 + 1).collect::<Vec<_>>(), "none is missing");
-    assert!(ids.values().all(|ids| ids.iter().all(|id| *id == ids[0])), "one id over all tries");
-    assert_eq!(ids.values().flatten().collect::<BTreeSet<_>>().len(), sent, "and of each event its own");
+    assert!(ids.values().all(|ids| ids.iter().all(|id| *id == ids[0])), "one id over all attempts");
+    assert_eq!(
+        ids.values().flatten().collect::<BTreeSet<_>>().len(),
+        sent,
+        "and a separate one for each event"
+    );
     ids.values().map(Vec::len).sum()
 }
 
@@ -74,10 +79,10 @@ async fn send_all(program: &Program, session: &str, messages: usize) {
     }
 }
 
-/// Counts what is not delivered, and makes it due: the hours of the schedule and the
-/// minute of a dead dispatcher's claim pass at once.
+/// Counts undelivered events, and makes them due: the hours of the retry schedule and the minute of a dead
+/// dispatcher's claim are skipped.
 async fn left(superuser: &mut PgConnection) -> i64 {
-    // The faults come at random: no delivery is to run out of tries by bad luck.
+    // Faults are random: no delivery may run out of attempts by chance.
     let sql = "with hurried as (
                    update delivery set ready_at = now(), attempts = least(attempts, 5)
                    where status = 'failed' or (status = 'delivering' and last_attempt_at < now() - interval '3 seconds')
@@ -91,7 +96,7 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
     let is_full = std::env::var_os("SOJOURN_TEST_FULL").is_some();
     let (messages, kills) = if is_full { (10_000, 50) } else { (200, 3) };
     let ground = Ground::new().await;
-    // No more faults than tries: nobody is tried ten times before it answers.
+    // Fewer faults than attempts: no delivery needs ten attempts.
     let faulty = Receiver::start(faults(messages)).await;
     let healthy = Receiver::start([]).await;
     let mut program = Program::start(&ground, &["--role=api"]);

@@ -1,4 +1,4 @@
-// The frame of every page: who is signed in, where one can go, what an address shows.
+// Frame of every page: navigation, sign-out, and the routes.
 import { useState, useSyncExternalStore } from "react";
 import { QueryClient, QueryClientProvider } from "@tanstack/react-query";
 import { Link, Route, Router, Switch } from "wouter";
@@ -19,7 +19,7 @@ import { UsagePage } from "./pages/usage";
 import { WebhooksPage } from "./pages/webhooks";
 import { SessionPage } from "./session/page";
 
-/** A refusal stays one when it is asked again; only what passes by itself is. */
+/** Retries network failures and `unavailable`; any other refusal repeats when the request is repeated. */
 const passes = (error: Error) => !(error instanceof Failure) || ["unreachable", "unavailable"].includes(error.type);
 
 const queries = new QueryClient({
@@ -29,11 +29,11 @@ const queries = new QueryClient({
   },
 });
 
-/** The places of the navigation, by what brings one there. A page that is added here has a route below. */
+/** Navigation entries by group. Each entry has a route below. */
 const PLACES = [
   ["Work", [["/", "Sessions"], ["/agents", "Agents"]]],
   ["Set up", [["/environments", "Environments"], ["/credentials", "Credentials"], ["/webhooks", "Webhooks"], ["/keys", "Keys"]]],
-  ["Look back", [["/usage", "Usage"], ["/audit", "Audit"]]],
+  ["History", [["/usage", "Usage"], ["/audit", "Audit"]]],
 ] as const;
 
 export function App() {
@@ -50,7 +50,7 @@ export function App() {
 
 function Frame() {
   const [here] = useHashPath();
-  // On a phone the places are behind a button; going somewhere closes them.
+  // On a phone the navigation is behind a button; navigating closes it.
   const [openAt, setOpenAt] = useState<string>();
   const isOpen = openAt === here;
   const leave = () => {
@@ -108,7 +108,7 @@ function Frame() {
           <Route path="/usage" component={UsagePage} />
           <Route path="/audit" component={AuditPage} />
           <Route>
-            <Empty title="There is no such page">
+            <Empty title="Page not found">
               <p>
                 <Link href="/">Go to the sessions</Link>
               </p>
@@ -129,7 +129,7 @@ function Place({ href, name, here }: { href: string; name: string; here: string 
   );
 }
 
-// The address after # is the page's own: the link must not change it.
+// The page's address is after `#`, so the link must not change it.
 function toMain(click: { preventDefault(): void }): void {
   click.preventDefault();
   document.getElementById("main")?.focus();

@@ -1,4 +1,4 @@
-// Where the dashboard begins.
+// Entry point of the dashboard.
 import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 import { App } from "./app";

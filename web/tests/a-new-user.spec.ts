@@ -1,9 +1,9 @@
-// The first minutes: an empty service, and no word of documentation.
+// First use: an empty service, without the documentation.
 import { expect, test, unroll } from "./fixtures";
 
 test("a new user gets from an empty service to a finished session without the API", async ({ reader }) => {
   await expect(reader.getByText("No sessions yet")).toBeVisible();
-  await reader.getByRole("link", { name: "Make an agent" }).click();
+  await reader.getByRole("link", { name: "Create an agent" }).click();
   await expect(reader.getByText("No agents yet")).toBeVisible();
   await reader.getByRole("button", { name: "New agent" }).click();
   await reader.getByLabel("Name").fill("mender");
@@ -13,21 +13,21 @@ test("a new user gets from an empty service to a finished session without the AP
   await expect(reader.getByRole("heading", { name: "mender" })).toBeVisible();
 
   await reader.getByRole("button", { name: "New session" }).click();
-  await reader.getByLabel("What is to be done").fill("Fix the repository.");
+  await reader.getByLabel("Input", { exact: true }).fill("Fix the repository.");
   await reader.getByLabel("Title").fill("Fix it");
   await reader.getByRole("button", { name: "Create session" }).click();
   await expect(reader.getByRole("heading", { name: "Fix it" })).toBeVisible();
   const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(timeline.locator(".end")).toContainText("completed", { timeout: 45_000 });
 
-  // The change that it made, as a coloured difference.
+  // The change of the agent, as a colored diff.
   const edit = timeline.getByRole("button", { name: /^edit/ });
   await unroll(reader, edit);
   await edit.click();
   const change = timeline.getByRole("region", { name: "Change" });
   await expect(change.locator("[data-diff=cut]").first()).toBeVisible();
   await expect(change.locator("[data-diff=add]").first()).toBeVisible();
-  // A command that failed says so, with its exit code and its output.
+  // A failed command shows its exit code and its output.
   const failed = timeline.locator('.tool[data-state="failed"]').first();
   await unroll(reader, failed);
   await expect(failed).toContainText("exit 1");

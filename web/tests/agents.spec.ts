@@ -52,6 +52,6 @@ test("a provider key is added, rotated and deleted, and never shown again", asyn
   await expect(card).toContainText("…wxyz");
   expect(await reader.content()).not.toContain("sk-second-key");
   await card.getByRole("button", { name: "Delete" }).click();
-  await card.getByRole("button", { name: "Delete it?" }).click();
+  await card.getByRole("button", { name: "Confirm delete" }).click();
   await expect(card).toBeHidden();
 });

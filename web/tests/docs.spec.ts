@@ -1,5 +1,5 @@
-// The documentation that the service serves: every page holds by light, by dark and at
-// a phone's width, works without a script, and is read by keyboard.
+// The served documentation: every page in light and dark mode and at the width of a phone, without scripts,
+// and by keyboard.
 import { accessible, expect, test } from "./fixtures";
 
 const PAGES = ["", "/api", "/api/sessions", "/api/types", "/errors", "/errors/conflict", "/events/turn.completed", "/limits", "/readme"];

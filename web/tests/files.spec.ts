@@ -1,5 +1,5 @@
-// Files of a sandbox in a browser: walked through, read as text, downloaded, and what a
-// person is told while the sandbox sleeps.
+// Files of a sandbox in a browser: browsed, read as text, downloaded, and the message while the sandbox is
+// hibernated.
 import { readFileSync } from "node:fs";
 import { test as bare } from "@playwright/test";
 import { accessible, expect, test } from "./fixtures";
@@ -26,7 +26,7 @@ test("files are walked through, read as text and downloaded", async ({ reader, s
   await reader.getByRole("button", { name: "src/" }).click();
   await expect(reader.getByRole("row").filter({ hasText: "long.txt" })).toContainText("341 KiB");
   await expect(reader.getByText("8 entries")).toBeVisible();
-  // Neither a file nor a directory: nothing to open.
+  // Neither a file nor a directory: there is no button to open it.
   await expect(reader.getByRole("button", { name: "pipe" })).toHaveCount(0);
   await accessible(reader);
 
@@ -45,7 +45,7 @@ test("files are walked through, read as text and downloaded", async ({ reader, s
   await expect(reader.getByText("of which the first 256 KiB are shown")).toBeVisible();
   await reader.goBack();
   await reader.getByRole("button", { name: "picture.bin" }).click();
-  await expect(reader.getByText("This is no text.")).toBeVisible();
+  await expect(reader.getByText("This file is not text.")).toBeVisible();
   await reader.goBack();
   await reader.getByRole("button", { name: "nothing" }).click();
   await expect(reader.getByText("The file is empty.")).toBeVisible();
@@ -54,14 +54,14 @@ test("files are walked through, read as text and downloaded", async ({ reader, s
   await expect(reader.getByRole("region", { name: "Text of same" })).toHaveText("first\nsecond\n");
   await reader.goBack();
   await reader.getByRole("button", { name: "way" }).click();
-  await reader.getByRole("button", { name: "Go there" }).click();
+  await reader.getByRole("button", { name: "Open directory" }).click();
   await expect(reader.getByRole("button", { name: "words.txt" })).toBeVisible();
   await reader.goBack();
   await reader.goBack();
   await reader.getByRole("button", { name: "change.diff" }).click();
   await expect(reader.locator("[data-diff=add]").filter({ hasText: "+new line" })).toBeVisible();
 
-  // What is not there is said, and asking again is offered.
+  // A missing directory shows an error with a retry.
   await reader.goto(`${service.url}/#/sessions/${session}/files?path=%2Fworkspace%2Fgone`);
   await expect(reader.getByRole("alert")).toContainText("No such file");
   await service.call("PUT", `/sessions/${session}/files?path=gone%2Fnew`, {});
@@ -70,17 +70,17 @@ test("files are walked through, read as text and downloaded", async ({ reader, s
 
   await service.call("POST", `/sessions/${session}/archive`);
   await reader.goto(`${service.url}/#/sessions/${session}/files`);
-  await expect(reader.getByRole("heading", { name: "The files are gone" })).toBeVisible();
+  await expect(reader.getByRole("heading", { name: "No files" })).toBeVisible();
 });
 
 test("nothing is made for a session without a sandbox until someone asks", async ({ reader, service }) => {
   const session = await service.play([{ text: "I need no sandbox." }], { title: "Without" });
   await service.until(session, "idle");
   await reader.goto(`${service.url}/#/sessions/${session}/files`);
-  await expect(reader.getByRole("heading", { name: "There is no sandbox yet" })).toBeVisible();
+  await expect(reader.getByRole("heading", { name: "No sandbox yet" })).toBeVisible();
   expect((await service.call("GET", `/sessions/${session}`)).sandbox).toBeNull();
-  await reader.getByRole("button", { name: "Make it and look" }).click();
-  await expect(reader.getByRole("heading", { name: "Nothing is here" })).toBeVisible();
+  await reader.getByRole("button", { name: "Start sandbox" }).click();
+  await expect(reader.getByRole("heading", { name: "Empty directory" })).toBeVisible();
 });
 
 bare("a sandbox that sleeps is woken when a person says so", async ({ page }) => {
@@ -91,10 +91,10 @@ bare("a sandbox that sleeps is woken when a person says so", async ({ page }) =>
     await expect.poll(async () => (await service.call("GET", `/sessions/${session}`)).sandbox?.state, { timeout: 30_000 }).toBe("hibernated");
     await page.addInitScript((key) => sessionStorage.setItem("sojourn.key", key), KEY);
     await page.goto(`${service.url}/#/sessions/${session}/files`);
-    await expect(page.getByRole("heading", { name: "The sandbox sleeps" })).toBeVisible();
+    await expect(page.getByRole("heading", { name: "The sandbox is hibernated" })).toBeVisible();
     await accessible(page);
-    await page.getByRole("button", { name: "Wake it and look" }).click();
-    await expect(page.getByRole("status").filter({ hasText: "The sandbox wakes up" })).toBeVisible();
+    await page.getByRole("button", { name: "Restore sandbox" }).click();
+    await expect(page.getByRole("status").filter({ hasText: "Restoring the sandbox" })).toBeVisible();
     await page.getByRole("button", { name: "here.txt" }).click();
     await expect(page.getByRole("region", { name: "Text of here.txt" })).toHaveText("kept\n");
   } finally {

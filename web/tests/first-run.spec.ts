@@ -1,6 +1,5 @@
-// What `make run` prints, and where it leads someone who reads nothing else: from the
-// address and the key to a session that was steered. With SOJOURN_SCREENSHOTS set, each
-// step is kept in docs/.
+// The output of `make run` leads a new user from the address and the key to a steered session. With
+// SOJOURN_SCREENSHOTS set, each step is stored in docs/.
 import { expect, type Page, test } from "@playwright/test";
 import { accessible } from "./fixtures";
 import { Service } from "./service";

@@ -1,5 +1,4 @@
-// What every test of the browser suite has: the service, a page that watches for
-// what must never happen, a signed-in reader.
+// Fixtures of the browser tests: the service, a watched page, and a signed-in reader.
 import { readFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { test as base, expect, type Locator, type Page } from "@playwright/test";
@@ -26,7 +25,10 @@ export const test = base.extend<{ watched: void; reader: Page }, { service: Serv
     { scope: "worker", timeout: 120_000 },
   ],
 
-  /** No script error, no dialog, no breach of the policy, no address but the service's. */
+  /**
+   * Fails on a script error, a dialog, a violation of the content security policy, or a request to another
+   * origin.
+   */
   watched: [
     async ({ page, service }, use) => {
       const wrong: string[] = [];
@@ -56,7 +58,7 @@ export const test = base.extend<{ watched: void; reader: Page }, { service: Serv
   },
 });
 
-/** Turns the wheel over the timeline, from its beginning, until something is seen. */
+/** Scrolls the timeline from its beginning until `wanted` is visible. */
 export async function unroll(page: Page, wanted: Locator): Promise<void> {
   await page.locator(".frame").hover();
   await page.mouse.wheel(0, -100_000);
@@ -68,7 +70,7 @@ export async function unroll(page: Page, wanted: Locator): Promise<void> {
   throw new Error("it is nowhere in the timeline");
 }
 
-/** Holds the page as it is against axe-core: nothing serious, nothing critical. */
+/** Checks the page with axe-core: no serious and no critical violation. */
 export async function accessible(page: Page): Promise<void> {
   await page.evaluate(AXE);
   const faults = await page.evaluate(async () => {

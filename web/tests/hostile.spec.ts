@@ -1,8 +1,8 @@
-// What agents and organizations write is text, wherever it is shown: never markup, never
-// script, never a reason to ask another server for something.
+// Text of agents and organizations stays text on every page: never markup, never script, never a request to
+// another server.
 import { expect, test } from "./fixtures";
 
-/** Each would set `window.hit`, open a dialog, ask a server, or break the page. */
+/** Each one tries to set `window.hit`, open a dialog, request a server, or break the page. */
 const ATTACKS = [
   `<script>window.hit=1</script>`,
   `<img src=x onerror="window.hit=2">`,
@@ -21,7 +21,7 @@ const ATTACKS = [
 const ALL = ATTACKS.join("\n\n");
 const SHORT = `<img src=x onerror="window.hit=11"><script>window.hit=12</script>`;
 const quoted = (text: string) => `'${text.replaceAll("'", "'\\''")}'`;
-/** Names and contents of files; of one name letters turn the order, so that it shows as another. */
+/** Names and contents of files; one name contains characters that change the direction of text. */
 const FILES = [
   "mkdir -p hostile && cd hostile",
   `printf %s ${quoted(ALL)} | tee page.html > ${quoted(SHORT.replace("</", "<"))}`,
@@ -70,7 +70,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   const hooked = { kind: "github", title: SHORT, mention: "a-bot", metadata: { [SHORT]: ALL } };
   await service.call("POST", `/agents/${agent.id}/hooks`, hooked);
   await service.call("POST", "/keys", { name: SHORT, scopes: ["sessions:read"] });
-  await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, triggers: { post_start: ALL } } });
+  await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, lifecycle_hooks: { post_start: ALL } } });
   const trigger = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
   await service.call("POST", `/webhooks/${trigger.id}/test`);
 
@@ -84,7 +84,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
     }));
     expect(found.hit).toBeUndefined();
     expect(found.inert).toBe(0);
-    // The footer leads to the documentation, which the service itself has.
+    // The footer links to the documentation, which the service itself serves.
     expect(found.links.filter((href) => !/^(#|https?:|mailto:|\/docs$|$)/.test(href))).toEqual([]);
     await expect(reader.locator("body")).toBeVisible();
   };
@@ -94,7 +94,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   await reader.goto(`${service.url}/#/sessions/${session}`);
   const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(timeline.locator(".message").first()).toBeVisible();
-  // Everything that folds is unfolded, from the top to the end.
+  // Expands everything that can be expanded, from the top to the end.
   const frame = reader.locator(".frame");
   for (let top = 0; ; top += 400) {
     await frame.evaluate((element, top) => (element.scrollTop = top), top);
@@ -123,7 +123,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
     await reader.goBack();
   }
   await reader.getByRole("button", { name: "<svg" }).click();
-  await expect(reader.getByRole("heading", { name: "Nothing is here" })).toBeVisible();
+  await expect(reader.getByRole("heading", { name: "Empty directory" })).toBeVisible();
   await clean();
   await reader.goto(`${service.url}/#/agents/${agent.id}`);
   await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();

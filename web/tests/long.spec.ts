@@ -1,9 +1,9 @@
-// Ten thousand events: the page draws what is seen, and scrolls.
+// A log of ten thousand events: the page draws only the visible rows, and scrolls.
 import { expect, test } from "./fixtures";
 
 const EVENTS = 10_000;
 
-/** A log as the service would send it: turns of messages and tool calls. */
+/** A log in the form of the service: turns of messages and tool calls. */
 function log(session: string): string {
   const frames: string[] = [];
   for (let seq = 1; seq <= EVENTS; seq++) {
@@ -26,7 +26,7 @@ function log(session: string): string {
 test("ten thousand events are drawn a screen at a time", async ({ reader, service }) => {
   const session = await service.play([{ text: "short" }], { title: "Long" });
   await service.until(session, "idle");
-  // The service's own answer takes minutes of work to come about; its form is the same.
+  // Stubbed, because the service would need minutes of work to produce this log; the format is the same.
   await reader.route("**/events?stream=sse*", async (route) => {
     if (!route.request().url().endsWith("after=0")) return route.abort();
     await route.fulfill({ status: 200, contentType: "text/event-stream", body: log(session) });
@@ -38,7 +38,7 @@ test("ten thousand events are drawn a screen at a time", async ({ reader, servic
   const shown = Date.now() - began;
   expect(await timeline.locator(".item").count()).toBeLessThan(80);
 
-  // A wheel's way from the end to the beginning; each frame is timed.
+  // Scrolls from the end to the beginning, and times each frame.
   const frames = await timeline.evaluate(async (frame) => {
     const times: number[] = [];
     let last = performance.now();

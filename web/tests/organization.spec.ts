@@ -2,25 +2,25 @@
 import { expect, test } from "./fixtures";
 import { Receiver } from "./service";
 
-test("a webhook is added, tested, and a failed letter is sent again", async ({ reader, service }) => {
+test("a webhook is added, tested, and a failed delivery is sent again", async ({ reader, service }) => {
   const receiver = await Receiver.start();
   try {
     await reader.goto(`${service.url}/#/webhooks`);
-    await expect(reader.getByRole("heading", { name: "Nobody hears of your sessions yet" })).toBeVisible();
+    await expect(reader.getByRole("heading", { name: "No webhooks yet" })).toBeVisible();
     await reader.getByRole("button", { name: "Add a webhook" }).click();
     const dialog = reader.getByRole("dialog");
-    await dialog.getByLabel("Address").fill(receiver.url);
-    await dialog.getByLabel("Only these types").fill("webhook.test, turn.completed");
+    await dialog.getByLabel("URL").fill(receiver.url);
+    await dialog.getByLabel("Event types").fill("webhook.test, turn.completed");
     await dialog.getByRole("button", { name: "Add" }).click();
     await expect(dialog.getByRole("region", { name: "Signing secret" })).toContainText("whsec_");
     await dialog.getByRole("button", { name: "Done" }).click();
 
     await reader.getByRole("button", { name: "Send a test" }).click();
-    const letter = reader.getByRole("row").filter({ hasText: "webhook.test" });
-    await expect(letter.getByText("delivered")).toBeVisible();
-    expect(receiver.letters.map(({ body }) => body.type)).toEqual(["webhook.test"]);
-    await letter.getByRole("button", { name: "webhook.test" }).click();
-    await expect(reader.getByRole("list", { name: "Tries" })).toContainText("try 1");
+    const delivery = reader.getByRole("row").filter({ hasText: "webhook.test" });
+    await expect(delivery.getByText("delivered")).toBeVisible();
+    expect(receiver.deliveries.map(({ body }) => body.type)).toEqual(["webhook.test"]);
+    await delivery.getByRole("button", { name: "webhook.test" }).click();
+    await expect(reader.getByRole("list", { name: "Attempts" })).toContainText("attempt 1");
 
     receiver.fails = true;
     await service.play([{ text: "done" }]);
@@ -28,21 +28,21 @@ test("a webhook is added, tested, and a failed letter is sent again", async ({ r
     await expect(turn.getByText("failed")).toBeVisible();
     receiver.fails = false;
     await reader.getByLabel("Status").selectOption("failed");
-    await expect(letter).toHaveCount(0);
+    await expect(delivery).toHaveCount(0);
     await turn.getByRole("button", { name: "Redeliver" }).click();
     await reader.getByLabel("Status").selectOption("delivered");
     await expect(turn.getByText("delivered")).toBeVisible();
-    expect(new Set(receiver.letters.map(({ id }) => id)).size).toBe(2);
+    expect(new Set(receiver.deliveries.map(({ id }) => id)).size).toBe(2);
 
     await reader.getByRole("button", { name: "New secret" }).click();
-    await reader.getByRole("button", { name: "Replace it?" }).click();
+    await reader.getByRole("button", { name: "Confirm replace" }).click();
     await expect(reader.getByRole("region", { name: "Signing secret" })).toContainText("whsec_");
     await reader.keyboard.press("Escape");
     await reader.getByRole("button", { name: "Turn off" }).click();
     await expect(reader.getByRole("button", { name: "Turn on" })).toBeVisible();
     await reader.getByRole("button", { name: "Delete" }).click();
-    await reader.getByRole("button", { name: "Delete it?" }).click();
-    await expect(reader.getByRole("heading", { name: "Nobody hears of your sessions yet" })).toBeVisible();
+    await reader.getByRole("button", { name: "Confirm delete" }).click();
+    await expect(reader.getByRole("heading", { name: "No webhooks yet" })).toBeVisible();
   } finally {
     receiver.stop();
   }
@@ -52,7 +52,7 @@ test("an address that a webhook may not have is refused in words", async ({ read
   await reader.goto(`${service.url}/#/webhooks`);
   await reader.getByRole("button", { name: "Add a webhook" }).click();
   const dialog = reader.getByRole("dialog");
-  await dialog.getByLabel("Address").fill("http://169.254.169.254/latest");
+  await dialog.getByLabel("URL").fill("http://169.254.169.254/latest");
   await dialog.getByRole("button", { name: "Add" }).click();
   await expect(dialog.getByRole("alert")).toContainText("Field: url");
 });
@@ -62,9 +62,9 @@ test("a key is made, shown once, replaced and revoked", async ({ reader, service
   await reader.getByRole("button", { name: "New key" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByLabel("Name").fill("the back-end");
-  await dialog.getByRole("button", { name: "only look" }).click();
-  await dialog.getByLabel("Ends after days").fill("30");
-  await dialog.getByRole("button", { name: "Make the key" }).click();
+  await dialog.getByRole("button", { name: "read-only" }).click();
+  await dialog.getByLabel("Expires after days").fill("30");
+  await dialog.getByRole("button", { name: "Create key" }).click();
   const shown = dialog.getByRole("region", { name: "API key" });
   await expect(shown).toContainText("sjk_live_");
   const secret = (await shown.textContent())?.trim() ?? "";
@@ -76,12 +76,12 @@ test("a key is made, shown once, replaced and revoked", async ({ reader, service
   const card = reader.getByRole("listitem").filter({ hasText: "the back-end" });
   await expect(card).toContainText("sessions:read agents:read usage:read");
   await card.getByRole("button", { name: "Rotate" }).click();
-  await card.getByRole("button", { name: "Replace it?" }).click();
+  await card.getByRole("button", { name: "Confirm replace" }).click();
   await expect(reader.getByRole("region", { name: "API key" })).toContainText("sjk_live_");
   await reader.keyboard.press("Escape");
   await expect(card).toHaveCount(2);
   await card.last().getByRole("button", { name: "Revoke" }).click();
-  await card.last().getByRole("button", { name: "Revoke it?" }).click();
+  await card.last().getByRole("button", { name: "Confirm revoke" }).click();
   await expect(card.last().getByText("revoked")).toBeVisible();
   await expect.poll(may).toBe(401);
 });
@@ -98,7 +98,7 @@ test("an environment is made, its secret kept, and its network changed", async (
   await dialog.getByLabel("Network").fill("api.github.com GET,POST /repos/acme\nregistry.example:8443");
   await dialog.getByRole("button", { name: "Add a secret" }).click();
   await dialog.getByLabel("Variable", { exact: true }).fill("GITHUB_TOKEN");
-  await dialog.getByLabel("Hosts that get it").fill("api.github.com");
+  await dialog.getByLabel("Allowed hosts").fill("api.github.com");
   await dialog.getByLabel("Value").fill("a-value-of-the-test");
   await dialog.getByRole("button", { name: "Create" }).click();
   const card = reader.getByRole("listitem").filter({ hasText: "github" });

@@ -1,6 +1,6 @@
-// Every page by light, by dark and at a phone's width: accessible, reachable by
-// keyboard, no wider than its window. With SOJOURN_SCREENSHOTS set, docs/screenshots gets
-// pictures, and the directory that it names those that are looked at and not kept.
+// Every page in light and dark mode and at the width of a phone: accessible, reachable by keyboard, no wider
+// than its window. With SOJOURN_SCREENSHOTS set, docs/screenshots gets the published pictures, and the
+// directory that it names gets all others.
 import type { Locator, Page } from "@playwright/test";
 import { accessible, expect, test } from "./fixtures";
 import { scene } from "./scene";
@@ -11,7 +11,7 @@ const LOOKS = [
   { name: "phone", scheme: "light", width: 390, height: 780 },
 ] as const;
 
-/** Pages that are kept in every look; of the others the light one says enough. */
+/** Pages that are published in every mode; the others only in light mode. */
 const IN_EVERY_LOOK = ["session", "sessions", "session-files", "session-details", "agent", "agent-schedules", "usage"];
 
 async function look(page: Page, place: string, name: string): Promise<void> {
@@ -19,7 +19,7 @@ async function look(page: Page, place: string, name: string): Promise<void> {
   const [wide, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
   expect(wide, `${place} by ${name} is wider than its window`).toBeLessThanOrEqual(window ?? 0);
   if (!process.env.SOJOURN_SCREENSHOTS) return;
-  // The fonts that the page asked for are there before it is shown.
+  // The fonts of the page are loaded before a picture is taken.
   await page.evaluate(() => document.fonts.ready);
   const isKept = name === "light" || IN_EVERY_LOOK.includes(place);
   const directory = isKept ? "../docs/screenshots" : process.env.SOJOURN_SCREENSHOTS;
@@ -86,7 +86,7 @@ for (const { name, scheme, width, height } of LOOKS) {
     await makes("new-webhook", "Add a webhook");
     await to("keys", "/keys", page.getByText("the back-end"));
     await makes("new-key", "New key");
-    await to("usage", "/usage", page.getByText("In these days"));
+    await to("usage", "/usage", page.getByText("Totals"));
     await to("audit", "/audit", page.getByText("key.created"));
     await menu(page);
     await look(page, "menu", name);

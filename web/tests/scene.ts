@@ -1,8 +1,8 @@
-// An organization at work, as the pictures show it: agents, sessions in every state,
-// files, schedules, triggers, and whatever else a page can hold.
+// An organization at work, for the pictures: agents, sessions in every state, files, schedules, triggers, and
+// everything else that a page can show.
 import type { Json, Service } from "./service";
 
-/** Prices as a real provider's, so that the scripted models cost something. */
+/** Prices of a real provider, so that the scripted models cost something. */
 const PRICES = {
   version: "scene",
   models: { "scripted/inline": { input: 3_000_000, output: 15_000_000, cache_write: 3_750_000, cache_read: 300_000 } },
@@ -48,7 +48,7 @@ export interface Scene {
   review: string;
 }
 
-/** Makes it, once for each service. */
+/** Creates the scene once per service. */
 export function scene(service: Service): Promise<Scene> {
   const made = scenes.get(service) ?? make(service);
   scenes.set(service, made);
@@ -87,7 +87,7 @@ async function run(service: Service, agent: string, title: string, script: Json[
   return (await service.call("POST", "/sessions", { agent, title, input: { script, text: title }, ...more })).session.id;
 }
 
-/** One of each end, and one that goes on. */
+/** One session for each kind of end, and one that keeps running. */
 async function sessions(service: Service): Promise<void> {
   const patch = { text: "The notes are done.\n\n```diff\n" + DIFF + "```", usage: cost(2_100, 640) };
   const notes = await run(service, "release-notes", "Release notes for 4.2", [{ tools: [{ tool: "glob", input: { pattern: "*" } }], usage: cost(5_400, 120) }, patch]);

@@ -1,4 +1,4 @@
-// A service of the tests' own: its process, its database, and a receiver of webhooks.
+// A service for the tests: its process, its database, and a receiver of webhooks.
 import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
 import { mkdtempSync, chmodSync, readFileSync, openSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
@@ -19,10 +19,10 @@ async function freePort(): Promise<number> {
   return port;
 }
 
-/** By their variables; one that is undefined is left out. */
+/** Settings by variable; an undefined one is left out. */
 type Settings = Record<string, string | undefined>;
 
-/** The binary, on a port that it keeps when it is started again. */
+/** The binary, on a port that it keeps across restarts. */
 export class Service {
   private process?: ChildProcess;
   private constructor(
@@ -32,10 +32,10 @@ export class Service {
     private readonly settings: Settings,
   ) {}
 
-  /** With settings of its own beside those that every test has. */
+  /** Starts it with these settings beside the ones that every test has. */
   static async start(settings: Settings = {}): Promise<Service> {
     const scratch = mkdtempSync(join(tmpdir(), "sojourn-web."));
-    // The database's own user has to pass here.
+    // The operating system user of the database needs access.
     chmodSync(scratch, 0o755);
     const listen = `127.0.0.1:${await freePort()}`;
     const service = new Service(`http://${listen}`, listen, scratch, settings);
@@ -67,12 +67,12 @@ export class Service {
     return { SOJOURN_DATA_DIR: join(this.scratch, "data"), SOJOURN_LISTEN: this.listen };
   }
 
-  /** What it has printed so far. */
+  /** Output so far. */
   said(): string {
     return readFileSync(join(this.scratch, "log"), "utf8");
   }
 
-  /** Runs a command of the operator beside it. */
+  /** Runs an operator command beside the service. */
   admin(words: string[], input?: Json): void {
     const file = join(this.scratch, "input.json");
     if (input) writeFileSync(file, JSON.stringify(input));
@@ -81,7 +81,7 @@ export class Service {
     if (ran.status !== 0) throw new Error(`${all.join(" ")}: ${ran.stderr}`);
   }
 
-  /** Stops as on TERM and waits for the end. */
+  /** Sends SIGTERM and waits for the exit. */
   async down(): Promise<void> {
     const process = this.process;
     if (!process || process.exitCode !== null) return;
@@ -103,7 +103,7 @@ export class Service {
     return text ? JSON.parse(text) : {};
   }
 
-  /** A session that plays a script; returns its id. */
+  /** Creates a session that plays a script; returns its id. */
   async play(script: Json[], more: Json = {}): Promise<string> {
     const agent = { name: "inline", prompt: "Play the script.", model: "scripted/inline" };
     await this.call("POST", "/agents", agent);
@@ -122,31 +122,31 @@ export class Service {
   }
 }
 
-/** Takes webhooks and remembers them. */
+/** A receiver that records webhooks. */
 export class Receiver {
-  /** Whether it answers every letter with 500. */
+  /** Whether it answers every delivery with 500. */
   fails = false;
 
   private constructor(
     private readonly server: Server,
     readonly url: string,
-    readonly letters: { id: string; body: Json }[],
+    readonly deliveries: { id: string; body: Json }[],
   ) {}
 
   static async start(): Promise<Receiver> {
-    const letters: Receiver["letters"] = [];
+    const deliveries: Receiver["deliveries"] = [];
     let receiver: Receiver | undefined;
     const server = createServer((request, response) => {
       let text = "";
       request.on("data", (chunk) => (text += chunk));
       request.on("end", () => {
-        letters.push({ id: String(request.headers["webhook-id"]), body: JSON.parse(text) });
+        deliveries.push({ id: String(request.headers["webhook-id"]), body: JSON.parse(text) });
         response.writeHead(receiver?.fails ? 500 : 204).end();
       });
     });
     await new Promise<void>((done) => server.listen(0, "127.0.0.1", done));
     const { port } = server.address() as AddressInfo;
-    receiver = new Receiver(server, `http://127.0.0.1:${port}/hook`, letters);
+    receiver = new Receiver(server, `http://127.0.0.1:${port}/hook`, deliveries);
     return receiver;
   }
 

@@ -1,4 +1,4 @@
-// Sessions in a browser: watched, steered, asked, answered, canceled, told of.
+// Sessions in a browser: watched, steered, asked, answered, canceled, delivered to webhooks.
 import { expect, test } from "./fixtures";
 import { Receiver } from "./service";
 
@@ -21,7 +21,7 @@ test("a session is watched live through a restart of the service", async ({ read
   await expect(timeline.getByText("all parts are done").first()).toBeVisible({ timeout: 45_000 });
   await service.until(session, "idle");
 
-  // What the page holds is the log: nothing twice, nothing missing, in its order.
+  // The page shows exactly the log: no event twice, none missing, in order.
   const log = await service.call("GET", `/sessions/${session}/events?limit=500`);
   await reader.getByRole("link", { name: "Events" }).click();
   await expect(reader.getByText(`${log.data.length} of ${log.data.length} events`)).toBeVisible();
@@ -40,15 +40,15 @@ test("a running session is steered, and its turn is canceled", async ({ reader, 
 
   await reader.getByRole("button", { name: "Cancel the turn" }).click();
   await expect(timeline.locator(".end").first()).toContainText("canceled");
-  // That ended the message's turn as well; the next one begins a new turn, without a script.
+  // This ended the turn of the message as well; the next message starts a new turn, without a script.
   await service.until(session, "idle");
   await field.fill("Now then.");
   await reader.getByRole("button", { name: "Send" }).click();
   await expect(timeline.locator(".end").last()).toContainText("completed");
 
   await reader.getByRole("button", { name: "Archive" }).click();
-  await reader.getByRole("button", { name: "Close it for good?" }).click();
-  await expect(reader.getByText("This session is closed.")).toBeVisible();
+  await reader.getByRole("button", { name: "Confirm archive" }).click();
+  await expect(reader.getByText("This session is archived.")).toBeVisible();
 });
 
 test("a question is answered with one of its suggestions", async ({ reader, service }) => {
@@ -97,23 +97,23 @@ test("a webhook's deliveries are seen and sent again", async ({ reader, service 
   const session = await service.play([{ text: "first" }], { title: "Told" });
   await service.until(session, "idle");
   await reader.goto(`${service.url}/#/sessions/${session}/deliveries`);
-  await expect(reader.getByText("Nobody is told")).toBeVisible();
+  await expect(reader.getByText("No destinations yet")).toBeVisible();
   await reader.getByRole("button", { name: "Add a destination" }).click();
-  await reader.getByLabel("Address").fill(receiver.url);
+  await reader.getByLabel("URL").fill(receiver.url);
   await reader.getByRole("button", { name: "Add", exact: true }).click();
   await expect(reader.getByRole("region", { name: "Signing secret" })).toContainText("whsec_");
   await reader.getByRole("button", { name: "Done" }).click();
-  await expect(reader.getByText("Nothing was sent yet.")).toBeVisible();
+  await expect(reader.getByText("No deliveries yet.")).toBeVisible();
 
   await service.call("POST", `/sessions/${session}/messages`, { text: "again" });
   const delivered = reader.getByRole("row").filter({ hasText: "delivered" });
   await expect(delivered.first()).toBeVisible();
   // The message, the answer, the end of the turn.
-  await expect.poll(() => receiver.letters.length).toBe(3);
-  const before = receiver.letters.length;
+  await expect.poll(() => receiver.deliveries.length).toBe(3);
+  const before = receiver.deliveries.length;
   await delivered.first().getByRole("button", { name: "Redeliver" }).click();
-  await expect.poll(() => receiver.letters.length).toBe(before + 1);
-  const events = receiver.letters.map(({ body }) => body.eventId);
+  await expect.poll(() => receiver.deliveries.length).toBe(before + 1);
+  const events = receiver.deliveries.map(({ body }) => body.eventId);
   expect(events.slice(0, before)).toContain(events[before]);
   receiver.stop();
 });

@@ -27,7 +27,7 @@ test("a key that was revoked meanwhile leads back to the sign-in page", async ({
   await page.getByLabel("API key").press("Enter");
   await expect(page.getByRole("heading", { name: "Sessions", exact: true })).toBeVisible();
   await service.call("DELETE", `/keys/${made.id}`);
-  // The stream of the list ends with the key, though nobody touches the page.
+  // Revoking the key ends the stream of the list, without any action on the page.
   await expect(page.getByRole("alert")).toContainText("unknown, expired or revoked");
 });
 

@@ -1,4 +1,4 @@
-// What starts an agent without a person: schedules and triggers.
+// Schedules and triggers in a browser.
 import { createHmac } from "node:crypto";
 import { accessible, expect, test } from "./fixtures";
 
@@ -10,11 +10,11 @@ test("a schedule is made, run by hand, changed, paused and deleted", async ({ re
   const id = await agent(service, "scheduled");
   await reader.goto(`${service.url}/#/agents/${id}`);
   await reader.getByRole("link", { name: "Schedules" }).click();
-  await expect(reader.getByRole("heading", { name: "Nothing is scheduled" })).toBeVisible();
+  await expect(reader.getByRole("heading", { name: "No schedules yet" })).toBeVisible();
   await reader.getByRole("button", { name: "New schedule" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByRole("textbox", { name: "Times" }).fill("61 * * * *");
-  await dialog.getByLabel("What it is told").fill("Look around.");
+  await dialog.getByLabel("Input", { exact: true }).fill("Look around.");
   await dialog.getByLabel("Title").fill("Morning round");
   await dialog.getByRole("button", { name: "Create" }).click();
   await expect(dialog.getByRole("alert")).toContainText("cron");
@@ -33,10 +33,10 @@ test("a schedule is made, run by hand, changed, paused and deleted", async ({ re
   await card.getByRole("button", { name: "Run now" }).click();
   const run = card.getByRole("list", { name: "Runs" }).getByRole("listitem");
   await expect(run).toContainText("completed");
-  await expect(run).toContainText("by hand");
+  await expect(run).toContainText("manual");
 
   await card.getByRole("button", { name: "Edit" }).click();
-  await dialog.getByLabel("What it is told").fill("Look around twice.");
+  await dialog.getByLabel("Input", { exact: true }).fill("Look around twice.");
   await dialog.getByRole("button", { name: "Save" }).click();
   await expect(card).toContainText("Look around twice.");
   await card.getByRole("button", { name: "Pause" }).click();
@@ -48,14 +48,14 @@ test("a schedule is made, run by hand, changed, paused and deleted", async ({ re
   await expect(reader.getByRole("heading", { name: "Morning round" })).toBeVisible();
   await reader.goBack();
   await card.getByRole("button", { name: "Delete" }).click();
-  await card.getByRole("button", { name: "Delete it?" }).click();
-  await expect(reader.getByRole("heading", { name: "Nothing is scheduled" })).toBeVisible();
+  await card.getByRole("button", { name: "Confirm delete" }).click();
+  await expect(reader.getByRole("heading", { name: "No schedules yet" })).toBeVisible();
 });
 
 test("a trigger is made, starts a session with its secret, and is turned off", async ({ reader, service }) => {
   const id = await agent(service, "hooked");
   await reader.goto(`${service.url}/#/agents/${id}/triggers`);
-  await expect(reader.getByRole("heading", { name: "Nobody starts this agent from outside" })).toBeVisible();
+  await expect(reader.getByRole("heading", { name: "No triggers yet" })).toBeVisible();
   await reader.getByRole("button", { name: "New trigger" }).click();
   const dialog = reader.getByRole("dialog");
   await dialog.getByLabel("Sender").selectOption("generic");
@@ -81,7 +81,7 @@ test("a trigger is made, starts a session with its secret, and is turned off", a
   await expect(card.getByText("off", { exact: true })).toBeVisible();
   expect(await send("two")).toBe(404);
   await card.getByRole("button", { name: "New secret" }).click();
-  await card.getByRole("button", { name: "Replace it?" }).click();
+  await card.getByRole("button", { name: "Confirm replace" }).click();
   await expect(reader.getByRole("region", { name: "Trigger secret" })).not.toHaveText(secret);
   await reader.keyboard.press("Escape");
   await reader.getByRole("link", { name: "Sessions", exact: true }).click();
@@ -103,7 +103,7 @@ test("a trigger of GitHub says what starts a session, and refuses what it cannot
   const card = reader.getByRole("listitem").filter({ hasText: "@acme-bot in a comment" });
   await expect(card).toContainText("issues: opened, labeled");
   await card.getByRole("button", { name: "Edit" }).click();
-  await dialog.getByLabel("Whose words count").selectOption("anyone");
+  await dialog.getByLabel("Allowed authors").selectOption("anyone");
   await dialog.getByRole("button", { name: "Save" }).click();
   await expect(card).toContainText("by anyone");
   const [stored] = (await service.call("GET", `/agents/${id}/hooks`)).data;

@@ -1,4 +1,4 @@
-//! P1, P2, P3: the log as a leased turn writes it, against the bare statements.
+//! P1, P2, P3: appends of a leased turn, compared with the bare statements.
 
 use sqlx::Connection;
 use tokio::time::Instant;
@@ -13,10 +13,10 @@ use crate::{
     stats::p50_p99,
 };
 
-/// Sessions that append at the same time.
+/// Sessions that append concurrently.
 const BUSY: usize = 64;
 
-/// P1 and P2, without destinations and beside it with one.
+/// P1 and P2 without destinations, and the same with one destination per session.
 pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let mut measured = Vec::new();
     let one = vec![
@@ -37,7 +37,7 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// P3: nothing else runs, so nothing is worth waiting for.
+/// P3: nothing else runs, so no batch delay is worthwhile.
 pub async fn single(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let anchor = Anchor::open(bench).await?;
     let mut rig = Rig::open(bench).await?;
@@ -104,7 +104,7 @@ async fn drive(
     Ok(measured)
 }
 
-/// A destination for each session, to which nothing is sent while this measures.
+/// Creates a destination for each session, to which nothing is sent during the measurement.
 async fn give_destinations(bench: &Bench, rig: &Rig, busy: &[Busy]) -> anyhow::Result<()> {
     let sessions: Vec<_> = busy.iter().map(|busy| busy.session.uuid()).collect();
     let mut connection = bench.ground.connection().await?;
@@ -121,7 +121,7 @@ async fn give_destinations(bench: &Bench, rig: &Rig, busy: &[Busy]) -> anyhow::R
     Ok(connection.close().await?)
 }
 
-/// Nobody is to try for days what was written to nobody: later goals run beside it.
+/// Deletes the deliveries, or their retries would run beside later goals.
 async fn delete_deliveries(bench: &Bench) -> anyhow::Result<()> {
     let mut connection = bench.ground.connection().await?;
     sqlx::raw_sql("update destination set enabled = false; delete from delivery")

@@ -1,4 +1,4 @@
-//! P4: sessions made by sixteen callers, with all that a creation promises.
+//! P4: sessions created by 16 callers, with all guarantees of a creation.
 
 use std::{
     net::SocketAddr,
@@ -24,7 +24,7 @@ use crate::{
 
 const CALLERS: usize = 16;
 
-/// Sessions a second, and what bare axum does with the same rows.
+/// Sessions per second, and the figure of bare axum with the same rows.
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let span = bench.plan.span();
     let anchor = Anchor::open(bench).await?;
@@ -41,7 +41,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         .await?;
     service.stop().await?;
     bare.stop().await?;
-    // Nobody is to run the turns of these sessions while other goals are measured.
+    // The turns of these sessions must not run while other goals are measured.
     forget(bench).await?;
     measured.extend(peer::created(bench, &anchor).await?);
     anchor.close().await;
@@ -72,7 +72,7 @@ async fn create(address: SocketAddr, agent: &str, span: Duration) -> anyhow::Res
     Ok(done.load(Ordering::Relaxed) as f64 / began.elapsed().as_secs_f64())
 }
 
-/// Ends what the callers queued: the rows stay, as those of canceled sessions would.
+/// Removes the queued jobs; the rows stay, as those of canceled sessions would.
 async fn forget(bench: &Bench) -> anyhow::Result<()> {
     let mut connection = bench.ground.connection().await?;
     sqlx::raw_sql(

@@ -1,4 +1,4 @@
-//! P11: the same work among ten thousand sessions and among ten million.
+//! P11: the same work with 10,000 and with 10,000,000 sessions in the database.
 
 use rustix::fs::statvfs;
 use serde_json::json;
@@ -18,8 +18,7 @@ use crate::{
 
 /// Sessions of the small case.
 const FEW: u64 = 10_000;
-/// Bytes on the disk for each session and its events, their indexes and the log of
-/// the server included; measured.
+/// Disk bytes for each session with its events, their indexes and the server's write-ahead log; measured.
 const BYTES_PER_SESSION: u64 = 4_000;
 const BUSY: usize = 64;
 
@@ -94,7 +93,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// Poll of an empty queue in milliseconds, hot and random appends a second.
+/// Poll of an empty queue in milliseconds, hot and random appends per second.
 async fn figures(rig: &Rig, busy: &[Busy], span: Duration) -> anyhow::Result<Vec<f64>> {
     let mut polls = Vec::new();
     for _ in 0..500 {

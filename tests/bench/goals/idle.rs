@@ -1,4 +1,4 @@
-//! P9: what a session costs while nothing happens in it.
+//! P9: resources of an idle session.
 
 use sqlx::{Connection, PgConnection};
 use tokio::{
@@ -15,14 +15,14 @@ use crate::{
     plan::Goal,
 };
 
-/// Requests at once that bring the service's pools to their size: more than any has.
+/// Concurrent requests that fill the service's connection pools: more than any pool has.
 const AT_ONCE: usize = 64;
-/// Rounds of them that opened nothing, after which the pools are full.
+/// Consecutive rounds without a new connection, after which the pools are full.
 const QUIET_ROUNDS: usize = 5;
-/// Rounds after which something else is wrong.
+/// Rounds after which the measurement fails.
 const ROUNDS_MAX: usize = 200;
 
-/// What a session has beside its events, with the indexes.
+/// Size of a session's rows besides its events, including indexes.
 const BESIDE_EVENTS: &str = "
 select sum(pg_total_relation_size(oid))::float8
 from pg_class
@@ -84,11 +84,10 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// Gives the service the same work before each look at it, and a second of rest.
+/// Gives the service the same work before each reading, and one second of idle time.
 ///
-/// Its pools open connections as they are needed at once, up to a size that is fixed at
-/// the start. Both looks find them full, so whatever is more the second time came with
-/// the sessions.
+/// Its pools open connections on demand up to a fixed size. Both readings find them full, so any difference
+/// is caused by the sessions.
 async fn settle(caller: &Caller, connection: &mut PgConnection) -> anyhow::Result<()> {
     let (mut open, mut quiet) = (connections(connection).await?, 0);
     for round in 0.. {
@@ -96,8 +95,8 @@ async fn settle(caller: &Caller, connection: &mut PgConnection) -> anyhow::Resul
         let mut requests = JoinSet::new();
         for number in 0..AT_ONCE {
             let caller = caller.clone();
-            // A caller's requests and the service's own statements have pools of their own; who
-            // brings a token is looked up by the latter.
+            // Callers' requests and the service's own statements use separate pools; a token is looked up
+            // with the latter.
             requests.spawn(async move {
                 match number % 2 {
                     0 => caller.get("/sessions?limit=1").await.map(drop),
@@ -135,9 +134,8 @@ async fn connections(connection: &mut PgConnection) -> anyhow::Result<f64> {
     Ok(count as f64)
 }
 
-/// Copies of a session that is at rest, with its turn and its first events, numbered from
-/// `from` to `to`; their ids are in the order of their making and behind all that are there,
-/// as real ones are.
+/// Copies of an idle session with its turn and its first events, numbered from `from` to `to`. Their ids are
+/// in the order of creation and after all existing ones, as real ids are.
 pub async fn copies(
     connection: &mut PgConnection,
     template: uuid::Uuid,
@@ -148,7 +146,7 @@ pub async fn copies(
     for begin in (from..to).step_by(100_000) {
         let end = (begin + 100_000).min(to);
         for table in ["session", "turn", "event"] {
-            // Columns as the table has them now, with the copy's own id in its place.
+            // Current columns of the table, with the copy's own id in its place.
             let (columns,): (String,) = sqlx::query_as(
                 "select string_agg(quote_ident(attname), ', ' order by attnum)
                  from pg_attribute
@@ -162,7 +160,7 @@ pub async fn copies(
                  select ('01ff' || lpad(to_hex(n), 8, '0') || '70008000000000000000')::uuid, {columns}
                  from generate_series({begin}, {end} - 1) n, {table}
                  where session_id = '{template}'{}",
-                // Two events each: what is looked for is an index that grew, not a long log.
+                // Two events each: the measurement is about growing indexes, not about long logs.
                 if table == "event" { " and seq <= 2" } else { "" }
             );
             sqlx::raw_sql(sqlx::AssertSqlSafe(copy)).execute(&mut *connection).await?;
@@ -173,7 +171,7 @@ pub async fn copies(
     Ok(())
 }
 
-/// Removes the copies again.
+/// Removes the copies.
 pub async fn forget(connection: &mut PgConnection) -> anyhow::Result<()> {
     sqlx::query("set session_replication_role = replica").execute(&mut *connection).await?;
     for table in ["session", "turn", "event"] {

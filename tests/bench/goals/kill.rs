@@ -1,5 +1,4 @@
-//! P10: the worker that holds a thousand turns is gone from one moment to the next;
-//! another one is there.
+//! P10: the worker that holds 1,000 turns is killed; another one is running.
 
 use serde_json::json;
 use sqlx::Connection;
@@ -13,9 +12,9 @@ use crate::{
     plan::Goal,
 };
 
-/// Length of a lease while this measures.
+/// Length of a lease during the measurement.
 const LEASE: Duration = Duration::from_secs(5);
-/// The goal: so much beyond the lease.
+/// The goal: this much beyond the lease, in seconds.
 const BEYOND: f64 = 2.0;
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
@@ -46,14 +45,14 @@ async fn takeover(bench: &Bench, count: usize) -> anyhow::Result<f64> {
     let doomed = bench.ground.serve(&["--role=worker", &lease, &workers]).await?;
     let caller = Caller::of(api.address)?;
     let agent = caller.agent().await?;
-    // A model that thinks for longer than this takes.
+    // A model call that takes longer than the measurement.
     let script = json!({ "script": [{ "text": "At last.", "delay_ms": 600_000 }] });
     for _ in 0..count {
         caller.session(&agent, Some(&script)).await?;
     }
     running(bench, 1, count).await?;
     let heir = bench.ground.serve(&["--role=worker", &lease, &workers]).await?;
-    // It takes nothing over before the database has answered it for one lease.
+    // A worker takes nothing over before the database has answered it for the length of a lease.
     sleep(LEASE + Duration::from_secs(1)).await;
     let killed = Instant::now();
     doomed.kill().await?;
@@ -65,7 +64,7 @@ async fn takeover(bench: &Bench, count: usize) -> anyhow::Result<f64> {
     Ok(took.saturating_sub(LEASE).as_secs_f64())
 }
 
-/// Waits until so many turns run in this attempt.
+/// Waits until this many turns run in this attempt.
 async fn running(bench: &Bench, attempt: i32, count: usize) -> anyhow::Result<()> {
     let mut connection = bench.ground.connection().await?;
     let until = Instant::now() + Duration::from_secs(120);
@@ -83,7 +82,7 @@ async fn running(bench: &Bench, attempt: i32, count: usize) -> anyhow::Result<()
     }
 }
 
-/// Asks every turn to end, and waits for it.
+/// Cancels every turn, and waits for their ends.
 async fn end(bench: &Bench) -> anyhow::Result<()> {
     let mut connection = bench.ground.connection().await?;
     let until = Instant::now() + Duration::from_secs(60);

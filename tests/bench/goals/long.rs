@@ -1,4 +1,4 @@
-//! P11: a session whose log has grown for months, opened, streamed and exported whole.
+//! P11: a session with a very long log: opened, streamed and exported as a whole.
 
 use tokio::time::Instant;
 
@@ -12,7 +12,7 @@ use crate::{
     rig::Rig,
 };
 
-/// Events of one append while the log is made.
+/// Events of one append while the log is created.
 const TOGETHER: usize = 500;
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {

@@ -1,4 +1,4 @@
-//! The goals, each measured as its own file says.
+//! Goals, one file for each measurement.
 
 mod appends;
 mod create;

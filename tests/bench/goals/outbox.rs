@@ -25,9 +25,9 @@ use crate::{
     stats::percentile_ms,
 };
 
-/// Sessions with a destination each.
+/// Sessions with one destination each.
 const BUSY: usize = 16;
-/// Events a second while the delay is measured.
+/// Events per second while the delay is measured.
 const PACE: u64 = 100;
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
@@ -67,7 +67,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
 
 type Arrivals = Arc<Mutex<HashMap<(String, i64), Instant>>>;
 
-/// A receiver that answers 200 at once.
+/// A receiver that answers 200 immediately.
 struct Sink {
     address: SocketAddr,
     arrivals: Arrivals,
@@ -88,7 +88,7 @@ impl Sink {
         Ok(Self { address, arrivals, served })
     }
 
-    /// Many events at once: deliveries a second until the last one has come.
+    /// A burst of events: deliveries per second until the last one has arrived.
     async fn flood(&self, busy: &[Busy], span: Duration) -> anyhow::Result<f64> {
         let count = (span.as_secs_f64() * 1_000.0) as usize / busy.len();
         let before = self.count();
@@ -101,13 +101,13 @@ impl Sink {
         let began = Instant::now();
         let at_once = self.count();
         while self.count() < wanted {
-            anyhow::ensure!(began.elapsed() < Duration::from_secs(120), "deliveries do not come");
+            anyhow::ensure!(began.elapsed() < Duration::from_secs(120), "deliveries do not arrive");
             sleep(Duration::from_millis(5)).await;
         }
         Ok((wanted - at_once) as f64 / began.elapsed().as_secs_f64())
     }
 
-    /// A steady pace: the time from the commit to the receiver, p50 in milliseconds.
+    /// A steady rate: the time from the commit to the receiver, p50 in milliseconds.
     async fn late(&self, busy: &[Busy], span: Duration) -> anyhow::Result<f64> {
         let mut committed = Vec::new();
         for number in 0..(span.as_secs_f64() * PACE as f64) as usize {
@@ -126,7 +126,7 @@ impl Sink {
             if late.len() == committed.len() {
                 return Ok(percentile_ms(&mut late, 50));
             }
-            anyhow::ensure!(began.elapsed() < Duration::from_secs(60), "deliveries do not come");
+            anyhow::ensure!(began.elapsed() < Duration::from_secs(60), "deliveries do not arrive");
             sleep(Duration::from_millis(20)).await;
         }
     }

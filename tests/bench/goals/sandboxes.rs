@@ -1,5 +1,5 @@
-//! P13: the first command of a session's sandbox in each of its states, from the tool call in
-//! the log to its result in the log; the raw runtimes beside it in the same run.
+//! P13: the first command of a session's sandbox in each of its states, from the tool call in the log to its
+//! result in the log; compared with the raw runtimes in the same run.
 
 use std::{fs, time::Duration};
 
@@ -19,12 +19,12 @@ use crate::{
     stats::percentile_ms,
 };
 
-/// A sandbox is frozen, and saved and removed, as soon as nobody needs it. Between the calls of
-/// a turn it never is.
+/// An idle sandbox is frozen, then checkpointed and removed, very soon. It is never idle between the calls of
+/// a turn.
 const HASTY: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=1.5"];
-/// How long the sandboxes of archived sessions may take to be gone.
+/// Timeout for the removal of archived sessions' sandboxes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// 20 MB of files that cannot be compressed.
+/// 20 MB of incompressible files.
 const FILL: &str = "for at in $(seq 200); do head -c 100000 /dev/urandom > f$at; done";
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
@@ -91,7 +91,7 @@ impl Place {
         for runtime in runtimes {
             let mut times = Vec::new();
             for _ in 0..count {
-                times.push(self.raw(runtime, &config).await?.context("the runtime was there before")?);
+                times.push(self.raw(runtime, &config).await?.context("the runtime was available before")?);
             }
             figures.push(percentile_ms(&mut times, 50));
         }
@@ -99,8 +99,8 @@ impl Place {
         Ok(figures)
     }
 
-    /// Commands of a new session: the first makes the sandbox, the second finds it, and the
-    /// third, in another turn, finds it frozen.
+    /// Commands of a new session: the first one creates the sandbox, the second one uses it, and the third
+    /// one, in another turn, finds it frozen.
     async fn commands(&self, agent: &str) -> anyhow::Result<Vec<Duration>> {
         let tools = bash("true");
         let script = json!({ "script": [{ "tools": tools }, { "tools": tools }, { "text": "Done." }] });
@@ -108,7 +108,7 @@ impl Place {
         let mut reader = self.caller.follow(&session, 0).await?;
         let mut times = vec![command(&mut reader).await?, command(&mut reader).await?];
         let rests = reader.until_any(&["sandbox.frozen", "sandbox.terminated"]).await?;
-        // A machine that is too busy has looked too late.
+        // On a busy machine the sandbox may already be hibernated; it is not counted then.
         if rests["type"] == "sandbox.frozen" {
             times.push(self.again(&session, &mut reader).await?);
         }
@@ -128,7 +128,7 @@ impl Place {
         Ok(took)
     }
 
-    /// One more command, in a turn of its own.
+    /// One more command, in its own turn.
     async fn again(&self, session: &str, reader: &mut Reader) -> anyhow::Result<Duration> {
         let script = json!({ "script": [{ "tools": bash("true") }, { "text": "Done." }] });
         self.caller.steer(session, &script.to_string()).await?;
@@ -141,7 +141,7 @@ impl Place {
         self.caller.post(&format!("/sessions/{session}/archive"), &json!({})).await.map(drop)
     }
 
-    /// Waits until the service has removed what the archived sessions had mounted.
+    /// Waits until the service has removed the mounts of the archived sessions.
     async fn cleared(&self) -> anyhow::Result<()> {
         let began = Instant::now();
         let data_dir = self.config.data_dir.to_string_lossy();
@@ -152,7 +152,7 @@ impl Place {
         Ok(())
     }
 
-    /// A session whose sandbox is there and its configuration; paused, it stays.
+    /// A session with a live sandbox, and its configuration; it is paused, so that the sandbox stays.
     async fn live(&self, agent: &str) -> anyhow::Result<(String, String)> {
         let script = json!({ "script": [{ "tools": bash("true") }, { "text": "Done." }] });
         let session = self.caller.session(agent, Some(&script)).await?;
@@ -174,7 +174,7 @@ fn bash(command: &str) -> Value {
     json!([{ "tool": "bash", "input": { "command": command } }])
 }
 
-/// The time of the next command.
+/// Duration of the next command.
 async fn command(reader: &mut Reader) -> anyhow::Result<Duration> {
     let called = at(&reader.until("tool.call").await?)?;
     let result = reader.until("tool.result").await?;

@@ -1,8 +1,8 @@
-//! P5: a message goes in, and a request to the model goes out.
+//! P5: from a message of a caller to the request to the model.
 //!
-//! Measured from before the message is sent until the provider has the request: HTTP,
-//! the transaction, the wake, the claim, the turn's start and the context are all in
-//! it. The anchor is a job's insert, its notification and its claim by bare statements.
+//! Measured from before the message is sent until the provider has the request: HTTP, the transaction, the
+//! wake, the claim, the turn's start and the context are included. The anchor is a job's insert, its
+//! notification and its claim by bare statements.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -24,7 +24,7 @@ use crate::{
     stats::p50_p99,
 };
 
-/// Messages that one session gets before another takes its place.
+/// Messages to one session before the next session is used.
 const TURNS: usize = 20;
 const ANSWER: &str = "data: {\"id\":\"c\",\"object\":\"chat.completion.chunk\",\"created\":1,\"model\":\"m\",\
 \"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Yes.\"},\"finish_reason\":\"stop\"}]}\n\n\
@@ -70,7 +70,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// A provider that answers at once and says when it was asked.
+/// A provider that answers immediately and reports the time of each request.
 struct Provider {
     address: SocketAddr,
     asked: mpsc::Receiver<Instant>,
@@ -101,7 +101,7 @@ impl Provider {
 }
 
 async fn answer(State(tell): State<Arc<mpsc::Sender<Instant>>>) -> impl IntoResponse {
-    // A request that nobody waits for is a second try of one that was measured.
+    // A request without a receiver is a second attempt of a measured one.
     let _ = tell.try_send(Instant::now());
     ([("content-type", "text/event-stream")], ANSWER)
 }

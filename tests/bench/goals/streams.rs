@@ -1,4 +1,4 @@
-//! P7 and P8: what streams cost those who write, and how late they are.
+//! P7 and P8: cost of streams for writers, and delay of streams.
 
 use std::{
     collections::HashMap,
@@ -29,9 +29,9 @@ use crate::{
     stats::p50_p99,
 };
 
-/// Sessions that append at the same time, each with a reader.
+/// Sessions that append concurrently, each with a reader.
 const BUSY: usize = 64;
-/// Events a second that all streams of P8 carry together.
+/// Events per second of all streams of P8 together.
 const EVENTS_PER_SECOND: u64 = 500;
 
 /// P7: the same appends without and with a reader on each session.
@@ -59,7 +59,7 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
                 );
                 let mut readers = JoinSet::new();
                 for busy in &busy {
-                    // From the newest event on: the past is not what this measures.
+                    // Starts at the newest event, so that no old event is measured.
                     let after = busy.append(1).await?;
                     let tail = Tail {
                         org: rig.org,
@@ -85,7 +85,7 @@ pub async fn throughput(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// P8: writers in one process, a thousand readers of another one's streams.
+/// P8: writers in one process, 1,000 readers of another process's streams.
 pub async fn latency(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let count = bench.plan.size(1_000, 100);
     let anchor = Anchor::open(bench).await?;
@@ -127,7 +127,7 @@ pub async fn latency(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     Ok(measured)
 }
 
-/// When each event was committed, and when its bytes were with its reader.
+/// Commit time of each event, and the time when its reader received it.
 #[derive(Default)]
 struct Seen {
     committed: Mutex<HashMap<(usize, i64), Instant>>,
@@ -135,7 +135,7 @@ struct Seen {
 }
 
 impl Seen {
-    /// Writes at a steady pace and joins both sides.
+    /// Writes at a steady rate and joins both sides.
     async fn times(&self, busy: &[Busy], span: Duration) -> anyhow::Result<Vec<Duration>> {
         self.committed.lock().expect("no writer panics").clear();
         self.arrived.lock().expect("no reader panics").clear();
@@ -144,7 +144,7 @@ impl Seen {
         let events = (span.as_secs_f64() * EVENTS_PER_SECOND as f64) as usize;
         for number in 0..events {
             ticks.tick().await;
-            // Scattered over the sessions, each in its turn.
+            // Spread over the sessions, each in its turn.
             let at = number * 7_919 % busy.len();
             let seq = busy[at].append(1).await?;
             self.committed.lock().expect("no writer panics").insert((at, seq), Instant::now());
@@ -160,7 +160,7 @@ impl Seen {
             if times.len() == committed.len() {
                 return Ok(times);
             }
-            anyhow::ensure!(Instant::now() < until, "{} events never came", committed.len() - times.len());
+            anyhow::ensure!(Instant::now() < until, "{} events never arrived", committed.len() - times.len());
             sleep(Duration::from_millis(20)).await;
         }
     }

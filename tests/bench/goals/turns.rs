@@ -1,5 +1,5 @@
-//! P6: turns whose model answers at once, seen from outside: a message goes in over
-//! HTTP, the end of its turn comes out of the session's stream.
+//! P6: turns whose model answers immediately, measured from outside: a message is sent over HTTP, the end of
+//! its turn arrives on the session's stream.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::{
     stats::p50_p99,
 };
 
-/// Sessions that run turns at the same time, when turns are counted.
+/// Sessions that run turns concurrently, when turns are counted.
 const BUSY: usize = 64;
-/// Turns of one session before another takes its place.
+/// Turns of one session before the next session is used.
 const TURNS: usize = 20;
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
@@ -87,7 +87,7 @@ async fn throughput(caller: &Caller, agent: &str, span: Duration) -> anyhow::Res
     Ok(count as f64 / began.elapsed().as_secs_f64())
 }
 
-/// A session whose stream is open.
+/// A session with an open stream.
 struct Followed {
     caller: Caller,
     session: String,
@@ -101,7 +101,7 @@ impl Followed {
         Ok(Self { caller: caller.clone(), session, reader })
     }
 
-    /// A message, and the end of its turn.
+    /// Sends a message and waits for the end of its turn.
     async fn turn(&mut self) -> anyhow::Result<Duration> {
         let began = Instant::now();
         self.caller.steer(&self.session, "Nothing to do.").await?;

@@ -1,6 +1,6 @@
-// Restate doing what is nearest to a session's creation and to a turn without work:
-// `node peer.mjs create SECONDS` prints invocations accepted a second, `node peer.mjs noop COUNT`
-// the milliseconds of each of so many invocations, one a line. Every socket is on loopback.
+// Restate's closest equivalents of creating a session and of a turn without work:
+// `node peer.mjs create SECONDS` prints accepted invocations per second, `node peer.mjs noop COUNT`
+// the milliseconds of each of COUNT invocations, one per line. Every socket is on loopback.
 import { spawn } from "node:child_process";
 import { mkdtempSync, rmSync } from "node:fs";
 import http from "node:http";
@@ -10,20 +10,20 @@ import { createServer } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-// The kit wants what Node has had since 22; this project's oldest is 20.
+// The SDK needs a function of Node 22; the oldest supported version is 20.
 Promise.withResolvers ??= () => {
   const made = {};
   made.promise = new Promise((resolve, reject) => Object.assign(made, { resolve, reject }));
   return made;
 };
-// Its log goes where the figures go.
+// It logs to standard output, like the figures.
 process.env.RESTATE_LOGGING = "ERROR";
 const restate = await import("@restatedev/restate-sdk");
 
 const CALLERS = 16;
 const [what, amount] = [process.argv[2], Number(process.argv[3])];
 
-/** A port of loopback that nobody listens on. */
+/** A loopback port without a listener. */
 const free = () =>
   new Promise((resolve) => {
     const server = createServer().listen(0, "127.0.0.1", () => {
@@ -72,7 +72,7 @@ const server = spawn(binary, ["--no-logo", "--listen-mode=tcp", "--bind-ip=127.0
   },
 });
 
-/** It needs a moment until it takes a deployment, and another until it can be called. */
+/** Retried: the server accepts a deployment, and calls to it, only after a delay. */
 async function patiently(ask) {
   for (let tries = 0; ; tries++) {
     try {

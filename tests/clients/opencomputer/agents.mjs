@@ -19,13 +19,13 @@ export async function agents(world) {
     return agent;
   });
 
-  await check("an equal agent of that name is the same agent, a different one a conflict", async () => {
+  await check("creating an equal agent of that name returns it, a different one is a conflict", async () => {
     const again = await client.agents.create(wanted);
     assert.equal(again.id, world.agent.id);
     await assert.rejects(client.agents.create({ ...wanted, prompt: "Something else." }), ConflictError);
   });
 
-  await check("an agent is created with the key of its provider, which is not shown again", async () => {
+  await check("an agent is created with a provider key, which is not returned again", async () => {
     const key = `sk-ant-not-a-key-${run}`;
     const agent = await client.agents.create({
       name: `keyed-${run}`,
@@ -34,7 +34,7 @@ export async function agents(world) {
       key,
     });
     assert.match(agent.credentialId, /^cred_[0-9a-z]{26}$/);
-    assert.ok(!JSON.stringify(agent).includes(key), "the key came back");
+    assert.ok(!JSON.stringify(agent).includes(key), "the key was returned");
   });
 
   await check("an agent is read and found in the list", async () => {
@@ -48,7 +48,7 @@ export async function agents(world) {
     assert.ok(ids.includes(world.agent.id));
   });
 
-  await check("a new prompt is a new revision", async () => {
+  await check("a new prompt creates a new revision", async () => {
     const before = await client.agents.get(world.agent.id);
     const after = await client.agents.update(world.agent.id, { prompt: "Do exactly as the script says." });
     assert.equal(after.id, world.agent.id);
@@ -57,13 +57,13 @@ export async function agents(world) {
   });
 }
 
-/** Keeps keys of providers: write-only, rotated, chosen by default, deleted. */
+/** Provider keys: write-only, rotated, made the default, deleted. */
 export async function credentials(world) {
   const { check, client, run } = world;
   const key = (word) => `sk-ant-${word}-${run}`;
   const shows = (credential, secret) => {
     assert.equal(credential.last4, secret.slice(-4));
-    assert.ok(!JSON.stringify(credential).includes(secret), "the key came back");
+    assert.ok(!JSON.stringify(credential).includes(secret), "the key was returned");
   };
   const list = async (id) => (await client.credentials.list()).find((credential) => credential.id === id);
 

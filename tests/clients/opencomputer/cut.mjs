@@ -1,8 +1,8 @@
-// A fetch whose first event stream breaks, as a bad network breaks it.
+// A fetch whose first event stream is cut, as by a bad network.
 
 /**
  * Wraps `fetch`: the body of the first stream ends in an error after `frames`
- * frames of data. `streams` lists the URL of every stream that was asked for.
+ * data frames. `streams` lists the URL of every requested stream.
  */
 export function cutting(frames) {
   const streams = [];
@@ -23,8 +23,8 @@ function cutAfter(body, frames) {
   const encoder = new TextEncoder();
   let waiting = "";
   let given = 0;
-  // Without a buffer of its own: an error would throw away frames that the
-  // client has not taken yet, and the cut would come too early.
+  // No buffer in this stream: an error would discard frames that the client has not
+  // read yet, and the cut would come too early.
   return new ReadableStream(
     {
       async pull(controller) {
@@ -37,7 +37,7 @@ function cutAfter(body, frames) {
           if (end >= 0) {
             const frame = waiting.slice(0, end + 2);
             waiting = waiting.slice(end + 2);
-            // A heartbeat is a comment and no frame of data.
+            // A heartbeat is a comment, not a data frame.
             if (/^data:/m.test(frame)) given += 1;
             return controller.enqueue(encoder.encode(frame));
           }

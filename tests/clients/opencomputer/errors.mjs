@@ -1,4 +1,4 @@
-// Refusals, as the client's typed errors.
+// Error responses, as the client's typed errors.
 
 import assert from "node:assert/strict";
 
@@ -6,7 +6,7 @@ import { AuthError, NotFoundError, OpenComputer, ValidationError } from "@openco
 
 const UNKNOWN = "0".repeat(26);
 
-/** Everything that is refused says why, in one form. */
+/** Every error has a message and the same format. */
 export async function errors({ check, client, session, baseUrl, run }) {
   const fails = (promise, type, status, word) =>
     assert.rejects(promise, (error) => {
@@ -18,7 +18,7 @@ export async function errors({ check, client, session, baseUrl, run }) {
       return true;
     });
 
-  await check("what does not exist is a NotFoundError", async () => {
+  await check("an unknown id is a NotFoundError", async () => {
     await fails(client.sessions.get(`ses_${UNKNOWN}`), NotFoundError, 404, "not_found");
     await fails(client.agents.get(`agt_${UNKNOWN}`), NotFoundError, 404, "not_found");
     await fails(session.event(`evt_${UNKNOWN}`), NotFoundError, 404, "not_found");
@@ -26,7 +26,7 @@ export async function errors({ check, client, session, baseUrl, run }) {
     await fails(session.watches.list(), NotFoundError, 404, "not_found");
   });
 
-  await check("a key that is not one is an AuthError", async () => {
+  await check("an invalid key is an AuthError", async () => {
     const stranger = new OpenComputer({ apiKey: "sjk_live_0000", baseUrl });
     await fails(stranger.agents.list(), AuthError, 401, "unauthorized");
     await fails(stranger.sessions.get(session.id), AuthError, 401, "unauthorized");
@@ -39,7 +39,7 @@ export async function errors({ check, client, session, baseUrl, run }) {
     await fails(creating, ValidationError, 422, "no_credential");
   });
 
-  await check("a field that does not exist is refused by name", async () => {
+  await check("an unknown field is rejected with its name", async () => {
     const params = { name: `odd-${run}`, prompt: "Say hello.", model: "scripted/noop", colour: "green" };
     const creating = client.agents.create(params);
     await assert.rejects(creating, (error) => {

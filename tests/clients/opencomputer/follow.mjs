@@ -1,10 +1,10 @@
-// Waiting for what a log will say, by the client's own stream.
+// Waiting for events of a log, with the client's own stream.
 
 const PATIENCE_MS = 30_000;
 
 /**
- * Reads a session's events until `done(event)` says so; answers all that it read.
- * Fails, saying what it saw, when that takes longer than the patience.
+ * Reads a session's events until `done(event)` returns true; returns all events.
+ * Fails after `patienceMs`, with the types of the received events.
  */
 export async function follow(session, done, { after = 0, level = "progress", patienceMs = PATIENCE_MS } = {}) {
   const seen = [];
@@ -20,16 +20,16 @@ export async function follow(session, done, { after = 0, level = "progress", pat
     abort.abort();
   }
   const types = seen.map((event) => `${event.seq} ${event.type}`).join(", ");
-  throw new Error(`waited ${patienceMs} ms in vain on ${session.id}; saw: ${types || "nothing"}`);
+  throw new Error(`timed out after ${patienceMs} ms on ${session.id}; received: ${types || "nothing"}`);
 }
 
-/** Waits for the end of the first turn after `seq`; answers its `turn.completed`. */
+/** Waits for the end of the first turn after `seq`; returns its `turn.completed`. */
 export async function turnEnded(session, seq = 0) {
   const events = await follow(session, (event) => event.type === "turn.completed", { after: seq });
   return events.at(-1);
 }
 
-/** Asks until `read()` answers something that `good` accepts. */
+/** Polls `read()` until `good` accepts its value. */
 export async function eventually(what, read, good) {
   const end = Date.now() + PATIENCE_MS;
   for (;;) {

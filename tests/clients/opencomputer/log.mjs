@@ -1,4 +1,4 @@
-// A session and its log: created, streamed through a cut, read back in pages.
+// A session and its log: created, streamed through a cut connection, read in pages.
 
 import assert from "node:assert/strict";
 
@@ -8,17 +8,17 @@ import { everyId } from "./agents.mjs";
 import { cutting } from "./cut.mjs";
 import { follow, turnEnded } from "./follow.mjs";
 
-// Larger than a body that stays in its event (32 KiB).
+// Larger than a body that is stored in its event (32 KiB).
 const LONG_CHARS = 40_000;
 
 /** Creates the main session and follows its first turn. */
 export async function log(world) {
   const { check, client, run, agent } = world;
-  // Keys in all spellings: they must come back as they went.
+  // Keys in all spellings, which must be returned unchanged.
   const metadata = { thread_id: "T1", channelName: "general", nested: { someKey: [1, { a_b: null }] } };
   const params = {
     agent: agent.id,
-    // The answer takes a moment, so that the stream is cut while it is live.
+    // The response is delayed, so that the stream is cut while it is live.
     input: { script: [{ thinking: "It is a script.", text: "first answer", delay_ms: 1500 }] },
     key: `main-${run}`,
     metadata,
@@ -33,7 +33,7 @@ export async function log(world) {
     assert.deepEqual(session.metadata, metadata);
     assert.equal(session.snapshot.limits.turnSeconds, 60);
     assert.equal(session.snapshot.limits.tokens, 1_000_000);
-    assert.equal(session.snapshot.limits.turns, 50, "the agent's own limit stays");
+    assert.equal(session.snapshot.limits.turns, 50, "the agent's own limit applies");
     assert.equal(session.snapshot.agentSnapshot.model, "scripted/inline");
     return session;
   });
@@ -41,7 +41,7 @@ export async function log(world) {
 
   await check("events are followed through a cut connection, each exactly once", () => throughACut(world));
 
-  await check("one key makes one session, and so does one idempotency key", async () => {
+  await check("one key creates one session, and so does one idempotency key", async () => {
     assert.equal((await client.sessions.create(params)).id, world.session.id);
     const keyless = { agent: agent.id, input: "hello", idempotencyKey: `create-${run}` };
     const first = await client.sessions.create(keyless);
@@ -50,7 +50,7 @@ export async function log(world) {
     world.other = first;
   });
 
-  await check("the result is the turn's last answer", async () => {
+  await check("the result is the last message of the turn", async () => {
     const { lastTurn, result } = await world.session.result();
     assert.equal(lastTurn.state, "ok");
     assert.equal(lastTurn.yieldReason, "completed");
@@ -61,7 +61,7 @@ export async function log(world) {
     assert.deepEqual(await world.session.event(result.id), result);
   });
 
-  await check("a session at rest says so", async () => {
+  await check("an idle session has status idle", async () => {
     await world.session.refresh();
     assert.equal(world.session.status, "idle");
     assert.equal(world.session.lastTurn.state, "ok");
@@ -77,29 +77,29 @@ async function throughACut({ apiKey, baseUrl, session }) {
   const followed = await client.sessions.get(session.id);
   const seen = await follow(followed, (event) => event.type === "turn.completed", { level: "progress" });
 
-  assert.equal(streams.length, 2, "the stream was cut and opened again");
+  assert.equal(streams.length, 2, "the stream was cut and reopened");
   assert.equal(streams[0].searchParams.get("after"), "0");
   assert.equal(streams[1].searchParams.get("after"), String(seen[1].seq), "resumed after the second frame");
   for (const [index, event] of seen.entries()) {
     assert.ok(Number.isInteger(event.seq), `${event.type} has no seq`);
-    assert.ok(index === 0 || event.seq > seen[index - 1].seq, `${event.seq} came twice or out of order`);
+    assert.ok(index === 0 || event.seq > seen[index - 1].seq, `${event.seq} is duplicated or out of order`);
     assert.equal(event.session, session.id);
     assert.ok(["user", "progress"].includes(event.level), `${event.type} is ${event.level}`);
   }
   const page = await session.listEvents({ level: "progress", limit: 500 });
   const until = page.data.filter((event) => event.seq <= seen.at(-1).seq);
-  // When an input was taken is told by the list only: it had not been taken yet.
+  // Only the list has `processedAt`: the input had not been taken when it was streamed.
   const lasting = ({ processedAt, ...event }) => event;
-  assert.deepEqual(seen.map(lasting), until.map(lasting), "the stream and the list tell the same");
+  assert.deepEqual(seen.map(lasting), until.map(lasting), "the stream and the list are equal");
   const types = seen.map((event) => event.type);
   for (const type of ["user.message", "turn.started", "agent.thinking", "agent.message", "turn.completed"]) {
     assert.ok(types.includes(type), `${type} is missing in ${types}`);
   }
 }
 
-/** A body that is too large for its event is fetched whole. */
+/** A body that is too large for its event is read separately. */
 export async function spilled({ check, client, agent }) {
-  await check("a long answer is cut in its event and whole in its content", async () => {
+  await check("a long message is truncated in its event and complete in its content", async () => {
     const text = "x".repeat(LONG_CHARS);
     const session = await client.sessions.create({ agent: agent.id, input: { script: [{ text }] } });
     await turnEnded(session);
@@ -111,7 +111,7 @@ export async function spilled({ check, client, agent }) {
   });
 }
 
-/** The ways to list what there is. */
+/** List operations. */
 export async function lists({ check, client, session, other, agent, run }) {
   await check("sessions are listed by agent, status and key", async () => {
     const page = await client.sessions.list({ agent: agent.id, limit: 1 });
@@ -126,7 +126,7 @@ export async function lists({ check, client, session, other, agent, run }) {
     assert.deepEqual(archived.data, []);
   });
 
-  await check("events are listed by type, turn, level and place", async () => {
+  await check("events are listed by type, turn, level and sequence number", async () => {
     const all = (await session.listEvents()).data;
     assert.deepEqual(all.map(({ seq }) => seq), all.map((_, index) => index + 1), "gapless from 1");
     const turns = (await session.listEvents({ type: "turn.*" })).data.map(({ type }) => type);
@@ -140,7 +140,7 @@ export async function lists({ check, client, session, other, agent, run }) {
     assert.ok(user.every(({ level }) => level === "user"));
   });
 
-  await check("messages are what a person would read", async () => {
+  await check("messages are the input and output of the conversation", async () => {
     const types = (await session.messages()).data.map(({ type }) => type);
     assert.deepEqual(types, ["user.message", "agent.message"]);
   });

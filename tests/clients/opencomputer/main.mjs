@@ -1,13 +1,12 @@
 // The published client @opencomputer/sdk, unmodified, against a running service.
 //
-//   SOJOURN_URL       as in http://127.0.0.1:8080/v3
-//   SOJOURN_API_KEY   a key of an organization that may be written to
+//   SOJOURN_URL       for example http://127.0.0.1:8080/v3
+//   SOJOURN_API_KEY   a key with write access to an organization for tests
 //
 // The service must run with SOJOURN_ALLOW_PRIVATE_WEBHOOKS=true, because the
-// receiver of this program listens on loopback, and with scripted models on.
-// Everything goes through the client; what it cannot say is not tested here.
-// Prints a line per check and exits 1 at the first that fails, since the later
-// ones stand on the earlier.
+// receiver of this program listens on loopback, and with scripted models enabled.
+// Only operations of the client are tested. Prints a line per check and exits
+// with 1 at the first failure, since later checks depend on earlier ones.
 
 import { randomUUID } from "node:crypto";
 import process from "node:process";
@@ -25,7 +24,7 @@ const WHOLE_RUN_MS = 180_000;
 function setting(name) {
   const value = process.env[name];
   if (!value) {
-    console.error(`${name} is not set; see the head of main.mjs`);
+    console.error(`${name} is not set; see the top of main.mjs`);
     process.exit(1);
   }
   return value;
@@ -46,13 +45,13 @@ async function check(name, body) {
 const baseUrl = setting("SOJOURN_URL");
 const apiKey = setting("SOJOURN_API_KEY");
 
-/** What every chapter shares; chapters add what later ones need. */
+/** State shared by all chapters; chapters add values for later ones. */
 const world = {
   check,
   baseUrl,
   client: new OpenComputer({ apiKey, baseUrl }),
   apiKey,
-  // Names and keys are unique per organization, and this program runs again.
+  // Names and keys are unique per organization, and this program may run again.
   run: randomUUID().slice(0, 8),
 };
 
@@ -66,5 +65,5 @@ for (const chapter of [agents, credentials, log, spilled, lists, steering, webho
 }
 clearTimeout(watchdog);
 console.log("all checks passed");
-// Nothing may keep the process alive that a check has left open.
+// A connection that a check left open must not keep the process alive.
 process.exit(0);

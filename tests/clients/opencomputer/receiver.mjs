@@ -1,10 +1,10 @@
-// A receiver of webhooks on loopback: keeps what it gets, answers 200.
+// A receiver of webhooks on loopback: records deliveries, answers 200.
 
 import { createServer } from "node:http";
 
 import { eventually } from "./follow.mjs";
 
-/** Starts a receiver; `url(path)` is where to send, `at(path)` what came there. */
+/** Starts a receiver; `url(path)` is its URL, `at(path)` the deliveries to it. */
 export async function receiver() {
   const deliveries = [];
   const server = createServer((request, response) => {

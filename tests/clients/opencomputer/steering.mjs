@@ -1,4 +1,4 @@
-// Speaking to a session that exists: client tokens, steers, turns, cancel, archive.
+// Operations on an existing session: client tokens, steers, turns, cancel, archive.
 
 import assert from "node:assert/strict";
 
@@ -6,11 +6,11 @@ import { AuthError, ConflictError, OpenComputer, connectSession } from "@opencom
 
 import { follow, turnEnded } from "./follow.mjs";
 
-/** The input of a turn whose model needs longer than anybody waits. */
+/** Input of a turn whose model call outlasts the test. */
 const ENDLESS = JSON.stringify({ script: [{ text: "too late", delay_ms: 60_000 }] });
 const CANCEL_MS = 10_000;
 
-/** Steers with the token of the session, as a browser would. */
+/** Steers with the client token of the session, as a browser would. */
 export async function steering({ check, client, session, baseUrl }) {
   const { id: sessionId, clientToken } = session;
   const browser = await connectSession({ sessionId, clientToken, baseUrl });
@@ -20,26 +20,26 @@ export async function steering({ check, client, session, baseUrl }) {
     const event = await browser.steer(text, { idempotencyKey: "second" });
     assert.match(event.id, /^evt_[0-9a-z]{26}$/);
     assert.ok(Number.isInteger(event.seq));
-    assert.deepEqual(await browser.steer(text, { idempotencyKey: "second" }), event, "a repeat is the same");
+    assert.deepEqual(await browser.steer(text, { idempotencyKey: "second" }), event, "a repeated request returns the same event");
     const ended = await turnEnded(browser, event.seq);
     assert.equal(ended.body.yieldReason, "completed");
     const said = await browser.event(ended.body.resultEventId);
     assert.equal(said.body.text, "second answer");
   });
 
-  await check("words that are no script end their turn too", async () => {
+  await check("input that is not a script completes its turn, too", async () => {
     const { seq } = await browser.steer("thank you");
     assert.equal((await turnEnded(browser, seq)).body.yieldReason, "completed");
   });
 
-  await check("a client token opens nothing but its session's log", async () => {
+  await check("a client token gives access only to its session", async () => {
     const stranger = new OpenComputer({ apiKey: clientToken, baseUrl });
     await assert.rejects(stranger.sessions.get(sessionId), AuthError);
     await assert.rejects(stranger.sessions.list(), AuthError);
     await assert.rejects(stranger.agents.list(), AuthError);
   });
 
-  await check("a minted token has the scopes that it was minted with", async () => {
+  await check("a minted token has the requested scopes", async () => {
     const token = await session.mintClientToken({ scopes: ["read"], ttlSeconds: 120 });
     assert.equal(typeof token, "string");
     assert.notEqual(token, clientToken);
@@ -66,7 +66,7 @@ export async function steering({ check, client, session, baseUrl }) {
   });
 }
 
-/** Ends a turn that runs. */
+/** Cancels a running turn. */
 export async function cancel({ check, session }) {
   await check("a running turn is canceled", async () => {
     const { seq } = await session.steer(ENDLESS);
@@ -81,7 +81,7 @@ export async function cancel({ check, session }) {
     assert.equal(session.lastTurn.yieldReason, "canceled");
   });
 
-  await check("cancel of a session at rest changes nothing", async () => {
+  await check("canceling an idle session changes nothing", async () => {
     const { head } = session.snapshot;
     await session.cancel();
     await session.refresh();
@@ -89,9 +89,9 @@ export async function cancel({ check, session }) {
   });
 }
 
-/** Closes the session for good. */
+/** Archives the session. */
 export async function archive({ check, client, session, agent, baseUrl }) {
-  await check("an archived session can be read and not be written to", async () => {
+  await check("an archived session is read-only", async () => {
     await session.archive();
     await session.refresh();
     assert.equal(session.status, "archived");
@@ -106,7 +106,7 @@ export async function archive({ check, client, session, agent, baseUrl }) {
     assert.deepEqual(archived.data.map(({ id }) => id), [session.id]);
   });
 
-  await check("a client token dies with its session", async () => {
+  await check("a client token ends with its session", async () => {
     const browser = await connectSession({ sessionId: session.id, clientToken: session.clientToken, baseUrl });
     await assert.rejects(browser.listEvents(), AuthError);
   });

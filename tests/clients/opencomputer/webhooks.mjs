@@ -7,19 +7,19 @@ import { NotFoundError, WebhookVerificationError, verifyWebhook } from "@opencom
 import { eventually, turnEnded } from "./follow.mjs";
 import { receiver } from "./receiver.mjs";
 
-/** Adds destinations to the session, and verifies what arrives there. */
+/** Adds destinations to the session, and verifies their deliveries. */
 export async function webhooks({ check, session, metadata, run }) {
   const desk = await receiver();
-  // Not base64: a secret of the organization's own making is signed with as it is.
+  // Not base64: a secret that the caller chose is used for signatures as it is.
   const own = `own secret of ${run}`;
   const wanted = { level: "user", types: ["turn.completed"], includeRaw: false };
 
-  const made = await check("a secret is shown once, and only where none was brought", async () => {
+  const made = await check("a generated secret is returned once, a given one never", async () => {
     const drawn = await session.destinations.create({ url: desk.url("/drawn"), ...wanted });
     const brought = await session.destinations.create({ url: desk.url("/own"), secret: own, ...wanted });
     assert.match(drawn.id, /^dst_[0-9a-z]{26}$/);
     assert.match(drawn.secret, /^whsec_/);
-    assert.ok(!JSON.stringify(brought).includes(own), "the secret came back");
+    assert.ok(!JSON.stringify(brought).includes(own), "the secret was returned");
     const listed = await session.destinations.list();
     assert.deepEqual(listed.map(({ id }) => id).sort(), [drawn.id, brought.id].sort());
     for (const destination of listed) {
@@ -34,7 +34,7 @@ export async function webhooks({ check, session, metadata, run }) {
     return { drawn, brought };
   });
 
-  const ended = await check("a delivery verifies and tells what the log tells", async () => {
+  const ended = await check("a delivery verifies and contains the event of the log", async () => {
     const { seq } = await session.steer("tell the receivers");
     const ended = await turnEnded(session, seq);
     for (const [path, secret] of [["/drawn", made.drawn.secret], ["/own", own]]) {
@@ -44,7 +44,7 @@ export async function webhooks({ check, session, metadata, run }) {
     return ended;
   });
 
-  await check("deliveries are listed, read and sent again under the same id", async () => {
+  await check("deliveries are listed, read and redelivered under the same id", async () => {
     const delivered = (list) => list.length === 1 && list[0].status === "delivered";
     const list = () => session.deliveries.list({ destination: made.drawn.id });
     const [delivery] = await eventually("the delivery's status", list, delivered);
@@ -75,9 +75,9 @@ export async function webhooks({ check, session, metadata, run }) {
   desk.stop();
 }
 
-async function verifies(delivery, secret, { session, metadata, ended }) {
-  const delivery = await verifyWebhook(delivery.body, delivery.headers, secret);
-  assert.equal(delivery.method, "POST");
+async function verifies(request, secret, { session, metadata, ended }) {
+  const delivery = await verifyWebhook(request.body, request.headers, secret);
+  assert.equal(request.method, "POST");
   assert.equal(delivery.type, "turn.completed");
   assert.equal(delivery.sessionId, session.id);
   assert.equal(delivery.eventId, ended.id);
@@ -85,7 +85,7 @@ async function verifies(delivery, secret, { session, metadata, ended }) {
   assert.match(delivery.deliveryId, /^dlv_[0-9a-z]{26}$/);
   assert.deepEqual(delivery.metadata, metadata);
   assert.deepEqual(delivery.event, ended);
-  const refuses = (body, key) => assert.rejects(verifyWebhook(body, delivery.headers, key), WebhookVerificationError);
-  await refuses(delivery.body, "whsec_c29tZW9uZSBlbHNl");
-  await refuses(delivery.body.replace("turn.completed", "turn.forged"), secret);
+  const refuses = (body, key) => assert.rejects(verifyWebhook(body, request.headers, key), WebhookVerificationError);
+  await refuses(request.body, "whsec_c29tZW9uZSBlbHNl");
+  await refuses(request.body.replace("turn.completed", "turn.forged"), secret);
 }

@@ -1,4 +1,4 @@
-"""Makes the bucket, once the server answers."""
+"""Creates the bucket, once the server responds."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""A session sleeps and wakes, with its files and its long events in a bucket."""
+"""A session is hibernated and restored, with its files and large events in a bucket."""
 
 import hashlib
 import json
@@ -49,25 +49,25 @@ def script(command):
 
 
 call("POST", "/agents", {"name": "s3", "prompt": "", "model": "scripted/inline"})
-# More than one part of an upload, and nothing that compression takes away.
+# More than one part of an upload, and incompressible.
 first = script("head -c 12000000 /dev/urandom > bulk; sha256sum bulk > sum; yes '\"\"\"\"' | head -c 29000")
 session = "/sessions/" + call("POST", "/sessions", {"agent": "s3", "input": first})["session"]["id"]
-until("the session sleeps", lambda: events("sandbox.terminated"))
+until("the sandbox is hibernated", lambda: events("sandbox.terminated"))
 saved = [key for key in objects() if "/checkpoints/" in key]
 assert len(saved) == 1 and saved[0].startswith(PREFIX), saved
 content = boto3.client("s3").get_object(Bucket="sojourn", Key=saved[0])["Body"].read()
 assert hashlib.sha256(content).hexdigest() == saved[0].rsplit("/", 1)[1]
 assert len(content) == events("sandbox.checkpoint_created")[0]["body"]["bytes"] > 12_000_000
-print("ok - the checkpoint is in the bucket, under its digest")
+print("ok - the checkpoint is in the bucket, named by its digest")
 
 spilled = next(event for event in events("tool.result") if event.get("body_truncated"))
 assert any("/events/" in key for key in objects())
 whole = call("GET", f"{session}/events/{spilled['id']}/content")
 assert len(json.dumps(whole)) >= 29_000
-print("ok - a long event comes back whole")
+print("ok - a large event is read completely")
 
 call("POST", f"{session}/messages", {"text": json.dumps(script("sha256sum -c sum"))})
-results = until("the session wakes", lambda: [one for one in events("tool.result") if "bulk: OK" in one["body"]["output"]])
+results = until("the sandbox is restored", lambda: [one for one in events("tool.result") if "bulk: OK" in one["body"]["output"]])
 assert len(results) == 1 and len(events("sandbox.checkpoint_restored")) == 1
 call("POST", f"{session}/archive", {})
-until("its checkpoints go with it", lambda: not [key for key in objects() if "/checkpoints/" in key])
+until("archive removes its checkpoints", lambda: not [key for key in objects() if "/checkpoints/" in key])

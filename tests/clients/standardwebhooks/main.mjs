@@ -1,5 +1,5 @@
-// Collects deliveries of every kind, verifies them with the library of npm, and leaves
-// them in a file for that of PyPI.
+// Collects deliveries of every kind, verifies them with the npm library, and writes
+// them to a file for the PyPI library.
 
 import assert from "node:assert/strict";
 import { writeFile } from "node:fs/promises";
@@ -21,9 +21,9 @@ const server = createServer((request, response) => {
 await new Promise((resolve) => server.listen(0, "127.0.0.1", resolve));
 const url = `http://127.0.0.1:${server.address().port}/hook`;
 
-/** Waits until so many deliveries are there; the run as a whole is bounded by its caller. */
+/** Waits until `count` deliveries have arrived, at most 30 s. */
 async function arrived(count) {
-  const late = setTimeout(() => assert.fail(`only ${deliveries.length} of ${count} deliveries came`), 30_000);
+  const late = setTimeout(() => assert.fail(`only ${deliveries.length} of ${count} deliveries arrived`), 30_000);
   while (deliveries.length < count) await new Promise((wake) => waiting.push(wake));
   clearTimeout(late);
   return deliveries[count - 1];
@@ -38,7 +38,7 @@ async function call(method, path, body) {
 }
 
 const checked = [];
-/** Each of these secrets verifies the delivery, and another does not. */
+/** Asserts that each of these secrets verifies the delivery, and another one does not. */
 function verify(delivery, secrets) {
   for (const secret of secrets) {
     const body = new Webhook(secret).verify(delivery.body, delivery.headers);

@@ -1,4 +1,4 @@
-"""Verifies the deliveries that main.mjs collected with the library of PyPI."""
+"""Verifies the deliveries of main.mjs with the PyPI library."""
 
 import json
 import sys

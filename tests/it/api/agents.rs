@@ -19,7 +19,7 @@ async fn an_agent_is_created_once_by_its_name() {
     let other = json!({ "name": "a", "prompt": "Do something.", "model": "scripted/noop" });
     let error = owner.post("/agents", other).await.error(409);
     assert_eq!((&error["code"], &error["param"]), (&json!("name_taken"), &json!("name")));
-    // Names are an organization's own.
+    // Names are unique per organization only.
     assert_eq!(world.stranger.post("/agents", noop("a")).await.status, 201);
     world.end().await;
 }
@@ -63,7 +63,7 @@ async fn a_change_of_configuration_makes_a_revision() {
         assert!(active["active_revision"]["id"] == revision || number == revision, "{active}");
     }
     owner.post(&format!("{path}/revisions/9/activate"), json!({})).await.error(404);
-    // A change after going back makes the next number, not one that was given out.
+    // A change after activating an older revision gets the next number, not a used one.
     assert_eq!(owner.patch(&path, json!({ "prompt": "More." })).await.ok()["revision"], 4);
     world.end().await;
 }

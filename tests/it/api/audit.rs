@@ -1,4 +1,4 @@
-//! The audit log: every act that it promises is in it, and no secret.
+//! The audit log: every documented action is recorded, and no secret.
 
 use std::collections::BTreeSet;
 
@@ -46,7 +46,7 @@ async fn whatever_changes_what_an_organization_has_is_remembered() {
     assert_eq!(
         actions,
         [
-            // By the operator: the organization, its first key, that of the test.
+            // Made by the operator: the organization, its first key, the key of the test.
             "organization.created",
             "key.created",
             "key.created",
@@ -76,7 +76,7 @@ async fn whatever_changes_what_an_organization_has_is_remembered() {
     assert_eq!(of("budget.updated")["spend_caps"]["days_1"], 5);
     assert_eq!(of("client_token.minted")["ttl_seconds"], 60, "as it was clamped");
     assert_eq!(of("environment.created")["secrets"][0]["name"], "TOKEN");
-    // A refused change leaves no trace.
+    // A rejected change leaves no record.
     world.owner.patch("/budget", json!({ "spend_caps": { "days_1": "much" } })).await.error(400);
     assert_eq!(data(&world.owner.get("/audit?action=budget.*").await.ok()).len(), 1);
     world.end().await;
@@ -120,5 +120,5 @@ fn the_table_of_actions_is_that_of_the_code() {
         word.split('.').count() == 2 && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'.' || b == b'_')
     };
     let missing: BTreeSet<_> = named.filter(is_action).filter(|word| !told.contains(*word)).collect();
-    assert!(missing.is_empty(), "docs/organizations.md does not name {missing:?}");
+    assert!(missing.is_empty(), "docs/organizations.md does not document {missing:?}");
 }

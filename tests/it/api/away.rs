@@ -1,4 +1,4 @@
-//! Postgres away: 503 with Retry-After, no 500, and everything as before after.
+//! Postgres outage: 503 with Retry-After, no 500, and full recovery afterwards.
 
 use std::{fs, os::unix::fs::PermissionsExt};
 
@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::{data, id, noop};
 use crate::support::service::{Service, send};
 
-/// A database server of this test's own, whose cluster goes with it.
+/// A database server of this test only; its data directory is removed with it.
 struct Home(TempDir);
 
 impl Home {
@@ -21,7 +21,7 @@ impl Home {
 
 impl Drop for Home {
     fn drop(&mut self) {
-        // As root the cluster lies elsewhere, behind a link.
+        // As root the data directory is elsewhere, behind a link.
         if let Ok(home) = self.0.path().join("postgres").canonicalize()
             && !home.starts_with(self.0.path())
         {
@@ -62,7 +62,7 @@ async fn without_its_database_the_service_says_so_and_goes_on_after() {
     assert_eq!(send(client.get(&ready)).await.status, 503);
     assert_eq!(send(client.get(ready.replace("/readyz", "/healthz"))).await.status, 200, "the process lives");
     let embedded = home.start().await;
-    assert_eq!(send(client.get(&ready)).await.status, 200, "connections that were lost are made anew");
+    assert_eq!(send(client.get(&ready)).await.status, 200, "lost connections are reopened");
     owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "after" })).await.ok();
     owner.settled(&session, 2).await;
     let messages = owner.get(&format!("/sessions/{session}/messages")).await.ok();

@@ -1,4 +1,4 @@
-//! Sessions that are started under others: who may be a parent, and what becomes of it.
+//! Child sessions: which sessions may be a parent, and the effects on both.
 
 use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
@@ -26,7 +26,7 @@ async fn a_child_names_its_parent_and_the_list_finds_it() {
     under(owner, &grandchild).await;
     let seen = owner.get(&format!("/sessions/{child}")).await.ok();
     assert_eq!(seen["parent_session_id"], parent.as_str());
-    // It inherits nothing else.
+    // The child inherits nothing else.
     assert_eq!(
         (&seen["limits"], &seen["agent_id"], &seen["title"]),
         (&json!({}), &json!(null), &json!(null))
@@ -44,7 +44,7 @@ async fn a_child_names_its_parent_and_the_list_finds_it() {
     let created = owner.get(&format!("/sessions/{child}/events?type=session.created")).await.ok();
     assert_eq!(data(&created)[0]["body"]["parent_session_id"], parent.as_str());
     owner.get("/sessions?parent_session_id=me").await.error(404);
-    // An export says what was above it; an import has nothing above it.
+    // An export contains the parent; an import has no parent.
     let path = format!("/sessions/{child}/export");
     let file = owner.request(reqwest::Method::GET, &path).send().await.expect("an answer");
     let file = file.text().await.expect("lines");
@@ -73,10 +73,10 @@ async fn only_an_open_session_of_the_organization_can_be_a_parent() {
     owner.post(&format!("/sessions/{parent}/cancel"), json!({})).await.ok();
     owner.post(&format!("/sessions/{parent}/archive"), json!({})).await.ok();
     assert_eq!(owner.post("/sessions", body(&parent)).await.error(409)["code"], "parent_archived");
-    // Neither of them goes down to the child.
+    // Neither of them propagates to the child.
     let seen = owner.get(&format!("/sessions/{child}")).await.ok();
     assert_eq!((&seen["status"], &seen["stopped"]), (&json!("idle"), &json!(null)));
-    // While the child is open its parent is not deleted; a closed one outlives it.
+    // A parent with an open child cannot be deleted; a closed child outlives its parent.
     let path = format!("/sessions/{parent}");
     assert_eq!(owner.delete(&path).await.error(409)["code"], "open_sessions_below");
     owner.post(&format!("/sessions/{child}/archive"), json!({})).await.ok();
@@ -98,7 +98,7 @@ async fn a_tree_is_bounded_in_height_and_number() {
     }
     let error = owner.post("/sessions", json!({ "parent_session_id": lowest })).await.error(409);
     assert_eq!(error["code"], "too_deep");
-    // 991 more, as if they had been started under the topmost one.
+    // 991 more rows, as if started under the topmost session.
     let mut superuser = world.ground.database.superuser().await;
     let columns: String = sqlx::query_scalar(
         "select string_agg(quote_ident(column_name), ', ') from information_schema.columns

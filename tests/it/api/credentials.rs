@@ -1,4 +1,4 @@
-//! Credentials: keys go in, sealed, and never come out.
+//! Credentials: keys are stored encrypted and never returned.
 
 use serde_json::{Value, json};
 
@@ -45,10 +45,10 @@ async fn a_key_lies_sealed_in_its_table() {
         let sql = format!("select coalesce(string_agg(t::text, ' '), '') from {table} t");
         let text: String =
             sqlx::query_scalar(sqlx::AssertSqlSafe(sql)).fetch_one(&mut superuser).await.expect("rows");
-        assert!(!text.contains(SECRET), "{table} holds the key in clear");
-        // bytea is shown in hexadecimal.
+        assert!(!text.contains(SECRET), "{table} contains the key in clear text");
+        // bytea is printed as hexadecimal.
         let hex = sojourn::base::text::hex(SECRET.as_bytes());
-        assert!(!text.contains(&hex), "{table} holds the key in clear bytes");
+        assert!(!text.contains(&hex), "{table} contains the key as clear bytes");
     }
     let sealed: Vec<u8> = sqlx::query_scalar("select sealed_key from credential")
         .fetch_one(&mut superuser)
@@ -99,7 +99,7 @@ async fn a_rotated_key_has_another_end_and_a_deleted_one_is_gone() {
         .fetch_one(&mut superuser)
         .await
         .expect("a row");
-    assert!(left.is_empty(), "the sealed key was overwritten");
+    assert!(left.is_empty(), "the encrypted key was overwritten");
     drop(superuser);
     world.end().await;
 }
@@ -113,7 +113,7 @@ async fn a_session_without_a_key_for_its_model_is_refused() {
     let error = owner.post("/sessions", json!({ "agent": "a", "input": "hi" })).await.error(422);
     assert_eq!(error["code"], "no_credential");
     assert!(data(&owner.get("/sessions").await.ok()).is_empty(), "nothing was made");
-    // Another organization's default is none of ours.
+    // Another organization's default credential does not apply here.
     world.stranger.post("/credentials", json!({ "key": "sk-theirs", "is_default": true })).await.ok();
     owner.post("/sessions", json!({ "agent": "a" })).await.error(422);
     let credential = owner.post("/credentials", json!({ "key": "sk-mine", "is_default": true })).await.ok();

@@ -1,4 +1,4 @@
-//! openapi.yaml: the committed file is the emitted one, and it is well formed.
+//! openapi.yaml: the committed file matches the generated one and is well formed.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use crate::support::contract::{DOCUMENT, operations};
 #[test]
 fn the_committed_document_is_the_emitted_one() {
     let committed = include_str!("../../../openapi.yaml");
-    assert!(committed == sojourn::http::document(), "openapi.yaml is old: run `make openapi`");
+    assert!(committed == sojourn::http::document(), "openapi.yaml is out of date: run `make openapi`");
 }
 
 #[test]
@@ -34,7 +34,7 @@ fn every_operation_says_what_it_is() {
             fault("no summary");
         }
         let responses = description["responses"].as_object().expect("responses");
-        // A connection that becomes a WebSocket has succeeded.
+        // Switching to a WebSocket (101) is a success.
         if !responses.keys().any(|class| class.starts_with('2') || class == "101") {
             fault("no success");
         }
@@ -63,13 +63,13 @@ fn every_operation_says_what_it_is() {
             fault("the parameters of its path are not those that it describes");
         }
         let takes_key = parameters.iter().any(|parameter| parameter["name"] == "Idempotency-Key");
-        // Who comes back to a session changes nothing.
+        // Reattaching to a session changes nothing.
         if takes_key != (operation.method == "POST" && id != "reattachSession") {
             fault("every POST that changes something takes an Idempotency-Key, and nothing else does");
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
-    assert!(ids.len() > 30, "the document lost its operations");
+    assert!(ids.len() > 30, "the description lost its operations");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn every_reference_leads_somewhere_and_every_part_is_used() {
 
 #[test]
 fn every_object_that_is_sent_refuses_unknown_fields() {
-    // What is sent to a trigger has its sender's form.
+    // The body of a trigger message has its sender's format.
     for operation in operations().into_iter().filter(|operation| operation.id != "receiveTrigger") {
         let body = &operation.description["requestBody"]["content"]["application/json"]["schema"];
         let schemas: Vec<&Value> = match body {
@@ -96,8 +96,9 @@ fn every_object_that_is_sent_refuses_unknown_fields() {
             body => body["oneOf"].as_array().map_or(vec![body], |choices| choices.iter().collect()),
         };
         for schema in schemas.into_iter().filter(|schema| schema["type"] != "null") {
-            let place =
-                schema["$ref"].as_str().unwrap_or_else(|| panic!("{} has no named body", operation.id));
+            let place = schema["$ref"]
+                .as_str()
+                .unwrap_or_else(|| panic!("{} has no named schema for its body", operation.id));
             let schema = DOCUMENT.pointer(&place[1..]).expect("it leads somewhere");
             assert_eq!(schema["additionalProperties"], false, "{place}");
         }

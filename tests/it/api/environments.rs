@@ -1,4 +1,4 @@
-//! Environments: what a sandbox is; values of secrets go in, sealed, and never come out.
+//! Environments: configuration of sandboxes. Secret values are stored encrypted and never returned.
 
 use serde_json::{Value, json};
 
@@ -33,10 +33,10 @@ async fn a_session_pins_the_environment_that_it_names() {
         assert_eq!(pinned["secrets"][0]["hosts"], json!(["api.example"]));
         placeholders.push(pinned["secrets"][0]["placeholder"].as_str().expect("text").to_owned());
     }
-    assert_ne!(placeholders[0], placeholders[1], "a placeholder is of one session alone");
+    assert_ne!(placeholders[0], placeholders[1], "each session has its own placeholder");
     owner.patch(&path, json!({ "config": { "memory": "1Gi" }, "secrets": [] })).await.ok();
     let session = owner.get("/sessions").await.ok()["data"][0].clone();
-    assert_eq!(session["environment"]["config"]["memory"], "512Mi", "what is pinned stays");
+    assert_eq!(session["environment"]["config"]["memory"], "512Mi", "the pinned environment stays");
     let inline = owner.post("/sessions", json!({ "environment": { "cpus": 1.5 } })).await.ok();
     assert_eq!(
         inline["session"]["environment"],
@@ -112,7 +112,7 @@ async fn a_secret_never_comes_out_and_lies_sealed() {
     let path = format!("/environments/{}", id(&created.body));
     let keep = json!({ "secrets": [{ "name": "TOKEN", "hosts": ["api.example"] }] });
     let unknown = json!({ "secrets": [{ "name": "OTHER", "hosts": ["api.example"] }] });
-    assert_eq!(owner.patch(&path, unknown).await.status, 400, "only a secret that is there keeps its value");
+    assert_eq!(owner.patch(&path, unknown).await.status, 400, "only a stored secret keeps its value");
     let session = owner.post("/sessions", json!({ "environment": "one" })).await;
     let log = format!("/sessions/{}/events", id(&session.body["session"]));
     let answers = [

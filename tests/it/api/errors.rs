@@ -1,5 +1,4 @@
-//! Errors: one form everywhere, and the same words for what never was and what is
-//! another's.
+//! Errors: one format for all, and the same body for unknown ids and for ids of other organizations.
 
 use reqwest::{Method, header};
 use serde_json::{Value, json};
@@ -21,7 +20,7 @@ async fn every_fault_of_a_request_has_the_form_of_an_error() {
     let allowed = wrong.headers["allow"].to_str().expect("text");
     assert!(["GET", "POST"].iter().all(|method| allowed.contains(method)), "{allowed}");
     assert_eq!(wrong.error(405)["type"], "method_not_allowed");
-    // What is not built yet is refused, not ignored.
+    // Unsupported operations are rejected, not ignored.
     owner.post(&format!("/sessions/{session}/nothing"), json!({})).await.error(404);
     owner.delete(&format!("/sessions/{session}/events")).await.error(405);
     for (body, what) in [
@@ -53,7 +52,7 @@ async fn every_fault_of_a_request_has_the_form_of_an_error() {
     let large = json!({ "title": "x".repeat(1 << 20) }).to_string().into_bytes();
     let error = raw(&world, Method::POST, "/sessions", "application/json", large.clone()).await.error(413);
     assert_eq!(error["type"], "too_large");
-    // The same without a length that could be read first.
+    // The same without a Content-Length that could be checked first.
     let chunks = futures::stream::iter(
         large.chunks(1 << 16).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>(),
     );
@@ -85,13 +84,13 @@ async fn no_character_makes_the_service_fail() {
         owner.get(path).await.error(400);
     }
     owner.get(&format!("/sessions/{session}/events?type=%00")).await.error(400);
-    // An input is the agent's: it travels verbatim, that character too.
+    // An input belongs to the agent: it is stored verbatim, including U+0000.
     owner.post("/agents", noop("a")).await.ok();
     let input = json!({ "text": "a\0b", "\0": ["\0"] });
     let created = owner.post("/sessions", json!({ "agent": "a", "input": input })).await.ok();
     let messages = owner.get(&format!("/sessions/{}/messages", id(&created))).await.ok();
     assert_eq!(super::data(&messages)[0]["body"]["input"], input);
-    // Everything else is kept as it is.
+    // All other characters are stored unchanged.
     let odd = "\u{1}\u{fffd}\u{10ffff}\u{202e}\\u0000 '; drop table session; --";
     let patched = owner.patch(&format!("/sessions/{session}"), json!({ "title": odd })).await.ok();
     assert_eq!(patched["title"], odd);
@@ -191,7 +190,7 @@ async fn a_caller_is_told_what_is_left_and_stopped_beyond_it() {
         assert!(number(answer, "retry-after") >= 1 && number(answer, "ratelimit-remaining") == 0);
         assert_eq!(answer.body["error"]["type"], "rate_limited");
     }
-    // Nobody else is held up, and who is nobody has no allowance to tell of.
+    // Other organizations are not limited by it, and an anonymous caller has no rate limit to report.
     assert_eq!(world.stranger.get("/sessions").await.status, 200);
     assert!(world.anonymous.get("/sessions").await.headers.get("ratelimit-limit").is_none());
     world.end().await;
@@ -239,7 +238,7 @@ async fn the_keys_of_an_organization_share_what_it_may_ask_altogether() {
     for _ in 0..6 {
         keys.push(world.key(&["*"], None).await);
     }
-    // Each key may ask four times at once, and all together sixteen times.
+    // Each key may send four requests at once, and all keys together sixteen.
     let asked = keys.iter().flat_map(|key| (0..4).map(|_| key.get("/sessions")));
     let answers = futures::future::join_all(asked).await;
     let (taken, refused): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 200);

@@ -1,4 +1,4 @@
-//! The log as pages: filters, single events, spilled bodies, results, turns, steps.
+//! The log as pages: filters, single events, large bodies, results, turns, steps.
 
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ async fn a_body_that_spilled_is_whole_in_its_content() {
     owner.post("/agents", noop("a")).await.ok();
     let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
     let path = format!("/sessions/{session}");
-    // Characters of two bytes: a cut must not break one.
+    // Characters of two bytes: truncation must not split one.
     let long = "é".repeat(40_000);
     let sent = owner.post(&format!("{path}/messages"), json!({ "text": long })).await.ok();
     let event = format!("{path}/events/{}", sent["event"]["id"].as_str().expect("an id"));
@@ -95,7 +95,7 @@ async fn a_body_that_spilled_is_whole_in_its_content() {
     assert_eq!(whole.headers["content-security-policy"], "sandbox");
     assert_eq!(whole.body["text"], long.as_str());
     assert_eq!(cut["body_bytes"], json!(whole.body.to_string().len()));
-    // One that fits is whole in both places, and says nothing of a cut.
+    // A body that fits is complete in both places, without a truncation mark.
     let fits = "x".repeat(30_000);
     let sent = owner.post(&format!("{path}/messages"), json!({ "text": fits })).await.ok();
     let event = format!("{path}/events/{}", sent["event"]["id"].as_str().expect("an id"));

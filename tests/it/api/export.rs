@@ -1,4 +1,4 @@
-//! Sessions as a whole: deleted, exported, imported.
+//! Whole sessions: deleted, exported, imported.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -17,7 +17,7 @@ fn text(value: &Value) -> String {
 async fn export(caller: &Caller, session: &str) -> String {
     let answer = caller.get(&format!("/sessions/{session}/export")).await;
     if answer.status == 200 {
-        // A file that no browser runs.
+        // Served as an attachment, which browsers do not run.
         assert!(answer.headers["content-disposition"].to_str().expect("text").starts_with("attachment; "));
         assert_eq!(answer.headers["x-content-type-options"], "nosniff");
         assert_eq!(answer.headers["content-security-policy"], "sandbox");
@@ -30,7 +30,7 @@ async fn import(caller: &Caller, file: String) -> Answer {
     send(request.header("content-type", "application/x-ndjson").body(file)).await
 }
 
-/// The file with another line, and a hash that fits.
+/// The file with a changed line and a matching hash.
 fn forged(file: &str, forge: impl Fn(&mut Vec<Value>)) -> String {
     let mut lines: Vec<Value> = file.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     lines.pop();
@@ -40,7 +40,7 @@ fn forged(file: &str, forge: impl Fn(&mut Vec<Value>)) -> String {
     format!("{body}{tail}\n")
 }
 
-/// Rows of a session in every table that has some.
+/// Number of rows of a session, for each table that has some.
 async fn rows(world: &World, session: &str) -> Vec<(String, i64)> {
     let mut superuser = world.ground.database.superuser().await;
     let uuid = session.parse::<sojourn::domain::SessionId>().expect("an id").uuid();
@@ -99,10 +99,10 @@ async fn a_deleted_session_leaves_a_record_and_nothing_else() {
     {
         answer.error(404);
     }
-    assert!(!has_files(&blobs), "no blob stays");
+    assert!(!has_files(&blobs), "no blob remains");
     let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
     assert_eq!((&character["type"], &character["sessionId"]), (&json!("session.deleted"), &json!(session)));
-    // The notice on its way, and the reminder to look for blobs once more.
+    // The pending `session.deleted` delivery, and the job that removes remaining blobs.
     let may_stay = ["delivery", "delivery_attempt", "leftover", "removal"];
     let left = rows(&world, &session).await;
     assert!(left.iter().all(|(table, _)| may_stay.contains(&table.as_str())), "{left:?}");
@@ -110,14 +110,14 @@ async fn a_deleted_session_leaves_a_record_and_nothing_else() {
     assert_eq!((data(&audit).len(), &data(&audit)[0]["action"]), (1, &json!("session.deleted")));
     let token = world.service.caller(&text(&created["client_token"]));
     token.get(&format!("{path}/events")).await.error(401);
-    // Its key is free again.
+    // Its key can be used again.
     let again = owner.post("/sessions", json!({ "agent": agent, "key": "the key" })).await;
     assert_eq!(again.status, 201);
     assert_ne!(id(&again.body), session);
     world.end().await;
 }
 
-/// Files below a directory.
+/// Number of files below a directory.
 fn walk(place: &std::path::Path) -> usize {
     let Ok(entries) = std::fs::read_dir(place) else { return 0 };
     let count = |entry: std::fs::DirEntry| {
@@ -133,7 +133,7 @@ async fn a_running_session_can_be_deleted() {
     world.owner.follow(&session, |event| event["type"] == "turn.started").await;
     assert_eq!(world.owner.delete(&format!("/sessions/{session}")).await.status, 204);
     assert_eq!(data(&world.owner.get("/sessions").await.ok()).len(), 0);
-    // The worker is free for others: it stops at its next look.
+    // The worker is free for other sessions: it stops at its next check.
     let next = world.owner.play(json!([{ "text": "Next." }])).await;
     world.owner.settled(&next, 1).await;
     world.end().await;
@@ -147,7 +147,7 @@ async fn an_environment_is_not_imported() {
     let session = id(&owner.post("/sessions", body).await.ok());
     let file = export(owner, &session).await;
     assert!(file.contains(r#""environment":{"#), "{file}");
-    // Nobody checks what a file says of it: this one asks for more than there may be.
+    // An imported environment is not validated: this one exceeds the limits.
     let file = forged(&file, |lines| {
         lines[1]["body"]["environment"]["config"]["memory"] = json!("900Gi");
     });
@@ -194,12 +194,12 @@ async fn what_is_exported_can_be_imported_elsewhere() {
     assert_eq!(
         (&cost["total_micros"], &cost["unpriced_steps"]),
         (&json!(0), &json!(0)),
-        "somebody else paid"
+        "another organization was charged"
     );
     let error = stranger.post(&format!("/sessions/{new}/messages"), json!({ "text": "x" })).await.error(409);
-    assert_eq!(error["code"], "no_agent", "its agent is not known there");
+    assert_eq!(error["code"], "no_agent", "its agent does not exist in that organization");
     assert_eq!(data(&stranger.get("/audit?action=session.imported").await.ok()).len(), 1);
-    // Where the agent is known, the session goes on; and a second export is the same but for ids.
+    // Where the agent exists, the session continues; a second export is equal except for ids.
     let back = id(&import(owner, file).await.ok());
     owner
         .post(&format!("/sessions/{back}/messages"), json!({ "text": "{\"script\":[{\"text\":\"On.\"}]}" }))
@@ -257,7 +257,7 @@ async fn a_file_that_no_session_wrote_is_refused() {
         assert!(text(&error["message"]).starts_with("line "), "{error} for {bad}");
     }
     owner.post("/sessions/import", json!({})).await.error(415);
-    assert_eq!(data(&owner.get("/sessions").await.ok()).len(), 2, "a refused file makes nothing");
+    assert_eq!(data(&owner.get("/sessions").await.ok()).len(), 2, "a rejected file creates nothing");
     world.end().await;
 }
 
@@ -277,11 +277,11 @@ async fn an_archived_session_goes_when_its_time_is_over() {
         .execute(&mut superuser)
         .await
         .expect("an update");
-    // A worker looks when it starts.
+    // A worker sweeps at its start.
     let worker = world.ground.serve(&["--role=worker"]).await;
     let begun = std::time::Instant::now();
     while owner.get(&format!("/sessions/{gone}")).await.status == 200 {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it is still there");
+        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it still exists");
         tokio::task::yield_now().await;
     }
     owner.get(&format!("/sessions/{kept}")).await.ok();

@@ -1,4 +1,4 @@
-//! Requests that are sent twice: one effect, one answer.
+//! Repeated requests: one effect, one response.
 
 use futures::future::join_all;
 use serde_json::{Value, json};
@@ -46,7 +46,7 @@ fn one_session(answers: &[Answer]) {
     let mut tokens: Vec<_> = answers.iter().map(|answer| answer.body["client_token"].to_string()).collect();
     tokens.sort();
     tokens.dedup();
-    assert_eq!(tokens.len(), answers.len(), "each answer has a token of its own");
+    assert_eq!(tokens.len(), answers.len(), "each response has its own token");
 }
 
 #[tokio::test]
@@ -58,7 +58,7 @@ async fn a_replay_says_so_and_another_request_is_refused() {
     owner.patch(&format!("/agents/{}", id(&first.body)), json!({ "prompt": "changed" })).await.ok();
     let again = post_once(owner, "/agents", "k", &noop("a")).await;
     assert!(again.status == 201 && is_replayed(&again));
-    assert_eq!(again.body, first.body, "the stored answer, not the agent of now");
+    assert_eq!(again.body, first.body, "the stored response, not the current agent");
     for (path, body) in [("/agents", noop("b")), ("/credentials", json!({ "key": "x" }))] {
         let error = post_once(owner, path, "k", &body).await.error(422);
         assert_eq!(
@@ -66,7 +66,7 @@ async fn a_replay_says_so_and_another_request_is_refused() {
             (&json!("idempotency_mismatch"), &json!("Idempotency-Key"))
         );
     }
-    // Another organization's key of the same spelling is another key.
+    // The same key in another organization is another key.
     assert_eq!(post_once(&world.stranger, "/agents", "k", &noop("x")).await.status, 201);
     for bad in ["", &"k".repeat(256)] {
         let error = post_once(owner, "/agents", bad, &noop("c")).await.error(400);
@@ -100,7 +100,7 @@ async fn a_sessions_key_names_it_for_good() {
     let other = json!({ "agent": "a", "key": "daily", "input": "other" });
     let error = owner.post("/sessions", other).await.error(409);
     assert_eq!((&error["code"], &error["param"]), (&json!("key_taken"), &json!("key")));
-    // What a header named is forgotten after a day; this is not.
+    // An `Idempotency-Key` expires after a day; a session's `key` does not.
     let mut superuser = world.ground.database.superuser().await;
     post_once(owner, "/sessions", "header", &json!({ "agent": "a" })).await.ok();
     sqlx::query("update idempotency set created_at = now() - interval '3 days'")
@@ -132,7 +132,7 @@ async fn a_message_that_is_sent_twice_is_one() {
         assert_eq!(first.body, again.body);
         assert_eq!(owner.post(&path, other).await.error(409)["code"], "idempotency_mismatch");
     }
-    // The same id of another source is another message.
+    // The same id from another source is another message.
     let elsewhere = json!({ "envelope": { "id": "m2", "source": "mail", "text": "three" } });
     assert_eq!(owner.post(&path, elsewhere).await.status, 202);
     let answers =
@@ -153,7 +153,7 @@ async fn every_post_is_done_once_for_a_key() {
     let world = World::still().await;
     let (owner, table) = (&world.owner, table());
     let posts: Vec<_> = operations().into_iter().filter(|operation| operation.method == "POST").collect();
-    // One of them only looks, and looks again.
+    // One of them only reads, and reads again.
     let mine = |operation: &&Operation| {
         let id = operation.id.as_str();
         !is_operators(operation) && !OPEN.contains(&id) && id != "reattachSession"
@@ -171,16 +171,16 @@ async fn every_post_is_done_once_for_a_key() {
             "{what}: {}",
             first.body
         );
-        // Some say by the status too that nothing was made.
+        // Some report with the status, too, that nothing was created.
         let is_known = [first.status.as_u16(), 200].contains(&again.status.as_u16());
-        // A refusal leaves nothing, and what is still to be done is asked about again.
-        // Of a command that is being ended is said how it stands by now.
+        // A rejection stores nothing, and pending work is read again. For a command that is being killed, its
+        // current state is returned.
         let is_replay = first.status.is_success() && operation.id != "killExec";
         assert_eq!(is_replayed(&again), is_replay, "{what}: {}", again.body);
         assert!(is_known, "{what}: {}", again.body);
         assert_eq!(lasting(&again), lasting(&first), "{what}");
         if operation.path.contains('{') && first.status.is_success() {
-            // The same key for another thing is another request.
+            // The same key for another resource is another request.
             let error = a_try.by(owner, &things_of_another(&things)).await.error(422);
             assert_eq!(error["code"], "idempotency_mismatch", "{what}");
         }
@@ -190,7 +190,7 @@ async fn every_post_is_done_once_for_a_key() {
     world.end().await;
 }
 
-/// What is shown once is made anew for a replay.
+/// The response without values that are shown once, which a replay creates again.
 fn lasting(answer: &Answer) -> Value {
     let mut body = answer.body.clone();
     if let Value::Object(fields) = &mut body {
@@ -202,7 +202,7 @@ fn lasting(answer: &Answer) -> Value {
     body
 }
 
-/// The same ids, but each of a thing that never was.
+/// The same parameters with ids that never existed.
 fn things_of_another(things: &Things) -> Things {
     let never = |id: &String| never(id.split('_').next().expect("a prefix"));
     things.iter().map(|(name, id)| (*name, never(id))).collect()

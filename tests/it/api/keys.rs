@@ -1,4 +1,4 @@
-//! API keys and the organization: who may call, for how long, and what is remembered.
+//! API keys and the organization: who may call, for how long, and what is audited.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +18,7 @@ async fn make(owner: &Caller, scopes: &[&str]) -> Value {
     owner.post("/keys", json!({ "name": "made", "scopes": scopes })).await.ok()
 }
 
-/// Asks until the status is as wanted, for less than the five seconds that are promised.
+/// Polls until the status is as wanted, within the documented five seconds.
 async fn within_five_seconds(caller: &Caller, path: &str, status: u16) -> Answer {
     let begun = Instant::now();
     loop {
@@ -89,7 +89,7 @@ async fn a_key_cannot_make_a_stronger_one() {
     }
     let made = make(&weak, &["sessions:read"]).await;
     world.service.caller(&text(&made["key"])).get("/sessions").await.ok();
-    // Nor by rotating a stronger one.
+    // Nor by rotating a key with more scopes.
     let strong = make(&world.owner, &["*"]).await;
     weak.post(&format!("/keys/{}/rotate", id(&strong)), json!({})).await.error(403);
     world.end().await;
@@ -159,7 +159,7 @@ async fn what_was_done_is_remembered_and_exported() {
         "organization.updated",
         "key.revoked",
         "key.created",
-        // By the operator: that of the test, the first key, the organization.
+        // Made by the operator: the key of the test, the first key, the organization.
         "key.created",
         "key.created",
         "organization.created",
@@ -185,7 +185,7 @@ async fn what_was_done_is_remembered_and_exported() {
     let lines: Vec<Value> =
         text(&export.ok()).lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(&lines, data(&all));
-    // A stranger sees how it was made itself, and nothing of this.
+    // The other organization sees its own creation only.
     assert_eq!(data(&world.stranger.get("/audit").await.ok()).len(), 2);
     world.end().await;
 }

@@ -1,5 +1,5 @@
-//! The live list of sessions: what is there, then every change, however often the
-//! connection is cut and whichever process made it.
+//! The live list of sessions: the current sessions, then every change, however often the connection is cut
+//! and whichever process made the change.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -11,10 +11,10 @@ use crate::support::service::Caller;
 
 const LIST: &str = "/sessions?stream=sse";
 
-/// The next frame of a list: its id and what it says.
+/// The next frame of a list: its id and its content.
 async fn said(reader: &mut Reader) -> (String, Value) {
     loop {
-        let frame = reader.frame().await.expect("the stream goes on");
+        let frame = reader.frame().await.expect("the stream continues");
         assert!(!frame.contains('\r') && !frame.contains("event:"), "{frame:?}");
         if frame == "retry: 2000\n\n" || frame == ": alive\n\n" {
             continue;
@@ -26,7 +26,7 @@ async fn said(reader: &mut Reader) -> (String, Value) {
     }
 }
 
-/// Reads until `done`; returns everything said.
+/// Reads until `done`; returns all frames.
 async fn until(reader: &mut Reader, done: impl Fn(&Value) -> bool) -> Vec<Value> {
     let mut frames = Vec::new();
     loop {
@@ -39,7 +39,7 @@ async fn until(reader: &mut Reader, done: impl Fn(&Value) -> bool) -> Vec<Value>
     }
 }
 
-/// Reads the beginning; returns the sessions that it names.
+/// Reads the initial list; returns its sessions.
 async fn beginning(reader: &mut Reader) -> Vec<Value> {
     let mut frames = until(reader, |frame| frame["type"] == "list.current").await;
     frames.pop();
@@ -69,7 +69,7 @@ async fn a_list_says_what_is_there_and_then_what_changes() {
     assert_eq!(head["content-type"], "text/event-stream");
     assert_eq!(head["cache-control"], "no-store");
     let page = owner.get("/sessions").await.ok();
-    assert_eq!(&beginning(&mut reader).await, data(&page), "as the page has them");
+    assert_eq!(&beginning(&mut reader).await, data(&page), "as in the page");
 
     let made = create(owner, json!({ "input": "go", "title": "new" })).await;
     let frames = until(&mut reader, |frame| is(frame, &made, "idle")).await;
@@ -98,7 +98,7 @@ async fn a_list_that_was_cut_goes_on_and_says_what_was_missed() {
     let gone = create(owner, json!({})).await;
     let path = format!("{LIST}&limit=1");
     let (_, mut reader) = Reader::open(owner, &path, None).await;
-    // Cut within its beginning, it begins anew.
+    // A connection that was cut within the initial list starts it again.
     let (in_beginning, _) = said(&mut reader).await;
     let (place, frame) = said(&mut reader).await;
     assert_eq!(frame["type"], "list.current");
@@ -110,7 +110,7 @@ async fn a_list_that_was_cut_goes_on_and_says_what_was_missed() {
     owner.patch(&format!("/sessions/{old}"), json!({ "title": "later" })).await.ok();
     owner.delete(&format!("/sessions/{gone}")).await;
     let made = create(owner, json!({ "input": "x" })).await;
-    // The header is newer than the URL; either goes on.
+    // The header takes precedence over the URL; either resumes the list.
     for (path, header) in [
         (path.clone(), Some(place.as_str())),
         (format!("{path}&cursor={place}"), None),
@@ -142,7 +142,7 @@ async fn a_list_says_when_its_filters_let_a_session_through_no_more() {
     let (_, mut reader) = Reader::open(owner, &path, None).await;
     let sessions = beginning(&mut reader).await;
     assert!(sessions.len() == 1 && id(&sessions[0]) == blue, "{sessions:?}");
-    // Another agent's is none of its business; one that was in it is said to be out.
+    // A session of another agent is not listed; one that was listed is reported as unlisted.
     create(owner, json!({ "agent": "b" })).await;
     owner.post(&format!("/sessions/{blue}/messages"), json!({ "text": "go" })).await.ok();
     let (_, frame) = said(&mut reader).await;
@@ -181,7 +181,7 @@ async fn a_list_is_its_own_organizations_and_needs_the_scope() {
         let error = owner.get(&path).await.error(400);
         assert_eq!(error["param"], param, "{error}");
     }
-    // A place is of one list: with another filter it is refused, and so is that of a page.
+    // A cursor belongs to one list: it is rejected with another filter, and so is a cursor of a page.
     let other = format!("{LIST}&status=idle&cursor={place}");
     world.stranger.get(&other).await.error(400);
     drop(strangers);
@@ -238,8 +238,8 @@ async fn readers_that_are_cut_at_every_frame_know_the_whole_list_in_the_end() {
         join_all(all).await;
         create(owner, json!({ "title": "the last one" })).await;
     };
-    // A beginning is heard whole or not at all; each reads so many frames of a connection
-    // from there on before it is cut.
+    // The initial list is read completely or not at all; afterwards each reader reads a number of frames
+    // before its connection is cut.
     let (_, mut first) = Reader::open(owner, LIST, None).await;
     let (begun, frame) = said(&mut first).await;
     assert_eq!(frame["type"], "list.current");
@@ -265,7 +265,7 @@ async fn readers_that_are_cut_at_every_frame_know_the_whole_list_in_the_end() {
                 }
             }
         }
-        unreachable!("it reads until the last one came")
+        unreachable!("it reads until the last frame")
     };
     let ((), few, more, one) = tokio::join!(write, read(2), read(7), read(usize::MAX));
     let page = owner.get("/sessions?limit=500").await.ok();

@@ -1,5 +1,4 @@
-//! What is followed live beside server-sent events: WebSockets, and answers that are
-//! still growing.
+//! Live transports beside server-sent events: WebSockets, and deltas of growing answers.
 
 use std::time::Duration;
 
@@ -62,7 +61,7 @@ async fn a_socket_replays_and_follows_under_one_cursor() {
     let page = world.owner.get(&format!("/sessions/{session}/events?after=1")).await.ok();
     for listed in super::data(&page) {
         let mut listed = listed.clone();
-        // A page says when input was taken; a frame of then does not know.
+        // A page has `processed_at` of an input; the earlier frame does not.
         listed.as_object_mut().expect("an event").remove("processed_at");
         assert_eq!(event(&mut socket).await, listed);
     }
@@ -74,9 +73,9 @@ async fn a_socket_replays_and_follows_under_one_cursor() {
     let after = format!("{path}?after={}", now["seq"]);
     let mut socket = connect(&world.owner, &after, Some(&world.owner.key)).await;
     assert_eq!(event(&mut socket).await["body"]["text"], "later");
-    // It only speaks.
+    // The socket accepts no messages.
     socket.send(Message::text("hello")).await.expect("a message");
-    let Message::Close(Some(close)) = message(&mut socket).await else { panic!("no farewell") };
+    let Message::Close(Some(close)) = message(&mut socket).await else { panic!("no close frame") };
     assert_eq!(close.code, CloseCode::Unsupported);
     world.end().await;
 }
@@ -101,7 +100,7 @@ async fn a_socket_has_the_rights_of_its_key_and_ends_with_them() {
         request.headers_mut().insert("authorization", format!("Bearer {key}").parse().expect("a header"));
         assert!(connect_async(request).await.is_err(), "{path}");
     }
-    // The service goes: it says so, and the reader knows where to go on.
+    // A stopping service closes the socket with a reason, and the reader knows where to resume.
     let world = world.end();
     let farewell = async {
         loop {
@@ -129,7 +128,7 @@ async fn an_answer_is_told_while_it_grows_and_is_one_event_in_the_end() {
     while !all.contains("turn.completed\"") {
         let chunk = tokio::time::timeout(Duration::from_secs(30), chunks.next()).await;
         let chunk = chunk.expect("something within 30 s").expect("no end").expect("a chunk");
-        all.push_str(std::str::from_utf8(&chunk).expect("no character is cut in this test"));
+        all.push_str(std::str::from_utf8(&chunk).expect("no character is split in this test"));
     }
     let (mut said, mut thought, mut seq, mut step) = (String::new(), String::new(), 0, Value::Null);
     for frame in all.split("\n\n") {
@@ -143,7 +142,7 @@ async fn an_answer_is_told_while_it_grows_and_is_one_event_in_the_end() {
             }
             continue;
         }
-        // A published client resumes behind the last id: a piece has none.
+        // A client resumes after the last `id:`; a delta has none.
         assert!(!frame.contains("id: ") && event.get("id").is_none(), "{frame}");
         assert_eq!((event["seq"].as_i64(), &event["attempt"]), (Some(seq), &json!(1)), "{event}");
         step = event["step_id"].clone();

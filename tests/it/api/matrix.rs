@@ -1,7 +1,7 @@
 //! Every operation of openapi.yaml x every persona x every id that it takes.
 //!
-//! An operation that has no row in the table fails the test: who adds one says here
-//! what it needs, and the rest is generated.
+//! An operation without a row in the table fails the test. Add a row with its requirements; the checks are
+//! generated.
 
 mod rows;
 
@@ -21,7 +21,7 @@ use crate::support::{
     service::{Answer, Caller, send},
 };
 
-/// The ids of one organization's things, by the name of the path's parameter.
+/// Ids of one organization's resources, by name of the path parameter.
 pub(super) type Things = BTreeMap<&'static str, String>;
 
 const SCOPES: [&str; 21] = [
@@ -48,11 +48,10 @@ const SCOPES: [&str; 21] = [
     "audit:read",
 ];
 
-/// Operations that need no key. What is sent to a trigger has a check of its own, which
-/// `triggers` tries.
+/// Operations that need no key. A trigger message has its own authentication, which `triggers` tests.
 pub(super) const OPEN: [&str; 3] = ["healthz", "readyz", "receiveTrigger"];
 
-/// Whether an operation is for whoever runs the service; `operator` tries those.
+/// Whether an operation is for the operator of the service; `operator` tests those.
 pub(super) fn is_operators(operation: &Operation) -> bool {
     operation.path.starts_with("/v3/admin/")
 }
@@ -60,7 +59,7 @@ pub(super) fn is_operators(operation: &Operation) -> bool {
 /// Refuses every connection; nothing is ever delivered.
 pub const SINK: &str = "http://127.0.0.1:9/hook";
 
-/// The file of a session in which nothing happened.
+/// An export of a session without any activity.
 fn file() -> String {
     let created = json!({
         "seq": 1, "ts": "2026-11-01T08:00:00Z", "id": never("evt"), "level": "progress", "actor": { "type": "human" },
@@ -73,14 +72,14 @@ fn file() -> String {
     format!("{lines}{}\n", json!({ "events": 1, "sha256": hash }))
 }
 
-/// A well-formed id of a thing that never was.
+/// A well-formed id that never existed.
 pub(super) fn never(prefix: &str) -> String {
     format!("{prefix}_01jd0000000000000000000000")
 }
 
-/// One of everything.
+/// Creates one resource of each kind.
 pub(super) async fn things(caller: &Caller) -> Things {
-    // A name of its own: the operation before may have changed the last one.
+    // Unique names: the previous operation may have changed the last resource.
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let name = format!("matrix {}", COUNT.fetch_add(1, Ordering::Relaxed));
     let agent = caller.post("/agents", noop(&name)).await.ok();
@@ -93,7 +92,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
     let trigger = caller.post(&format!("/agents/{}/hooks", id(&agent)), trigger).await.ok();
     let path = format!("/sessions/{}", id(&session));
     let first = |page: Answer| id(&data(&page.ok())[0]);
-    // An organization has few webhooks: one is enough, until an operation removes it.
+    // An organization may have few webhooks: one is reused until an operation removes it.
     let there = data(&caller.get("/webhooks").await.ok()).first().map(id);
     let webhook = match there {
         Some(webhook) => webhook,
@@ -122,11 +121,11 @@ pub(super) async fn things(caller: &Caller) -> Things {
     ])
 }
 
-/// An operation, ready to be sent by anyone with any ids.
+/// An operation that can be sent by any caller with any ids.
 pub(super) struct Try<'a> {
     pub operation: &'a Operation,
     pub row: &'a Row,
-    /// Its `Idempotency-Key`, and what is sent under it; else the body is made anew.
+    /// Its `Idempotency-Key` and the body sent with it; otherwise each request builds a new body.
     pub once: Option<(&'a str, Option<Value>)>,
 }
 
@@ -139,7 +138,7 @@ impl Try<'_> {
         let mut path = self.operation.path.trim_start_matches("/v3").to_owned();
         for name in self.ids() {
             let id =
-                things.get(name).unwrap_or_else(|| panic!("{name} of {} has no thing", self.operation.id));
+                things.get(name).unwrap_or_else(|| panic!("{name} of {} has no resource", self.operation.id));
             path = path.replace(&format!("{{{name}}}"), id);
         }
         if matches!(self.operation.id.as_str(), "readFile" | "writeFile") {
@@ -164,7 +163,7 @@ impl Try<'_> {
             request = request.header("content-type", "application/x-tar").body(vec![0; 1_024]);
         }
         if self.operation.id == "streamEvents" {
-            // A stream that begins never ends: its head is enough.
+            // A stream never ends: its head is enough.
             let response = request.send().await.expect("an answer");
             let (status, headers) = (response.status(), response.headers().clone());
             let body = if status == 200 { Value::Null } else { response.json().await.expect("an error") };
@@ -179,7 +178,7 @@ impl Try<'_> {
     }
 }
 
-/// An error without what differs from request to request.
+/// An error without the fields that differ between requests.
 fn bare(answer: &Answer) -> (Value, BTreeSet<String>) {
     let mut body = answer.body.clone();
     body["error"]["request_id"] = Value::Null;
@@ -202,7 +201,7 @@ async fn every_operation_is_its_owners_alone() {
     for operation in orgs.iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
         let row = &table[operation.id.as_str()];
         let needs = json!([{ "bearer": [row.scope] }, { "api_key": [row.scope] }]);
-        assert_eq!(operation.description["security"], needs, "{} as it is documented", operation.id);
+        assert_eq!(operation.description["security"], needs, "{} as documented", operation.id);
         let a_try = Try { operation, row, once: None };
         let mine = things(&world.owner).await;
         for (who, caller) in [("nobody", &world.anonymous), ("expired", &expired), ("revoked", &revoked)] {
@@ -215,13 +214,13 @@ async fn every_operation_is_its_owners_alone() {
         let exact = world.key(&[row.scope], None).await;
         let created = operation.id == "createAgent"
             && world.owner.get("/agents").await.ok().to_string().contains("another");
-        assert!(!created, "nobody but the owner did it");
+        assert!(!created, "only the owner's request succeeded");
         a_try.is("the owner", &a_try.by(&exact, &mine).await, row.status);
     }
     world.end().await;
 }
 
-/// Each id, replaced by a stranger's and by one that never was: the same 404.
+/// Replaces each id by a stranger's and by an unknown one: the response is the same 404.
 async fn foreign_ids(world: &World, a_try: &Try<'_>, mine: &Things, theirs: &Things) {
     let names = a_try.ids();
     if names.is_empty() {
@@ -246,7 +245,7 @@ async fn foreign_ids(world: &World, a_try: &Try<'_>, mine: &Things, theirs: &Thi
     assert_eq!(bare(&foreign), bare(&unknown), "{} by a stranger", a_try.operation.id);
 }
 
-/// Client tokens of the session and of another one.
+/// Client tokens of this session and of another one.
 async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
     let path = |session: &str| format!("/sessions/{session}/client-tokens");
     let session = &mine["session_id"];
@@ -269,7 +268,7 @@ async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
     }
 }
 
-/// Requests about one's own things that name others in bodies and queries.
+/// Requests on own resources with foreign ids in bodies and queries.
 fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
     let session = &mine["session_id"];
     let (agent, schedule, trigger) = (&mine["agent_id"], &mine["schedule_id"], &mine["trigger_id"]);
@@ -350,7 +349,7 @@ async fn ask(world: &World, (method, path, body): (Method, String, Option<Value>
     .await
 }
 
-/// An empty list or an error; anything else was another's.
+/// Asserts an empty list or an error; other contents would be another organization's.
 #[track_caller]
 fn bare_list(answer: &Answer) -> Value {
     if answer.status == 200 {
@@ -371,7 +370,7 @@ async fn a_list_shows_no_row_of_another() {
     sqlx::query(used).execute(&mut superuser).await.expect("a row");
     let is_list = |operation: &Operation| {
         let parameters = operation.description["parameters"].as_array();
-        // A stream that begins never ends; the matrix asks for its head.
+        // A stream never ends; the matrix requests only its head.
         operation.method == "GET"
             && operation.id != "streamEvents"
             && parameters.is_some_and(|all| all.iter().any(|parameter| parameter["name"] == "limit"))
@@ -383,11 +382,11 @@ async fn a_list_shows_no_row_of_another() {
         let by = if list.id == "getUsage" { "?by=agent" } else { "" };
         let path = format!("{}{by}", list.path.trim_start_matches("/v3"));
         let rows = world.stranger.get(&path).await.ok();
-        assert!(!data(&rows).is_empty(), "{path} shows its owner nothing");
+        assert!(!data(&rows).is_empty(), "{path} is empty for its owner");
         let shown = world.owner.get(&path).await.ok().to_string();
         let leaked: Vec<_> = theirs.values().filter(|id| shown.contains(*id)).collect();
         assert!(leaked.is_empty(), "{path} shows {leaked:?}");
-        // Keys and acts of their own organization everybody has.
+        // Every organization has keys and audit records of its own.
         if !["listKeys", "listAudit"].contains(&list.id.as_str()) {
             assert_eq!(shown, json!({ "data": [], "next_cursor": null }).to_string(), "{path}");
         }
@@ -399,7 +398,7 @@ async fn a_list_shows_no_row_of_another() {
                 path.replace(&format!("{{{name}}}"), id)
             })
         };
-        // What only the sandbox could tell is not waited for: nobody works here.
+        // Requests that need a sandbox do not wait: no worker runs here.
         let get = |path: String| world.owner.request(Method::GET, &path).header("prefer", "wait=0");
         send(get(fill(&theirs))).await.error(404);
         let shown = send(get(fill(&mine))).await.ok().to_string();

@@ -1,7 +1,7 @@
-//! What a caller sees over HTTP, short of what an agent does in a turn.
+//! The HTTP API without the work of agents in turns.
 //!
-//! Three personas: the owner, a stranger (another organization) and nobody. Every
-//! answer is held against openapi.yaml by the fixture.
+//! Three personas: the owner, a stranger (another organization) and an anonymous caller. The fixture checks
+//! every response against openapi.yaml.
 
 mod agents;
 mod audit;
@@ -52,7 +52,7 @@ impl World {
         Self::with(&[]).await
     }
 
-    /// A service in which no turn ever starts.
+    /// A service that never starts a turn.
     async fn still() -> Self {
         Self::with(&["--role=api"]).await
     }
@@ -66,7 +66,7 @@ impl World {
         Self { ground, service, owner, stranger, anonymous, store }
     }
 
-    /// Another key of the owner's organization.
+    /// Creates another key of the owner's organization.
     async fn key(&self, scopes: &[&str], life_seconds: Option<i64>) -> Caller {
         let origin = Origin::system();
         let org = self.store.find_key(&self.owner.key).await.expect("the owner's key").expect("a key").org;
@@ -98,14 +98,14 @@ fn open_store(ground: &Ground) -> Store {
     Store::open(&ground.urls(), PoolSizes { app: 2, system: 2 }, master).expect("a store")
 }
 
-/// The id that an answer's body has at the top, or of its session.
+/// Id at the top of a response body, or of its session.
 #[track_caller]
 fn id(body: &Value) -> String {
     let id = body["id"].as_str().or_else(|| body["session"]["id"].as_str());
     id.unwrap_or_else(|| panic!("no id in {body}")).to_owned()
 }
 
-/// The `data` of a page.
+/// `data` of a page.
 #[track_caller]
 fn data(page: &Value) -> &Vec<Value> {
     page["data"].as_array().unwrap_or_else(|| panic!("no page: {page}"))

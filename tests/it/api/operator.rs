@@ -1,5 +1,4 @@
-//! The API for whoever runs the service: nobody else opens it, and it does what
-//! `sojourn admin` does.
+//! The operator API: only the operator key opens it, and it does the same as `sojourn admin`.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -15,7 +14,7 @@ use crate::support::{
 
 const KEY: &str = "the operator's own key, which is long enough";
 
-/// How an operation is called; its path has the organization's id already.
+/// Calls an operation with the organization's id in its path.
 async fn call(caller: &Caller, operation: &Operation, organization: &str) -> Answer {
     let mut path = operation.path.trim_start_matches("/v3").replace("{organization_id}", organization);
     if operation.id == "deleteOrganization" {

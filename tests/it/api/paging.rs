@@ -1,4 +1,4 @@
-//! Pages: no gap, no double, and a cursor that is good for one list only.
+//! Paging: no gaps, no duplicates, and a cursor is valid for one list only.
 
 use serde_json::json;
 
@@ -31,9 +31,9 @@ async fn paging_has_no_gap_and_no_double_while_rows_arrive() {
     let read = walk(owner, "/sessions?limit=3", async || {
         owner.post("/sessions", json!({})).await.ok();
     });
-    assert_eq!(read.await, made, "those that were there, each once, newest first");
+    assert_eq!(read.await, made, "the rows from before, each once, newest first");
     let one_page = walk(owner, "/sessions?limit=17", async || {}).await;
-    assert_eq!(one_page.len(), 17, "a last page that is full has no next");
+    assert_eq!(one_page.len(), 17, "a full last page has no next cursor");
     for (path, body) in [("/agents", None), ("/credentials", Some(json!({ "key": "sk-1234" })))] {
         for n in 0..5 {
             owner.post(path, body.clone().unwrap_or_else(|| noop(&format!("a{n}")))).await.ok();

@@ -1,4 +1,4 @@
-//! The schema keeps organizations apart whatever a query forgets.
+//! The schema isolates organizations even when a query lacks the condition.
 
 use sojourn::store::migrate;
 use sqlx::{Connection, PgConnection, Row};
@@ -6,7 +6,7 @@ use sqlx::{Connection, PgConnection, Row};
 use super::World;
 use crate::support::database::Database;
 
-/// The tables of the schema, partitions too, with what keeps their rows apart.
+/// Tables of the schema, including partitions, with the mechanisms that isolate their rows.
 const TABLES: &str = "
     select c.relname::text as name,
            c.relrowsecurity as enabled,
@@ -38,8 +38,8 @@ async fn every_table_of_an_organization_is_keyed_by_it_and_protected() {
             Some("org_id"),
             "primary key of {name}"
         );
-        assert!(table.get::<bool, _>("enabled"), "{name} has no row level security");
-        assert!(table.get::<bool, _>("forced"), "{name} does not force row level security");
+        assert!(table.get::<bool, _>("enabled"), "{name} has no row-level security");
+        assert!(table.get::<bool, _>("forced"), "{name} does not force row-level security");
         assert!(table.get::<bool, _>("has_policy"), "{name} has no policy");
         names.push(name);
     }
@@ -58,7 +58,7 @@ async fn every_table_of_an_organization_is_keyed_by_it_and_protected() {
     ] {
         assert!(names.iter().any(|name| name == known), "{known} is not among {names:?}");
     }
-    // What belongs to no organization is named here, so that a new table is thought about.
+    // Tables without an organization are listed here, so that a new table is a deliberate choice.
     let others: Vec<String> = sqlx::query_scalar(
         "select relname::text from pg_class
          where relnamespace = 'public'::regnamespace and relkind in ('r', 'p') and relname <> all ($1)
@@ -94,8 +94,8 @@ async fn nobody_changes_history() {
     world.end().await;
 }
 
-/// The audit log is appended to and nothing else: by the roles of the service, by one
-/// role for everything, and in the months that are made while it serves.
+/// The audit log is append-only: for the roles of the service, with one role for everything, and in
+/// partitions created while the service runs.
 #[tokio::test]
 async fn nobody_changes_or_deletes_what_the_audit_log_says() {
     let world = World::still().await;
@@ -114,7 +114,7 @@ async fn nobody_changes_or_deletes_what_the_audit_log_says() {
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop table {last}")))
         .execute(&mut superuser)
         .await
-        .expect("it goes");
+        .expect("it is dropped");
     world.store.roll_months().await.expect("the months");
     let urls = [("app", &database.app_url), ("system", &database.system_url), ("owner", &database.owner_url)];
     for (role, url) in urls {
@@ -167,8 +167,8 @@ async fn a_month_of_deliveries_is_made_ahead_and_one_that_is_over_goes() {
     let body = serde_json::json!({ "webhook": "http://127.0.0.1:9/hook" });
     world.owner.post("/sessions", body).await.ok();
     let mut superuser = world.ground.database.superuser().await;
-    // Two months ahead is not made yet, and something of it came; so did something old for
-    // which no month was made, and a month is over.
+    // The partition two months ahead does not exist yet, but has rows. Old rows without a partition exist
+    // too, and one month has passed.
     let prepare = "
         do $$
         declare
@@ -208,11 +208,11 @@ async fn a_month_of_deliveries_is_made_ahead_and_one_that_is_over_goes() {
         );
         let (left, kept, made, wanted): (i64, Vec<i64>, Vec<String>, Vec<String>) =
             sqlx::query_as(sqlx::AssertSqlSafe(sql)).fetch_one(&mut superuser).await.expect("a look");
-        // Of now, which this time may be two, and of the month ahead.
+        // Partitions of the current month (which may be two) and of the next month.
         assert_eq!((left, kept.len()), (0, 2), "{parent}: {kept:?}");
         assert_eq!(made, wanted, "{parent}");
     }
-    // The new month is kept apart like the others.
+    // The new partition is isolated like the others.
     let protected: bool = sqlx::query_scalar(
         "select bool_and(relrowsecurity and relforcerowsecurity) from pg_class
          where relname ~ '^delivery(_attempt)?_([0-9]{6}|default)$' and relkind = 'r'",
@@ -231,8 +231,8 @@ async fn refused(connection: &mut PgConnection, statement: &str, role: &str) {
     assert_eq!(code.as_deref(), Some("42501"), "{role}: {statement}: {error}");
 }
 
-/// Each table of each statement has its policy in it: a call there, or a table that the
-/// policy reads, would be paid by every append.
+/// The policy of a table is part of each of its statements: a function call or a table read in the policy
+/// would be paid by every append.
 #[tokio::test]
 async fn a_policy_compares_and_calls_nothing() {
     let world = World::still().await;
@@ -267,7 +267,7 @@ async fn the_app_role_sees_one_organization_or_none() {
         set_org(&mut tx, org.uuid()).await;
         let seen: i64 = sqlx::query_scalar(count).fetch_one(&mut *tx).await.expect("a count");
         assert_eq!(seen, expected);
-        // Nor may it write into another's rows, or take its own there.
+        // Nor may it write into another organization's rows, or move its own there.
         let moved =
             sqlx::query("update session set org_id = $1").bind(uuid::Uuid::nil()).execute(&mut *tx).await;
         assert!(moved.is_err());

@@ -75,7 +75,7 @@ async fn sessions_of_one_agent_have_its_snapshot_together() {
             .expect("a setting");
         owner.post("/sessions", json!({ "agent": "a" })).await.ok()
     };
-    // As where the version before may still run.
+    // Without sharing, as where the previous version may still run.
     let whole = shared(false).await;
     let again = shared(true).await;
     let kept: (i64, i64, i64) = sqlx::query_as(
@@ -84,7 +84,7 @@ async fn sessions_of_one_agent_have_its_snapshot_together() {
     .fetch_one(&mut superuser)
     .await
     .expect("counts");
-    assert_eq!(kept, (2, 1, 2), "snapshots, sessions that have their own, snapshots that are named");
+    assert_eq!(kept, (2, 1, 2), "snapshots, sessions with their own, referenced snapshots");
     for (created, number) in [(first, 1), (second, 1), (later, 2), (whole, 2), (again, 2)] {
         let session = &created["session"];
         let read = owner.get(&format!("/sessions/{}", id(session))).await.ok();
@@ -122,7 +122,7 @@ async fn fields_that_are_unknown_or_not_built_are_refused_by_name() {
         let error = owner.post(&path, body).await.error(400);
         assert_eq!(error["param"], param, "{error}");
     }
-    // An array is no object, though serde would read its items as the fields in order.
+    // An array is not an object, although serde would read its items as the fields in order.
     for (path, body, param) in [
         ("/sessions", json!({ "limits": [1] }), "limits"),
         ("/sessions", json!({ "destinations": [["https://a.example"]] }), "destinations[0]"),
@@ -160,7 +160,7 @@ async fn a_patch_changes_what_it_names() {
     let head = owner.get(&path).await.ok()["head"].clone();
     assert_eq!(owner.patch(&path, json!({ "title": null })).await.ok()["head"], head, "nothing changed");
     assert_eq!(owner.patch(&path, json!({})).await.ok()["head"], head);
-    // Two that raise different limits do not undo each other.
+    // Two concurrent changes of different limits do not undo each other.
     let raises = [
         json!({ "tokens": 100 }),
         json!({ "turns": 200 }),
@@ -198,7 +198,7 @@ async fn an_archived_session_is_read_only() {
     assert_eq!(owner.patch(&path, json!({ "title": "x" })).await.error(409)["code"], "archived");
     assert_eq!(owner.get(&path).await.ok(), archived);
     owner.get(&format!("{path}/events")).await.ok();
-    // The key still names it, and nothing opens it again.
+    // Its key still identifies it, and nothing reopens it.
     let again = owner.post("/sessions", body).await;
     assert_eq!((again.status.as_u16(), &again.body["client_token"]), (200, &json!(null)));
     world.end().await;

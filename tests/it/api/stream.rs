@@ -1,5 +1,4 @@
-//! Streams: the frames byte by byte, and no gap and no duplicate however often the
-//! connection is cut.
+//! Streams: the frames byte by byte, and no gaps and no duplicates however often the connection is cut.
 
 use std::time::Duration;
 
@@ -11,7 +10,7 @@ use serde_json::{Value, json};
 use super::{World, id, noop};
 use crate::support::service::{Caller, send};
 
-/// A stream that is being read.
+/// An open stream.
 pub(crate) struct Reader {
     chunks: BoxStream<'static, reqwest::Result<bytes::Bytes>>,
     buffer: Vec<u8>,
@@ -36,7 +35,7 @@ impl Reader {
                 return Some(String::from_utf8(frame).expect("UTF-8"));
             }
             let next = tokio::time::timeout(Duration::from_secs(30), self.chunks.next());
-            match next.await.expect("a stream says something within 30 s") {
+            match next.await.expect("a stream sends something within 30 s") {
                 Some(chunk) => self.buffer.extend_from_slice(&chunk.expect("a chunk")),
                 None => return None,
             }
@@ -54,7 +53,7 @@ impl Reader {
     }
 }
 
-/// The event of a frame of events, which must be exactly as promised.
+/// The event of a frame, which must have exactly the documented form.
 #[track_caller]
 fn event_of(frame: &str) -> Option<Value> {
     assert!(!frame.contains('\r'), "LF only: {frame:?}");
@@ -71,7 +70,7 @@ fn event_of(frame: &str) -> Option<Value> {
     Some(event)
 }
 
-/// A session without a turn that runs, and `count` messages in it.
+/// A session without a running turn, with `count` messages.
 async fn session_of(world: &World, count: usize) -> String {
     world.owner.post("/agents", noop("a")).await.ok();
     let session = id(&world.owner.post("/sessions", json!({ "agent": "a" })).await.ok());
@@ -103,7 +102,7 @@ async fn a_stream_is_frames_of_two_lines() {
         for seq in 1..=4 {
             assert_eq!(reader.event().await.expect("an event")["seq"], seq);
         }
-        // Live: what is said now arrives now.
+        // Live: a new event arrives immediately.
         say(&world, &session, 9).await;
         assert!(reader.event().await.expect("an event")["seq"].as_i64() > Some(4));
         drop(reader);
@@ -118,7 +117,7 @@ async fn a_stream_says_the_same_as_a_page() {
     let streamed = world.owner.settled(&session, 1).await;
     let page = world.owner.get(&format!("/sessions/{session}/events?limit=500")).await.ok();
     for (streamed, mut listed) in streamed.into_iter().zip(super::data(&page).clone()) {
-        // Only a page knows later when its input was taken.
+        // Only a page has the time when an input was taken.
         listed.as_object_mut().expect("an event").remove("processed_at");
         assert_eq!(streamed, listed);
     }
@@ -138,7 +137,7 @@ async fn a_stream_goes_on_behind_the_larger_place() {
     }
     let path = format!("/sessions/{session}/stream?type=user.*&level=user&after=0");
     let (_, mut reader) = Reader::open(&world.owner, &path, None).await;
-    assert_eq!(reader.event().await.expect("an event")["seq"], 2, "the first is no message");
+    assert_eq!(reader.event().await.expect("an event")["seq"], 2, "the first event is not a message");
     drop(reader);
     world.end().await;
 }
@@ -159,7 +158,7 @@ async fn a_stream_that_is_cut_again_and_again_has_no_gap_and_no_double() {
     };
     let reads = async {
         let (mut seen, mut opened) = (Vec::<i64>::new(), 0);
-        // The last reader reads to the end, the others stop between two frames.
+        // The last reader reads to the end; the others stop between two frames.
         for length in lengths.iter().copied().chain([usize::MAX]) {
             let place = seen.last().copied().unwrap_or_default();
             let path = format!("/sessions/{session}/events?stream=sse&after={}", place / 2);
@@ -208,7 +207,7 @@ async fn a_stream_ends_with_what_opened_it() {
     let revoked = std::time::Instant::now();
     assert_eq!(by_key.event().await, None, "the stream ended, and cleanly");
     assert!(revoked.elapsed() < Duration::from_secs(6));
-    // The last word of a session still reaches those who may hear it.
+    // The last event of a session still reaches authorized readers.
     world.owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     let last = std::iter::from_fn(|| Some(())).take(3);
     let mut types = Vec::new();

@@ -1,4 +1,4 @@
-//! Sessions that are asked for at the same time share a transaction, and nothing else.
+//! Concurrent session creations share a transaction, and nothing else.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use super::{World, data, id, noop};
 use crate::support::service::{Answer, send};
 
-/// Requests of one organization at once; far more than one process has transactions for them.
+/// Concurrent requests of one organization; far more than one process has transactions for.
 const AT_ONCE: usize = 64;
 
 async fn create(world: &World, key: impl ToString, body: Value) -> Answer {
@@ -17,7 +17,7 @@ async fn create(world: &World, key: impl ToString, body: Value) -> Answer {
     send(request.header("Idempotency-Key", key.to_string()).json(&body)).await
 }
 
-/// Holds up whoever keeps an answer.
+/// Blocks transactions that store an idempotent response.
 async fn hold_up(world: &World) -> PgConnection {
     let mut holder = world.ground.database.superuser().await;
     sqlx::raw_sql("begin; lock table idempotency in exclusive mode")
@@ -27,8 +27,7 @@ async fn hold_up(world: &World) -> PgConnection {
     holder
 }
 
-/// Lets them go once several transactions wait: the rest of what is asked for has had time
-/// to come.
+/// Releases them after several transactions wait: by then the other requests have arrived, too.
 async fn let_go(world: &World, mut holder: PgConnection) {
     let waiting = "select count(*) from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock'";
@@ -56,7 +55,7 @@ async fn sessions_made_at_once_share_transactions_and_each_is_whole() {
         let kinds: Vec<_> = data(&log).iter().map(|event| event["type"].clone()).collect();
         assert_eq!(kinds, ["session.created", "user.message"], "{log:#}");
         assert_eq!(data(&log)[1]["body"]["text"], format!("do {at}"));
-        // Its token opens it, and it alone.
+        // Its token opens it, and only it.
         let bearer = world.service.caller(answer.body["client_token"].as_str().expect("a token"));
         assert_eq!(bearer.get(&format!("/sessions/{session}/events")).await.status, 200);
         ids.insert(session);
@@ -73,7 +72,7 @@ async fn sessions_made_at_once_share_transactions_and_each_is_whole() {
     assert_eq!(jobs, AT_ONCE as i64);
     let transactions = ground.count(&format!("select count(distinct xmin::text) {of_owner}")).await;
     assert!(transactions < AT_ONCE as i64 / 2, "{transactions} transactions");
-    // Each answer is kept for its own request.
+    // Each response is stored for its own request.
     for at in [0, AT_ONCE - 1] {
         let again = create(&world, keyed(at), wanted(at)).await;
         assert_eq!((again.status.as_u16(), id(&again.body)), (200, id(&made[at].body)));
@@ -87,7 +86,7 @@ async fn sessions_made_at_once_share_transactions_and_each_is_whole() {
 async fn one_that_is_refused_keeps_nobody_from_a_session() {
     let world = World::still().await;
     world.owner.post("/agents", noop("a")).await.ok();
-    // By the handler, by the database, and not at all.
+    // Rejected by the handler, rejected by the database, and accepted.
     let wanted = |at: usize| match at % 8 {
         0 => json!({ "agent": "nobody", "input": "hi" }),
         1 => json!({ "agent": "a", "title": "no text has \u{0}" }),
@@ -104,7 +103,7 @@ async fn one_that_is_refused_keeps_nobody_from_a_session() {
     let made = AT_ONCE as i64 / 8 * 6;
     assert_eq!(world.ground.count("select count(*) from session").await, made);
     assert_eq!(world.ground.count("select count(*) from idempotency where scope = 'header'").await, made);
-    // A refused request is not remembered: with the agent there, the same key makes a session.
+    // A rejection is not stored: once the agent exists, the same key creates a session.
     world.owner.post("/agents", noop("nobody")).await.ok();
     assert_eq!(create(&world, "key 0", wanted(0)).await.status, 201);
     world.end().await;

@@ -1,4 +1,4 @@
-//! Client tokens: a browser's key to one session, and to nothing else.
+//! Client tokens: a browser's access to one session, and to nothing else.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::{World, data, id, noop};
 use crate::support::service::{Answer, Caller, send};
 
-/// Two sessions of the owner.
+/// Creates two sessions of the owner.
 async fn sessions(world: &World) -> (String, String) {
     world.owner.post("/agents", noop("a")).await.ok();
     let body = json!({ "agent": "a", "input": "x" });
@@ -77,7 +77,7 @@ async fn a_token_may_stand_in_a_url_and_a_key_may_not() {
     by_url(&token.base, &path, &world.owner.key).await.error(401);
     by_url(&token.base, &path, "sjc_unknown").await.error(401);
     by_url(&token.base, &path, "").await.error(401);
-    // A header wins: a good token in the URL does not fix a bad key.
+    // The header takes precedence: a valid token in the URL does not replace an invalid key.
     let request =
         world.service.caller("wrong key").request(Method::GET, &format!("{path}&token={}", token.key));
     send(request).await.error(401);
@@ -106,7 +106,7 @@ async fn a_token_sees_progress_unless_it_was_minted_for_more() {
     assert_eq!(data(&internal.get(&format!("/sessions/{session}/steps")).await.ok()).len(), 1);
     let user = mint(&world, &session, json!({ "level": "user" })).await;
     assert_eq!(levels(&user, "").await, [r#""user""#]);
-    // A single event beyond the level does not exist for it.
+    // A single event above the token's level returns 404.
     let log = owner.get(&format!("/sessions/{session}/events?type=step.completed")).await.ok();
     let step = format!("/sessions/{session}/events/{}", id(&data(&log)[0]));
     plain.get(&step).await.error(404);

@@ -1,4 +1,4 @@
-//! Destinations and deliveries as a caller sees them.
+//! Destinations and deliveries over the API.
 
 use serde_json::{Value, json};
 
@@ -100,7 +100,7 @@ async fn an_address_that_must_not_be_called_is_refused() {
         .post(&format!("/sessions/{session}/destinations"), json!({ "url": "https://receiver.example/" }))
         .await
         .ok();
-    assert_eq!(data(&owner.get("/sessions").await.ok()).len(), 1, "a refused create makes nothing");
+    assert_eq!(data(&owner.get("/sessions").await.ok()).len(), 1, "a rejected request creates nothing");
     world.end().await;
 }
 
@@ -118,7 +118,7 @@ async fn what_became_of_an_event_is_told_and_it_can_be_sent_again() {
     let list = owner.get(&path).await.ok();
     let delivery = data(&list)[0].clone();
     assert_eq!((data(&list).len(), &delivery["event_seq"]), (1, &json!(2)));
-    // The dispatcher writes down what it heard a moment after the receiver answered.
+    // The dispatcher stores the result a moment after the receiver responded.
     let failed = loop {
         let now = owner.get(&format!("{path}/{}", id(&delivery))).await.ok();
         if now["status"] == "failed" {

@@ -1,4 +1,4 @@
-//! Model calls that end without an answer: they are paid for like the others.
+//! Model calls that end without a response: they are charged like others.
 
 use serde_json::{Value, json};
 
@@ -9,9 +9,9 @@ use crate::{
 };
 
 const USED: Used = Used { input: 700, output: 90, cache_write: 60, cache_read: 5 };
-/// As it stands when the stream begins: what is written is counted at its end.
+/// Reported at the start of the stream; output tokens are counted at its end.
 const PROMPT: u64 = 765;
-/// Bytes of a stream that hold its head and some of its words.
+/// Bytes of a stream that contain its head and a part of its text.
 const SOME: usize = 1_500;
 
 fn cut(fault: Fault) -> Step {
@@ -39,7 +39,11 @@ async fn a_call_that_is_cut_off_by_its_deadline_costs_what_was_counted_and_heard
     let usage = &cut["usage"];
     let (said, all) = (usage["output_tokens"].as_u64().expect("a count"), tokens(usage));
     assert!((1..1_000).contains(&said), "{usage}");
-    assert_eq!((all - said, usage["steps"].as_u64()), (PROMPT, Some(0)), "the prompt as it was counted");
+    assert_eq!(
+        (all - said, usage["steps"].as_u64()),
+        (PROMPT, Some(0)),
+        "the prompt as counted by the provider"
+    );
     assert_eq!(cut["cost_micros"], all);
     let session = session(owner, &id).await;
     assert_eq!((&session["usage"], &of(&log, "turn.completed")[0]["body"]["usage"]), (usage, usage));
@@ -98,7 +102,7 @@ async fn a_call_that_died_with_its_worker_is_told_with_its_prompt() {
     let owner = &scene.owner;
     let id = start(owner, &agent(owner, json!({})).await, json!({})).await;
     fake.called(1).await;
-    // As after a crash: another held the lease, and it is over.
+    // As after a crash: another worker held the lease, and it has expired.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "with s as (update session set epoch = epoch + 1)
                update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'turn'";
@@ -107,7 +111,7 @@ async fn a_call_that_died_with_its_worker_is_told_with_its_prompt() {
     assert_sound(&log);
     assert_eq!((ends(&log), fake.calls()), (vec!["completed"], 2));
     let kinds: Vec<_> = log.iter().filter_map(|event| event["type"].as_str()).collect();
-    let at = kinds.iter().position(|kind| *kind == "step.aborted").expect("it is told");
+    let at = kinds.iter().position(|kind| *kind == "step.aborted").expect("it is reported");
     assert_eq!(kinds[at + 1], "turn.started");
     assert_eq!((&log[at]["body"]["reason"], &log[at]["body"]["attempt"]), (&json!("worker_lost"), &json!(1)));
     assert!(log[at]["body"]["usage"]["input_tokens"].as_u64() > Some(0));
@@ -137,7 +141,7 @@ async fn a_call_of_a_session_that_is_archived_in_its_middle_is_paid_all_the_same
         }
         looks.tick().await;
     };
-    // Its log says no more; the sums do.
+    // Its log has no entry for it; the usage sums do.
     let log = crate::turns::log(owner, &id).await;
     assert_sound(&log);
     assert_eq!((ends(&log), of(&log, "step.aborted").len()), (vec!["canceled"], 0));

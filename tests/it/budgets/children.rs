@@ -1,4 +1,4 @@
-//! Sessions below others: what they use counts against the limits above them, once.
+//! Child sessions: their usage counts once against the limits of their parents.
 
 use futures::future::join_all;
 use reqwest::Method;
@@ -13,7 +13,7 @@ use crate::{
 
 const CHILDREN: usize = 50;
 const CAP: u64 = 40_000;
-/// Tokens of the dearest call, at a micro-dollar each.
+/// Tokens of the most expensive call, at one micro-dollar each.
 const CALL_MAX: u64 = 2_000;
 
 fn used(call: usize) -> Used {
@@ -34,7 +34,7 @@ fn of_input(tokens: u64) -> Used {
     Used { input: tokens, output: 0, cache_write: 0, cache_read: 0 }
 }
 
-/// A session without input; returns its id.
+/// Creates a session without input; returns its id.
 async fn open(owner: &Caller, body: Value) -> String {
     owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
 }
@@ -87,10 +87,10 @@ async fn fifty_children_that_race_for_one_limit_overstep_it_by_one_call_at_most(
     assert_eq!(spent, billed, "the sum is the provider's own count");
     assert!((CAP..CAP + CALL_MAX).contains(&spent), "{spent} of {CAP}");
     assert!(stopped > 0);
-    assert_eq!(warned, 1, "of all that come close the first one says so");
+    assert_eq!(warned, 1, "only the first session to come close reports it");
     println!("{CHILDREN} children, {} calls, {spent} of {CAP} micro-USD, {stopped} stopped", fake.calls());
 
-    // The parent shows what its children used, and the organization's sums count it once.
+    // The parent includes the usage of its children, and the sums of the organization count it once.
     let of_parent = consumed(owner, &parent).await;
     assert_eq!((&of_parent["cost_micros"], &of_parent["tokens"]), (&json!(spent), &json!(spent)));
     let children = &of_parent["children"];
@@ -100,7 +100,7 @@ async fn fifty_children_that_race_for_one_limit_overstep_it_by_one_call_at_most(
     assert_eq!(page["data"][0]["usage"]["cost"]["total_micros"], spent);
     assert_eq!(page["data"].as_array().map(Vec::len), Some(1));
 
-    // The parent's own turn ends by it too; raised, whoever it stopped goes on.
+    // The parent's own turn ends by the limit, too; after a raise the stopped sessions continue.
     steer(owner, &parent, "Go.").await;
     let own = owner.settled(&parent, 1).await;
     assert_eq!((ends(&own), of(&own, "turn.started").len()), (vec!["budget_exceeded"], 0));
@@ -132,7 +132,7 @@ async fn tokens_and_calls_count_up_to_the_top_and_a_deleted_child_gives_nothing_
     let both = json!({ "sessions": 2, "tokens": 200, "cost_micros": 200, "tool_calls": 1 });
     assert_eq!(consumed(owner, &top).await["children"], both);
 
-    // What a deleted child used stays with those above it.
+    // Usage of a deleted child remains with its parents.
     let open_below = owner.delete(&format!("/sessions/{middle}")).await.error(409);
     assert_eq!(open_below["code"], "open_sessions_below");
     assert_eq!(owner.delete(&format!("/sessions/{low}")).await.status, 204);
@@ -144,7 +144,7 @@ async fn tokens_and_calls_count_up_to_the_top_and_a_deleted_child_gives_nothing_
     let gone = json!({ "sessions": 0, "tokens": 200, "cost_micros": 200, "tool_calls": 1 });
     assert_eq!(consumed(owner, &top).await["children"], gone);
 
-    // One call is left. It is used; what asks for one more is not run.
+    // One call is left. It runs; a further one does not.
     let next = start(owner, &agent, json!({ "parent_session_id": top })).await;
     let log = owner.settled(&next, 1).await;
     assert_sound(&log);

@@ -1,4 +1,4 @@
-//! What a session cost: by step, turn, session and model, and by whose prices.
+//! Cost of a session: by step, turn, session and model, with each organization's prices.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ fn prices() -> Value {
     })
 }
 
-/// What the provider would put on its bill for a call.
+/// Amount that the provider would bill for a call.
 fn billed(used: Used) -> u64 {
     let parts = used.input * 3_000_000
         + used.output * 15_000_000
@@ -100,7 +100,7 @@ async fn a_command_costs_its_sandbox_for_as_long_as_it_ran() {
     let log = owner.settled(&id, 1).await;
     let exec = &of(&log, "exec.completed")[0]["body"];
     let number = |name: &str| exec[name].as_u64().expect("a number");
-    // 2 processors at 10 a millisecond, 2 GiB at 1.
+    // 2 CPUs at 10 a millisecond, 2 GiB at 1.
     assert_eq!(
         (number("cpu_micros"), number("memory_micros")),
         (number("duration_ms") * 20, number("duration_ms") * 2)

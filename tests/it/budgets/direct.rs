@@ -1,4 +1,4 @@
-//! Commands that callers run themselves: refused, promised, warned of, paid.
+//! Commands that callers run: rejected, reserved, warned about, charged.
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -10,7 +10,7 @@ use crate::{
     turns::{Scene, assert_sound, comes_true, log, of, processes, run, session},
 };
 
-/// Sandboxes at a micro-dollar a millisecond: two processors, and memory for nothing.
+/// Sandboxes at one micro-dollar a millisecond: two CPUs, and memory at no cost.
 fn a_micro_a_millisecond() -> Value {
     json!({ "version": "sandboxes", "sandbox": { "cpu_hour": 1_800_000, "gib_hour": 0 } })
 }
@@ -28,7 +28,7 @@ async fn priced() -> (Scene, Operator) {
     (scene, operator)
 }
 
-/// A session with or without an agent; returns its id.
+/// Creates a session with or without an agent; returns its id.
 async fn open(owner: &Caller, body: Value) -> String {
     owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
 }
@@ -58,7 +58,7 @@ async fn a_command_that_nobody_can_pay_for_leaves_nothing() {
     let cost = session(owner, &id).await["usage"]["cost"]["total_micros"].as_u64().expect("a sum");
     assert!(cost >= 100, "{cost}");
 
-    // The same of a cap, of the organization and of the agent.
+    // The same with a spend cap of the organization and of the agent.
     for (path, limit) in
         [("/budget".to_owned(), "organization_spend_1d"), (format!("/agents/{agent}"), "agent_spend_1d")]
     {
@@ -94,7 +94,7 @@ async fn limits_of_a_session_are_told_once_by_commands_too() {
     assert_eq!(told(&all, "limit.warning"), [&json!({ "limit": "tool_calls", "used": 4, "allowed": 5 })]);
     assert_eq!(told(&all, "limit.exceeded"), [&json!({ "limit": "tool_calls", "used": 5, "allowed": 5 })]);
     assert_eq!(of(&all, "exec.completed").len(), 5);
-    // Of the limit as it is now, anew.
+    // A changed limit is reported again.
     owner.patch(&format!("/sessions/{id}"), json!({ "limits": { "tool_calls": 6 } })).await.ok();
     exec(owner, &id, &run, None).await.ok();
     let all = log(owner, &id).await;
@@ -110,8 +110,8 @@ async fn commands_that_race_for_a_cap_overstep_it_by_one_at_most() {
     let owner = &scene.owner;
     let agent = owner.inline_agent().await;
     owner.patch("/budget", json!({ "spend_caps": { "days_7": CAP } })).await.ok();
-    // Two sessions, and in each more commands than the cap pays for. Each may run for one
-    // second, and does.
+    // Two sessions, each with more commands than the cap pays for. Each command may run for one second, and
+    // does.
     let ids = [open(owner, json!({ "agent": agent })).await, open(owner, json!({ "agent": agent })).await];
     let second = json!({ "command": "sleep 1", "timeout_seconds": 1 });
     let all = ids.iter().flat_map(|id| (0..4).map(|_| exec(owner, id, &second, None)));
@@ -122,10 +122,10 @@ async fn commands_that_race_for_a_cap_overstep_it_by_one_at_most() {
     let budget = owner.get("/budget").await.ok();
     let spent = budget["spent"]["days_7"].as_u64().expect("a sum");
     println!("8 commands, {ran} ran, {spent} of {CAP} micro-USD");
-    // A command is a little longer than its time: it is killed after that.
+    // A command costs slightly more than its timeout: it is killed after it.
     assert!((CAP..CAP + 1_500).contains(&spent), "{spent} of {CAP}");
     assert_eq!(budget["reserved_micros"], 0);
-    // Of both sessions one told of the cap.
+    // One of the two sessions reported the cap.
     let logs = [log(owner, &ids[0]).await, log(owner, &ids[1]).await];
     let of_all = |kind: &str| logs.iter().map(|log| told(log, kind).len()).sum::<usize>();
     assert_eq!((of_all("limit.exceeded"), of_all("limit.warning") <= 1), (1, true));
@@ -182,7 +182,7 @@ async fn what_a_session_without_an_agent_costs_counts_too() {
     scene.close().await;
 }
 
-/// Waits until the organization has spent more than that; returns how much it is.
+/// Waits until the organization has spent more than `before`; returns the amount.
 async fn spends_more_than(owner: &Caller, before: u64) -> u64 {
     let budget = owner.until("/budget", |budget| budget["spent"]["days_1"].as_u64() > Some(before)).await;
     budget["spent"]["days_1"].as_u64().expect("a sum")
@@ -206,7 +206,7 @@ async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran
     let first = spends_more_than(owner, 0).await;
     assert_eq!(first, cost);
 
-    // Of an archived one the log says no more; the sums do, and are paid once.
+    // The log of an archived session has no entry; the sums include it once.
     owner.post(&format!("/sessions/{canceled}/archive"), json!({})).await.ok();
     let archived = owner.play(json!([run("sleep 30.172"), { "text": "Never." }])).await;
     begins("30.172").await;
@@ -229,15 +229,15 @@ async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran
     scene.close().await;
 }
 
-/// Closes a session as an archive whose notification was not heard, and ends its sandbox as a clean-up
-/// that is quicker than the worker's next look.
+/// Archives a session as if the worker missed the notification, and destroys its sandbox before the worker's
+/// next check.
 async fn close_and_clean_up(scene: &Scene, id: &str) {
     let sandbox = session(&scene.owner, id).await["sandbox"]["id"].as_str().expect("a sandbox").parse();
     let close = "update session set status = 'archived', closed_epoch = epoch, epoch = epoch + 1, running_turn_id = null
                  where status <> 'archived'";
     scene.ground.sql(close).await;
     let sandboxes = Local::new(scene.ground.sandboxes()).expect("sandboxes can be made here");
-    sandboxes.destroy(sandbox.expect("an id")).await.expect("a sandbox can be ended");
+    sandboxes.destroy(sandbox.expect("an id")).await.expect("the sandbox is destroyed");
 }
 
 #[tokio::test]

@@ -1,4 +1,4 @@
-//! What is checked before a turn, and what became of a session in one word.
+//! Checks before a turn, and the exit status of a session.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ fn types(log: &[Value]) -> Vec<&str> {
     log.iter().map(|event| event["type"].as_str().expect("a type")).collect()
 }
 
-/// The session was rejected before anything was made for it.
+/// Asserts that the session was rejected before any resource was created for it.
 #[track_caller]
 fn assert_rejected(log: &[Value], reason: &str) {
     assert_eq!(types(log), ["session.created", "user.message", "session.rejected", "turn.completed"]);
@@ -53,7 +53,7 @@ async fn a_revoked_credential_rejects_the_session() {
     steer(owner, id, "Go.").await;
     assert_rejected(&owner.settled(id, 1).await, "no_credential");
     assert_eq!(fake.calls(), 0);
-    // Nobody could start another one with it either.
+    // No other session can be created with it either.
     assert_eq!(owner.post("/sessions", json!({ "agent": agent })).await.error(422)["code"], "no_credential");
     scene.close().await;
 }
@@ -70,7 +70,7 @@ async fn who_made_and_who_stopped_a_session_is_told_by_their_keys() {
         (&made["source"], &made["exit_status"], &made["stopped"]),
         (&json!("api"), &Value::Null, &Value::Null)
     );
-    // Nobody is believed who says it of themselves.
+    // Callers cannot set these fields.
     for claim in ["actor", "source", "exit_status"] {
         let error = owner.post("/sessions", json!({ "agent": agent, claim: "cron" })).await.error(400);
         assert_eq!(error["param"], claim);

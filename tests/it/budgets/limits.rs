@@ -1,4 +1,4 @@
-//! Limits on cost, time and calls: warned of once, ended by, raised and gone on from.
+//! Limits on cost, time and calls: one warning, the end of the turn, a raise, and continuation.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::{
     turns::{Scene, assert_sound, ends, of, outputs, run, script, session, steer},
 };
 
-/// A dollar for a million tokens of any kind: one micro-dollar each.
+/// One dollar per million tokens of any kind: one micro-dollar each.
 pub fn a_micro_each() -> Value {
     let price =
         json!({ "input": 1_000_000, "output": 1_000_000, "cache_write": 1_000_000, "cache_read": 1_000_000 });
@@ -70,7 +70,7 @@ async fn a_limit_that_was_set_can_be_removed() {
     assert_eq!(owner.patch(&path, limits).await.ok()["limits"]["cost_micros"], 70_000);
     let changed = owner.patch(&path, json!({ "limits": { "cost_micros": null, "steps": 9 } })).await.ok();
     assert_eq!(changed["limits"], json!({ "tokens": 1_000_000, "turns": 1, "steps": 9 }));
-    // A new session leaves one of the agent's out, and takes the others.
+    // A new session removes one of the agent's limits and inherits the others.
     let wanted = json!({ "agent": "inline", "input": "One.", "limits": { "tokens": null } });
     let id = owner.post("/sessions", wanted).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
     owner.settled(&id, 1).await;
@@ -83,7 +83,7 @@ async fn a_limit_that_was_set_can_be_removed() {
     let log = owner.settled(&id, 3).await;
     assert_eq!(ends(&log)[2], "completed");
     assert_eq!(of(&log, "session.updated")[0]["body"], json!({ "limits": { "steps": 9 } }));
-    // Naming none changes none, and what is no number is refused.
+    // An empty change changes nothing, and a value that is not a number is rejected.
     raise(&scene, &id, json!({})).await;
     assert_eq!(session(owner, &id).await["limits"], json!({ "steps": 9 }));
     let odd = json!({ "limits": { "steps": "many" } });
@@ -117,10 +117,10 @@ async fn a_cost_is_warned_of_once_ends_the_turn_and_can_be_raised() {
         (Some("idle"), Some(9))
     );
     assert_eq!(stopped["budget_consumed"]["cost_micros"], 1_050);
-    // What is left bounds what may be written.
+    // The remaining budget bounds `max_tokens`.
     assert_eq!(fake.requests()[3].body["max_tokens"], 50);
 
-    // No loop: the next turn ends before it starts, and asks nobody.
+    // No loop: the next turn ends before it starts and calls no model.
     steer(owner, &id, "Go on.").await;
     let log = owner.settled(&id, 2).await;
     assert_eq!((ends(&log)[1], fake.calls()), ("budget_exceeded", 4));

@@ -1,4 +1,4 @@
-//! Money: what a session costs, and what stops it from costing more.
+//! Cost: what a session costs, and the limits that bound it.
 
 mod aborted;
 mod children;
@@ -22,7 +22,7 @@ use crate::{
     turns::Scene,
 };
 
-/// The operator's side of a scene.
+/// Operator access to a scene.
 pub struct Operator {
     pub store: Store,
     pub org: OrgId,
@@ -36,21 +36,21 @@ impl Operator {
         Self { store, org }
     }
 
-    /// Puts these prices in front of the bundled ones.
+    /// Adds prices that override the bundled ones.
     pub async fn price(&self, list: Value) {
         let list: PriceList = serde_json::from_value(list).expect("a list");
         self.store.set_prices(self.org, Some(&list)).await.expect("prices");
     }
 }
 
-/// A scene whose agents are played by a fake at `base_url`, and its operator.
+/// A scene whose agents call a fake at `base_url`, and its operator.
 pub async fn scene(base_url: &str) -> (Scene, Operator) {
     let scene = Scene::open(&[&format!("--anthropic-base-url={base_url}")]).await;
     let operator = Operator::of(&scene.ground, &scene.owner).await;
     (scene, operator)
 }
 
-/// An agent on `anthropic/m-1`; returns its id.
+/// Creates an agent on `anthropic/m-1`; returns its id.
 pub async fn agent(owner: &Caller, more: Value) -> String {
     let mut agent =
         json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
@@ -59,7 +59,7 @@ pub async fn agent(owner: &Caller, more: Value) -> String {
     owner.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned()
 }
 
-/// A session with one message; returns its id.
+/// Creates a session with one message; returns its id.
 pub async fn start(owner: &Caller, agent: &str, more: Value) -> String {
     let mut session = json!({ "agent": agent, "input": "Go." });
     let fields = session.as_object_mut().expect("an object");

@@ -1,4 +1,4 @@
-//! What the operator agrees with an organization, from the command line.
+//! Balances and prices of organizations, set on the command line.
 
 use std::process::{Command, Output};
 
@@ -10,7 +10,7 @@ use crate::{
     turns::{Scene, session},
 };
 
-/// `sojourn admin` on the database of this ground.
+/// Runs `sojourn admin` on the database of this ground.
 fn admin(ground: &Ground, words: &[&str]) -> Output {
     let urls = ground.urls();
     let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));

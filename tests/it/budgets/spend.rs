@@ -1,4 +1,4 @@
-//! Caps over trailing days and balances, shared by sessions that race for them.
+//! Spend caps over trailing windows, and balances, under concurrent sessions.
 
 use serde_json::{Value, json};
 
@@ -10,10 +10,10 @@ use crate::{
 
 const SESSIONS: usize = 50;
 const CAP: u64 = 40_000;
-/// Tokens of the dearest call, at a micro-dollar each.
+/// Tokens of the most expensive call, at one micro-dollar each.
 const CALL_MAX: u64 = 2_000;
 
-/// What the provider counts for its call of that number.
+/// Usage that the provider reports for its n-th call.
 fn used(call: usize) -> Used {
     let number = call as u64;
     Used {
@@ -34,7 +34,7 @@ fn micros(usage: &Value) -> u64 {
 
 #[tokio::test]
 async fn fifty_sessions_that_race_for_one_cap_overstep_it_by_one_call_at_most() {
-    // Three answers that ask for a tool, which needs no sandbox to be refused; then an end.
+    // Three responses with a tool call that is rejected without a sandbox, then an end.
     let fake = Fake::decide(Anthropic::default(), |request| {
         let asked = request.body["messages"].as_array().map_or(0, Vec::len);
         let step = match asked {
@@ -71,7 +71,7 @@ async fn fifty_sessions_that_race_for_one_cap_overstep_it_by_one_call_at_most() 
     assert!(stopped > 0);
     println!("{SESSIONS} sessions, {} calls, {spent} of {CAP} micro-USD, {stopped} stopped", fake.calls());
 
-    // Every sum that there is says the same.
+    // All sums agree.
     let budget = owner.get("/budget").await.ok();
     assert_eq!(budget["spent"], json!({ "days_1": spent, "days_7": spent, "days_28": spent }));
     assert_eq!((&budget["reserved_micros"], &budget["balance_micros"]), (&json!(0), &Value::Null));
@@ -82,7 +82,7 @@ async fn fifty_sessions_that_race_for_one_cap_overstep_it_by_one_call_at_most() 
         assert_eq!(rows[0]["usage"]["steps"], fake.calls());
         assert_eq!(rows[0].get("model").is_some(), by.contains("model"));
     }
-    // The cap is raised, and whoever it stopped goes on.
+    // After the cap is raised, the stopped sessions continue.
     owner.patch("/budget", json!({ "spend_caps": { "days_7": CAP * 100 } })).await.ok();
     let at = logs.iter().position(|log| ends(log)[0] == "budget_exceeded").expect("one was stopped");
     steer(owner, &ids[at], "Go on.").await;
@@ -113,7 +113,7 @@ async fn an_agents_cap_is_its_own_and_is_warned_of_once() {
     assert_eq!(warnings[0]["body"], json!({ "limit": "agent_spend_28d", "used": 850, "allowed": 1_000 }));
     let exceeded = &of(&log, "limit.exceeded")[0]["body"];
     assert_eq!(*exceeded, json!({ "limit": "agent_spend_28d", "used": 1_050, "allowed": 1_000 }));
-    // It was found before the turn started, so nothing was made for it.
+    // It was detected before the turn started, so no resource was created for it.
     assert_eq!(of(&log, "session.rejected")[0]["body"]["reason"], "spend_cap_exceeded");
     assert_eq!((of(&log, "turn.started").len(), fake.calls()), (3, 3));
     assert_eq!(session(owner, &id).await["exit_status"], "budget_hit");
@@ -143,7 +143,7 @@ async fn a_balance_is_paid_from_and_topped_up() {
     assert_eq!(owner.get("/budget").await.ok()["balance_micros"], -1_000);
     let unpaid = session(owner, &id).await;
     assert_eq!((&unpaid["status"], &unpaid["exit_status"]), (&json!("idle"), &json!("payment_required")));
-    // Before anything is started, too.
+    // Also before a turn starts.
     let second = start(owner, &agent, json!({})).await;
     let log = owner.settled(&second, 1).await;
     assert_eq!(of(&log, "session.rejected")[0]["body"]["reason"], "payment_required");
@@ -168,7 +168,7 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
     fake.called(1).await;
     let reserved = owner.get("/budget").await.ok()["reserved_micros"].as_u64().expect("a number");
     assert!(reserved > 9_000, "{reserved}");
-    // All that is left is promised: the second one waits and holds no worker.
+    // The whole balance is reserved: the second session waits without holding a worker.
     let second = start(owner, &agent, json!({})).await;
     crate::turns::until(owner, &second, "turn.started").await;
     let mut waits = tokio::time::interval(std::time::Duration::from_millis(50));
@@ -176,13 +176,13 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
         waits.tick().await;
     }
     assert_eq!(fake.calls(), 1);
-    // The end of the first one frees it.
+    // The end of the first call releases the reservation.
     owner.post(&format!("/sessions/{first}/cancel"), json!({})).await.ok();
     let log = owner.settled(&second, 1).await;
     assert_eq!((ends(&log), fake.calls()), (vec!["completed"], 2));
     assert_eq!(owner.get("/budget").await.ok()["reserved_micros"], 0);
 
-    // As of workers that hold their leases, and then of such as died.
+    // Reservations of workers with a live lease, then of dead workers.
     let mut superuser = scene.ground.database.superuser().await;
     let promise = |lease: &str| {
         format!(
@@ -272,7 +272,7 @@ async fn a_day_of_a_cap_trails_by_the_hour() {
     }
     let expected = json!({ "days_1": 42, "days_7": 8_642, "days_28": 108_642 });
     assert_eq!(owner.get("/budget").await.ok()["spent"], expected);
-    // What is old is folded by hours, and stays what it was.
+    // Old rows are folded into hours, and the sums are unchanged.
     let rows = "select count(*) from usage_day where shard % 8 <> 0";
     let spread: i64 = sqlx::query_scalar(rows).fetch_one(&mut superuser).await.expect("a count");
     assert!(spread > 0);

@@ -1,5 +1,5 @@
-//! Everything that costs at once: answers, commands, cancels, takeovers and children under
-//! one cap and one balance. Every sum that there is says the same.
+//! All kinds of cost at once: responses, commands, cancellations, takeovers and child sessions under one cap
+//! and one balance. All sums must agree.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
 const EACH: usize = 5;
 const BALANCE: i64 = 50_000_000;
 
-/// A micro-dollar a token, and one for a millisecond of a sandbox of two processors.
+/// One micro-dollar per token, and one per millisecond of a sandbox with two CPUs.
 fn prices() -> Value {
     let token =
         json!({ "input": 1_000_000, "output": 1_000_000, "cache_write": 1_000_000, "cache_read": 1_000_000 });
@@ -41,13 +41,13 @@ fn sum<'a>(events: impl IntoIterator<Item = &'a Value>, fields: &[&str]) -> u64 
     events.into_iter().map(of).sum()
 }
 
-/// Plays by the words that a session began with; what it answered whole it counts.
+/// A provider that behaves according to the session's input and sums the usage of complete responses.
 async fn provider(billed: std::sync::Arc<Mutex<u64>>) -> Fake<Anthropic> {
     let calls: Mutex<HashMap<String, usize>> = Mutex::default();
     Fake::decide(Anthropic::default(), move |request| {
         let words = request.body["messages"][0]["content"].to_string();
         let number = {
-            let mut calls = calls.lock().expect("nobody panics who takes it");
+            let mut calls = calls.lock().expect("no holder panics");
             let number = calls.entry(words.clone()).or_default();
             *number += 1;
             *number
@@ -59,13 +59,13 @@ async fn provider(billed: std::sync::Arc<Mutex<u64>>) -> Fake<Anthropic> {
             1 if words.contains("works") => bash("sleep 0.2"),
             _ => Step::text("Done."),
         };
-        *billed.lock().expect("nobody panics who takes it") += tokens(used(request.call));
+        *billed.lock().expect("no holder panics") += tokens(used(request.call));
         step.using(used(request.call))
     })
     .await
 }
 
-/// What the logs of some sessions say, by what it was for.
+/// Sums from session logs, by purpose.
 #[derive(Default)]
 struct Sums {
     answered: u64,
@@ -92,7 +92,7 @@ async fn sums(owner: &Caller, all: &[&String]) -> Sums {
     sums
 }
 
-/// As after a crash: another held the lease, and it is over.
+/// As after a crash: another worker held the leases, and they have expired.
 async fn lose_the_workers_of(scene: &Scene, ids: &[String]) {
     let mut superuser = scene.ground.database.superuser().await;
     for id in ids {
@@ -104,7 +104,7 @@ async fn lose_the_workers_of(scene: &Scene, ids: &[String]) {
     }
 }
 
-/// A parent shows what its children used, and that is what they say of themselves.
+/// Asserts that a parent's consumption of children equals the children's own usage.
 async fn assert_counted_once(owner: &Caller, parent: &str) {
     let own = session(owner, parent).await;
     let children = own["budget_consumed"]["children"]["cost_micros"].as_u64().expect("a sum");
@@ -131,7 +131,7 @@ async fn what_is_canceled_taken_over_and_shared_adds_up_to_what_the_provider_cou
     let open = |words: &'static str| {
         let (agent, parent) = (&agent, &parent);
         let one = move |number: usize| async move {
-            // Every other one is a child.
+            // Every second session is a child.
             let mut more = json!({ "input": format!("It {words}, {number}.") });
             if number.is_multiple_of(2) {
                 more["parent_session_id"] = json!(parent);
@@ -140,7 +140,7 @@ async fn what_is_canceled_taken_over_and_shared_adds_up_to_what_the_provider_cou
         };
         join_all((0..EACH).map(one))
     };
-    // Calls that stall: some are canceled, of the others the worker is lost.
+    // Stalled calls: some are canceled, the others lose their worker.
     let stalled = open("stalls").await;
     fake.called(1 + EACH).await;
     let (lost, canceled_calls) = stalled.split_at(2);
@@ -162,7 +162,7 @@ async fn what_is_canceled_taken_over_and_shared_adds_up_to_what_the_provider_cou
 
     let all: Vec<_> = [&parent].into_iter().chain(&stalled).chain(&working).chain(&long).collect();
     let Sums { answered, aborted, commands, fees, of_sessions, canceled } = sums(owner, &all).await;
-    let billed = *billed.lock().expect("nobody panics who takes it");
+    let billed = *billed.lock().expect("no holder panics");
     assert_eq!(answered, billed, "the sum is the provider's own count");
     assert_eq!(canceled, EACH - 2 + EACH);
     assert!(aborted > 0 && commands > 0);

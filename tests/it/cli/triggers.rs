@@ -1,4 +1,4 @@
-//! What starts an agent without a person, from the command line: schedules and triggers.
+//! Schedules and triggers on the command line.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A proxy with hosts behind it, all on loopback; nothing here reaches further.
+//! A proxy with hosts behind it, all on loopback.
 
 use std::{
     net::IpAddr,
@@ -30,11 +30,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// What a sandbox has instead of the value.
+/// Placeholder that a sandbox has instead of the value.
 pub const PLACEHOLDER: &str = "sjph_placeholder";
 pub const SECRET: &str = "the-value-of-the-secret";
 
-/// Every name leads to this machine.
+/// Resolves every name to this machine.
 struct Home;
 
 #[async_trait]
@@ -44,7 +44,7 @@ impl Resolver for Home {
     }
 }
 
-/// A log on paper.
+/// A log in memory.
 #[derive(Default)]
 pub struct Paper {
     lines: Mutex<Vec<(Decision, u64)>>,
@@ -123,7 +123,7 @@ impl Drop for Host {
     }
 }
 
-/// Reads one request, answers it in small pieces, and hangs up.
+/// Reads one request, answers it in small pieces, and disconnects.
 async fn serve(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     seen: &Mutex<Vec<String>>,
@@ -140,7 +140,7 @@ async fn serve(
     let head = String::from_utf8_lossy(&bytes).into_owned();
     seen.lock().unwrap().push(head.clone());
     let _ = stream.write_all(format!("{answer_head}Connection: close\r\n\r\n").as_bytes()).await;
-    // So that a secret is cut wherever it can be.
+    // Splits a secret at every possible place.
     for piece in head.as_bytes().chunks(7) {
         let _ = stream.write_all(piece).await;
         let _ = stream.flush().await;
@@ -167,7 +167,7 @@ fn certificates() -> (CertificateDer<'static>, Arc<ServerConfig>) {
     (root, Arc::new(config))
 }
 
-/// A rule of a test.
+/// A rule for a test.
 pub fn rule(host: &str, port: u16, methods: &[&str], path_prefix: Option<&str>) -> EgressRule {
     EgressRule {
         host: host.to_owned(),
@@ -177,19 +177,19 @@ pub fn rule(host: &str, port: u16, methods: &[&str], path_prefix: Option<&str>) 
     }
 }
 
-/// A proxy, its log, and a way to it like a sandbox's.
+/// A proxy, its log, and a client connection like a sandbox's.
 pub struct World {
     pub proxy: Arc<Proxy>,
     pub paper: Arc<Paper>,
     pub port: u16,
-    /// What the sandbox trusts.
+    /// Certificates that the sandbox trusts.
     pub roots: RootCertStore,
     tasks: Vec<JoinHandle<()>>,
     _directory: tempfile::TempDir,
 }
 
 impl World {
-    /// `bound.example` has the secret.
+    /// Opens a world in which `bound.example` has the secret.
     pub async fn open(rules: Vec<EgressRule>, host: &Host, allow_private: bool) -> Self {
         let paper = Arc::new(Paper::default());
         let proxy = proxy(rules, host, Arc::clone(&paper) as _, allow_private);
@@ -215,7 +215,7 @@ impl World {
         Self { proxy, paper, port, roots, tasks: vec![serving, relaying], _directory: directory }
     }
 
-    /// A program in the sandbox that trusts what sandboxes trust.
+    /// An HTTP client in the sandbox, with the certificates that sandboxes trust.
     pub fn client(&self) -> reqwest::Client {
         let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()
@@ -230,7 +230,7 @@ impl World {
             .unwrap()
     }
 
-    /// Sends bytes as they are and reads the answer to its end.
+    /// Sends raw bytes and reads the response to its end.
     pub async fn raw(&self, request: &str) -> String {
         let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
@@ -248,7 +248,7 @@ impl World {
     }
 }
 
-/// A proxy whose every name leads home.
+/// A proxy that resolves every name to loopback.
 pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_private: bool) -> Arc<Proxy> {
     let policy = NetworkPolicy { allow: rules, ..NetworkPolicy::default() };
     let secret = Secret {

@@ -1,7 +1,7 @@
-//! The Messages API: its headers, its rules for a history, its events.
+//! Messages API: its headers, its rules for a history, its events.
 //!
-//! The rules stand in `check`. Thinking is signed here and verified when it
-//! comes back; an answer with tools must come back as it was given.
+//! The rules are in `check`. Thinking blocks are signed here and verified when they return; a response with
+//! tool calls must return unchanged.
 
 mod check;
 
@@ -19,28 +19,28 @@ use sojourn::base::{seal::mac, text::hex};
 use super::provider::{Dialect, Refusal, Request, Said, Step, header, parse_or_text, pieces, refuse, sse};
 
 pub const VERSIONS: [&str; 2] = ["2023-06-01", "2026-10-21"];
-/// A key that the fake does not know.
+/// A key that the fake rejects.
 pub const BAD_KEY: &str = "sk-ant-revoked";
 
-/// One fake endpoint; remembers what it answered.
+/// One fake endpoint; records its responses.
 #[derive(Default)]
 pub struct Anthropic {
-    /// Sendable blocks of each answer with tools, by the id of its first call.
+    /// Sendable blocks of each response with tool calls, by the id of its first call.
     given: Mutex<HashMap<String, Vec<Value>>>,
     paused: AtomicBool,
 }
 
-/// Judges a request's body alone, without what was answered before.
+/// Validates a request's body alone, without earlier responses.
 pub fn accept(body: &Value) -> Result<(), Refusal> {
     check::body(body, VERSIONS[1])
 }
 
-/// The signature that makes thinking genuine.
+/// Signature of a genuine thinking block.
 pub fn sign(thinking: &str) -> String {
     hex(&mac(b"the fake's own key", thinking.as_bytes()))
 }
 
-/// Whether this fake signed that block.
+/// Whether this fake signed the block.
 fn is_genuine(block: &Value) -> bool {
     match block["type"].as_str() {
         Some("thinking") => block["thinking"].as_str().map(sign).as_deref() == block["signature"].as_str(),
@@ -146,7 +146,7 @@ impl Anthropic {
     }
 }
 
-/// The blocks without the marks of the prompt cache, which are the sender's.
+/// The blocks without the sender's prompt cache marks.
 fn without_marks(content: &[Value]) -> Vec<Value> {
     let mut content = content.to_vec();
     for block in content.iter_mut().filter_map(Value::as_object_mut) {
@@ -155,7 +155,7 @@ fn without_marks(content: &[Value]) -> Vec<Value> {
     content
 }
 
-/// First form, deltas and whole of one block.
+/// Start, deltas and complete form of one block.
 fn block(call: usize, index: usize, said: &Said) -> (Value, Vec<Value>, Value) {
     match said {
         Said::Text(text) => {
@@ -184,7 +184,7 @@ fn block(call: usize, index: usize, said: &Said) -> (Value, Vec<Value>, Value) {
             let form = |input: Value| json!({"type": "tool_use", "id": id, "name": name, "input": input});
             let whole = match parse_or_text(input) {
                 Value::Object(input) => form(Value::Object(input)),
-                // Whoever got half an object sends back something of their own.
+                // A client that received half of an object sends back its own replacement.
                 _ => Value::Null,
             };
             (form(json!({})), deltas, whole)

@@ -1,4 +1,4 @@
-//! Answers in the words of each provider, and the rules that their requests keep.
+//! Responses in each provider's format, and the rules for requests.
 
 use std::collections::HashSet;
 
@@ -13,7 +13,7 @@ use super::{anthropic, openai};
 /// Providers with a strict fake.
 pub const PROVIDERS: [&str; 2] = ["anthropic", "openai"];
 
-/// The raw blocks with which `provider` would have said this.
+/// Raw blocks of `provider` for this content.
 pub fn raw(provider: &str, blocks: &[Block]) -> Vec<Value> {
     match provider {
         "anthropic" => blocks.iter().map(anthropic_block).collect(),
@@ -54,8 +54,7 @@ fn openai_message(blocks: &[Block]) -> Value {
     message
 }
 
-/// The rules that all providers share: each call is answered once, in order, before
-/// anything else is said.
+/// Rules that all providers share: each call is answered once, in order, before any other message.
 pub fn check(history: &[Message]) -> Result<(), String> {
     let mut open: Vec<&str> = Vec::new();
     let mut seen = HashSet::new();
@@ -90,7 +89,7 @@ pub fn check(history: &[Message]) -> Result<(), String> {
     }
 }
 
-/// Puts a request into a provider's words and lets its strict fake judge it.
+/// Encodes a request for a provider and validates it with the provider's strict fake.
 pub fn check_strictly(provider: &str, request: &ModelRequest) -> Result<(), String> {
     let bytes = model::encode(provider, request);
     let body: Value = serde_json::from_slice(&bytes).expect("a request is JSON");

@@ -1,7 +1,7 @@
-//! A git host on loopback: the smart protocol over TLS, by git's own `http-backend`.
+//! A git host on loopback: the smart protocol over TLS, served by git's own `http-backend`.
 //!
-//! Repositories below `private` want a token, those below `moved` are somewhere else; the
-//! packs of those below `huge` and `slow` have no end. Everything else is for everybody. Sandboxes know it as `localhost`.
+//! Repositories below `private` require a token, those below `moved` redirect; the packs of those below
+//! `huge` and `slow` never end. All others are public. Sandboxes reach it as `localhost`.
 
 use std::{
     convert::Infallible,
@@ -35,13 +35,13 @@ use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, net::TcpListener, sync::Notify, task::JoinHandle};
 use tokio_rustls::TlsAcceptor;
 
-/// What opens the repositories below `private`.
+/// Token for the repositories below `private`.
 pub const TOKEN: &str = "ghp-a-token-that-stays-outside";
 
-/// What it answers.
+/// Type of the responses.
 type Answer = Response<BoxBody<Bytes, Infallible>>;
 
-/// A running host.
+/// A running git host.
 pub struct GitHost {
     pub port: u16,
     shared: Arc<Shared>,
@@ -56,7 +56,7 @@ struct Shared {
     /// Packs wait for [`GitHost::release`].
     holds: AtomicBool,
     released: Notify,
-    /// How many requests are answered with 503 first.
+    /// Number of requests that are answered with 503 first.
     failures: AtomicUsize,
 }
 
@@ -105,13 +105,13 @@ impl GitHost {
         format!("https://localhost:{}/{path}", self.port)
     }
 
-    /// A repository with a file, a branch `next`, a tag `v1` and a pull request of
-    /// number 7. Returns the commits of `main`, `next` and the pull request.
+    /// Creates a repository with a file, a branch `next`, a tag `v1` and pull request 7. Returns the commits
+    /// of `main`, `next` and the pull request.
     pub fn repository(&self, path: &str) -> [String; 3] {
         make_repository(&self.shared.root.join(path))
     }
 
-    /// A repository with this file alone.
+    /// Creates a repository with only this file.
     pub fn repository_of(&self, path: &str, content: &[u8]) {
         let work = tempfile::tempdir().expect("a directory");
         git(work.path(), &["init", "--quiet"]);
@@ -122,17 +122,17 @@ impl GitHost {
         git(work.path(), &["clone", "--quiet", "--bare", ".", &bare]);
     }
 
-    /// What was asked for, as `GET /path?query`.
+    /// Received requests, as `GET /path?query`.
     pub fn asked(&self) -> Vec<String> {
-        self.shared.asked.lock().expect("nobody panics").clone()
+        self.shared.asked.lock().expect("no holder panics").clone()
     }
 
-    /// The credentials that came, each as it was sent.
+    /// Received `Authorization` headers.
     pub fn authorizations(&self) -> Vec<String> {
-        self.shared.authorizations.lock().expect("nobody panics").clone()
+        self.shared.authorizations.lock().expect("no holder panics").clone()
     }
 
-    /// Lets packs wait.
+    /// Blocks packs until `release`.
     pub fn hold(&self) {
         self.shared.holds.store(true, Ordering::SeqCst);
     }
@@ -142,7 +142,7 @@ impl GitHost {
         self.shared.released.notify_waiters();
     }
 
-    /// Answers so many requests with 503.
+    /// Answers the next `count` requests with 503.
     pub fn fail(&self, count: usize) {
         self.shared.failures.store(count, Ordering::SeqCst);
     }
@@ -154,7 +154,7 @@ impl Drop for GitHost {
     }
 }
 
-/// A bare repository with a history; see [`GitHost::repository`].
+/// Creates a bare repository with a history; see [`GitHost::repository`].
 pub fn make_repository(bare: &Path) -> [String; 3] {
     let work = tempfile::tempdir().expect("a directory");
     let git = |arguments: &[&str]| git(work.path(), arguments);
@@ -193,7 +193,7 @@ fn git(work: &Path, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("text").trim().to_owned()
 }
 
-/// The beginning of a pack, and then this again and again.
+/// The start of a pack, then `packet` forever.
 fn endless(packet: Bytes, pause: Duration) -> Answer {
     let begin = Bytes::from_static(b"000dpackfile\n");
     let frames = stream::unfold(Some(begin), move |first| {
@@ -224,13 +224,13 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Answer {
         true => format!("{} {path}", parts.method),
         false => format!("{} {path}?{query}", parts.method),
     };
-    shared.asked.lock().expect("nobody panics").push(asked);
+    shared.asked.lock().expect("no holder panics").push(asked);
     let header = |name: &str| {
         parts.headers.get(name).map(|value| value.to_str().expect("text").to_owned()).unwrap_or_default()
     };
     let authorization = header("authorization");
     if !authorization.is_empty() {
-        shared.authorizations.lock().expect("nobody panics").push(authorization.clone());
+        shared.authorizations.lock().expect("no holder panics").push(authorization.clone());
     }
     assert_eq!(header("x-sojourn-source"), "", "the proof does not leave");
     let failures = &shared.failures;
@@ -249,7 +249,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Answer {
     }
     let body = body.collect().await.map(|body| body.to_bytes()).unwrap_or_default();
     if path.ends_with("/git-upload-pack") && body.windows(5).any(|word| word == b"fetch") {
-        // Words of the host, and a sign of life: neither is any of the pack.
+        // Progress messages and keep-alives are not part of the pack.
         if path.starts_with("/huge/") {
             let words = [b"fff0\x02".as_slice(), &[b'.'; 65_515]].concat();
             return endless(words.into(), Duration::ZERO);
@@ -265,7 +265,7 @@ async fn answer(shared: &Shared, request: Request<Incoming>) -> Answer {
     backend(shared, &parts, &path, &query, &body).await
 }
 
-/// Asks git's own program, as a web server does.
+/// Runs `git http-backend`, as a web server does.
 async fn backend(
     shared: &Shared,
     parts: &hyper::http::request::Parts,

@@ -1,4 +1,4 @@
-//! What stands in for the world outside the service.
+//! Fakes of external systems.
 
 pub mod anthropic;
 pub mod dialect;

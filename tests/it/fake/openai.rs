@@ -6,14 +6,14 @@ use serde_json::{Value, json};
 
 use super::provider::{Dialect, Refusal, Request, Said, Step, header, pieces, refuse, sse};
 
-/// A key that the fake does not know.
+/// A key that the fake rejects.
 pub const BAD_KEY: &str = "sk-revoked";
 
-/// One fake endpoint; it keeps nothing.
+/// One fake endpoint, without state.
 #[derive(Default)]
 pub struct OpenAi;
 
-/// Judges a request's body alone.
+/// Validates a request's body alone.
 pub fn accept(body: &Value) -> Result<(), Refusal> {
     check::body(body)
 }

@@ -1,8 +1,8 @@
-//! Strict fakes of model providers: they refuse what the real ones refuse.
+//! Strict fakes of model providers: they reject the requests that the real ones reject.
 //!
-//! A test gives a script of answers, or a closure that decides on the request,
-//! and asks afterwards what was sent. A request that the real endpoint would not
-//! take is answered like there, and kept in `refusals`.
+//! A test passes a script of responses, or a closure that picks a response for each request, and reads the
+//! received requests afterwards. A request that the real endpoint would reject is rejected in the same way
+//! and recorded in `refusals`.
 
 use std::{
     collections::VecDeque,
@@ -24,28 +24,28 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
-/// One answer, or one fault.
+/// One response or one fault.
 #[derive(Clone, Debug, Default)]
 pub struct Step {
     pub said: Vec<Said>,
     pub usage: Used,
-    /// The provider's own word; by default what the content asks for.
+    /// The provider's own stop reason; by default the one that the content implies.
     pub stop: Option<&'static str>,
     pub delay: Duration,
     pub fault: Option<Fault>,
 }
 
-/// One block of an answer.
+/// One block of a response.
 #[derive(Clone, Debug)]
 pub enum Said {
     Text(String),
     Thinking(String),
     Redacted(String),
-    /// Name and arguments as text, which need not be JSON.
+    /// Name, and arguments as text, which need not be JSON.
     Tool(String, String),
 }
 
-/// What an answer says that it used.
+/// Usage that a response reports.
 #[derive(Clone, Copy, Debug)]
 pub struct Used {
     pub input: u64,
@@ -60,16 +60,16 @@ impl Default for Used {
     }
 }
 
-/// What goes wrong.
+/// A fault of the provider.
 #[derive(Clone, Debug)]
 pub enum Fault {
-    /// An answer that is not 200, with the provider's error body.
+    /// A status other than 200, with the provider's error body.
     Status { status: u16, headers: Vec<(&'static str, String)>, kind: &'static str, message: String },
-    /// Neither head nor body ever comes.
+    /// Neither head nor body is ever sent.
     Stall,
-    /// The body stops after so many bytes; the connection stays open.
+    /// The body stops after this many bytes; the connection stays open.
     StallAfter(usize),
-    /// The connection is lost after so many bytes of the body.
+    /// The connection is lost after this many bytes of the body.
     CutAfter(usize),
     /// An error event in mid-stream, after the content.
     ErrorEvent { kind: &'static str, message: &'static str },
@@ -110,17 +110,17 @@ impl Step {
     }
 }
 
-/// A request as it arrived, from 1.
+/// A received request; `call` counts from 1.
 #[derive(Clone, Debug)]
 pub struct Request {
     pub call: usize,
-    /// The caller's end of the connection.
+    /// Address of the client.
     pub peer: SocketAddr,
     pub headers: HeaderMap,
     pub body: Value,
 }
 
-/// What a request is refused with.
+/// Error with which a request is rejected.
 #[derive(Clone, Debug)]
 pub struct Refusal {
     pub status: u16,
@@ -132,7 +132,7 @@ pub fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
     Err(Refusal { status: 400, kind: "invalid_request_error", message: message.into() })
 }
 
-/// How one provider checks, refuses and answers.
+/// Validation, errors and responses of one provider.
 pub trait Dialect: Send + Sync + 'static {
     const PATH: &'static str;
 
@@ -140,7 +140,7 @@ pub trait Dialect: Send + Sync + 'static {
 
     fn error_body(&self, refusal: &Refusal) -> Value;
 
-    /// The frames of a whole answer.
+    /// Frames of a complete response.
     fn frames(&self, request: &Request, step: &Step) -> Vec<String>;
 
     fn error_frame(&self, kind: &str, message: &str) -> String;
@@ -162,7 +162,7 @@ struct Shared<D> {
     hung_up: watch::Sender<usize>,
 }
 
-/// A running fake; stops when it is dropped.
+/// A running fake; stops on drop.
 pub struct Fake<D: Dialect> {
     pub base_url: String,
     shared: Arc<Shared<D>>,
@@ -170,12 +170,12 @@ pub struct Fake<D: Dialect> {
 }
 
 impl<D: Dialect> Fake<D> {
-    /// Gives these answers in their order; one request too many is refused.
+    /// Returns these responses in order; further requests are rejected.
     pub async fn script(dialect: D, steps: impl IntoIterator<Item = Step>) -> Self {
         Self::start(dialect, Play::Script(Mutex::new(steps.into_iter().collect()))).await
     }
 
-    /// Answers as `decide` wants.
+    /// Returns the response that `decide` picks.
     pub async fn decide(dialect: D, decide: impl Fn(&Request) -> Step + Send + Sync + 'static) -> Self {
         Self::start(dialect, Play::Decide(Box::new(decide))).await
     }
@@ -200,12 +200,12 @@ impl<D: Dialect> Fake<D> {
         Self { base_url, shared, task }
     }
 
-    /// Every request that arrived, refused ones included.
+    /// All received requests, rejected ones included.
     pub fn requests(&self) -> Vec<Request> {
         self.shared.requests.lock().expect("no handler panics").clone()
     }
 
-    /// What the real endpoint would not have taken.
+    /// Requests that the real endpoint would have rejected.
     pub fn refusals(&self) -> Vec<String> {
         self.shared.refusals.lock().expect("no handler panics").clone()
     }
@@ -214,13 +214,13 @@ impl<D: Dialect> Fake<D> {
         *self.shared.calls.borrow()
     }
 
-    /// Waits until so many requests have arrived.
+    /// Waits until `times` requests have arrived.
     pub async fn called(&self, times: usize) {
         let enough = |calls: &usize| *calls >= times;
         self.shared.calls.subscribe().wait_for(enough).await.expect("the fake lives");
     }
 
-    /// Waits until so many answers were given up by their readers.
+    /// Waits until clients have canceled `times` responses.
     pub async fn hung_up(&self, times: usize) {
         let enough = |gone: &usize| *gone >= times;
         self.shared.hung_up.subscribe().wait_for(enough).await.expect("the fake lives");
@@ -233,7 +233,7 @@ impl<D: Dialect> Drop for Fake<D> {
     }
 }
 
-/// Counts a reader that goes away while it still waits for more.
+/// Counts a client that disconnects before the end of the response.
 struct Reader {
     hung_up: watch::Sender<usize>,
     waits: bool,
@@ -342,7 +342,7 @@ async fn answer<D: Dialect>(shared: Arc<Shared<D>>, request: &Request, step: Ste
     });
     let body = parts.chain(end).map(move |part| {
         sent += 1;
-        // A reader that has everything may leave without being counted.
+        // A client that has received everything may disconnect without being counted.
         reader.waits(stalls || sent < all);
         part
     });
@@ -353,13 +353,13 @@ async fn answer<D: Dialect>(shared: Arc<Shared<D>>, request: &Request, step: Ste
         .expect("a response")
 }
 
-/// Cuts text into the small pieces in which providers send it.
+/// Cuts text into small pieces, as providers stream it.
 pub fn pieces(text: &str) -> Vec<String> {
     let deliveries: Vec<char> = text.chars().collect();
     deliveries.chunks(7).map(|piece| piece.iter().collect()).collect()
 }
 
-/// Refuses what an object holds beyond `allowed`.
+/// Rejects fields beyond `allowed`.
 pub fn only(value: &Value, path: &str, allowed: &[&str]) -> Result<(), Refusal> {
     let Some(fields) = value.as_object() else {
         return refuse(format!("{path}: Input should be an object"));
@@ -370,7 +370,7 @@ pub fn only(value: &Value, path: &str, allowed: &[&str]) -> Result<(), Refusal> 
     }
 }
 
-/// A schema that a provider compiles: every `type` known, an object at the top.
+/// Checks that a provider would compile the schema: every `type` is known, the top level is an object.
 pub fn check_schema(schema: &Value, path: &str) -> Result<(), Refusal> {
     const TYPES: [&str; 7] = ["object", "array", "string", "integer", "number", "boolean", "null"];
     if schema["type"] != "object" {

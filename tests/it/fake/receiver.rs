@@ -1,4 +1,4 @@
-//! A receiver of webhooks on loopback that does as it is told and records all.
+//! A receiver of webhooks on loopback that replies from a script and records all requests.
 
 use std::{
     collections::VecDeque,
@@ -30,25 +30,25 @@ use url::Url;
 
 const RECEIVED_MAX: usize = 1_024;
 
-/// What the receiver does with one request, once it has read all of it.
+/// Reply of the receiver, after it has read the whole request.
 #[derive(Clone, Debug)]
 pub enum Reply {
     Status(u16),
     /// A status with a Retry-After header.
     RetryAfter(u16, &'static str),
-    /// 307 to another place.
+    /// 307 to another URL.
     Redirect(Url),
     /// Never answers; keeps the connection open.
     Hang,
     /// Closes the connection without an answer.
     Drop,
-    /// Says 200 and closes the connection in the middle of the body.
+    /// Sends 200 and closes the connection in the middle of the body.
     Cut,
-    /// Says 200 with a body that does not end.
+    /// Sends 200 with a body that does not end.
     Endless,
 }
 
-/// One request as it arrived.
+/// One received request.
 #[derive(Clone, Debug)]
 pub struct Received {
     pub path: String,
@@ -57,13 +57,13 @@ pub struct Received {
 }
 
 impl Received {
-    /// A header's value; empty when it is absent.
+    /// Value of a header; empty when it is absent.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().expect("printable ASCII"))
     }
 }
 
-/// The receiver; ends when it is dropped.
+/// The receiver; stops on drop.
 pub struct Receiver {
     address: SocketAddr,
     received: mpsc::Receiver<Received>,
@@ -79,7 +79,7 @@ struct Desk {
 type Answer = Response<BoxBody<Bytes, io::Error>>;
 
 impl Receiver {
-    /// Starts one that replies by the script, and 200 after its end.
+    /// Starts a receiver that replies by the script, and with 200 after its end.
     pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound listener");
@@ -90,29 +90,29 @@ impl Receiver {
         Self { address, received, connections, task: Some(task) }
     }
 
-    /// Where it listens.
+    /// URL of the receiver.
     pub fn url(&self) -> Url {
         Url::parse(&format!("http://{}/hook", self.address)).expect("a URL")
     }
 
-    /// The port that it listens on.
+    /// Port of the receiver.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// The next request; waits for it.
+    /// Waits for the next request.
     pub async fn next(&mut self) -> Received {
         self.received.recv().await.expect("the receiver runs until it is dropped")
     }
 
-    /// Connections that were opened so far.
+    /// Number of connections accepted so far.
     pub fn connections(&self) -> usize {
         self.connections.load(Ordering::SeqCst)
     }
 
     /// Stops it, and waits until its port refuses connections.
     pub async fn stop(mut self) {
-        let task = self.task.take().expect("only here is it taken");
+        let task = self.task.take().expect("only `stop` takes it");
         task.abort();
         assert!(task.await.is_err(), "it ends only by being stopped");
     }
@@ -127,7 +127,7 @@ impl Drop for Receiver {
 }
 
 async fn accept(listener: TcpListener, desk: Arc<Desk>, connections: Arc<AtomicUsize>) {
-    // Dropped with this task, and the connections with it.
+    // Dropped with this task, and all connections with it.
     let mut open = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         connections.fetch_add(1, Ordering::SeqCst);
@@ -137,7 +137,7 @@ async fn accept(listener: TcpListener, desk: Arc<Desk>, connections: Arc<AtomicU
 
 async fn serve(stream: TcpStream, desk: Arc<Desk>) {
     let service = service_fn(|request| answer(request, Arc::clone(&desk)));
-    // Most scripts end a connection by an error; there is nobody to tell.
+    // Most scripts end a connection with an error, which is expected here.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -168,7 +168,7 @@ fn chunks(count: usize, then_break: bool) -> BoxBody<Bytes, io::Error> {
     let chunks = std::iter::repeat_n(b"0123456789".as_slice(), count);
     let whole = stream::iter(chunks.map(|chunk| Ok(Frame::data(Bytes::from_static(chunk)))));
     let broken = stream::iter(then_break.then_some(())).then(async |()| {
-        // What was said so far is flushed only once the body has to wait.
+        // The bytes sent so far are flushed only when the body has to wait.
         tokio::task::yield_now().await;
         Err(io::Error::other("told to cut the connection"))
     });

@@ -1,4 +1,4 @@
-//! A resolver that answers from a script and counts its questions.
+//! A DNS resolver that answers from a script and counts its queries.
 
 use std::{
     io,
@@ -12,14 +12,14 @@ use std::{
 use async_trait::async_trait;
 use sojourn::net::Resolver;
 
-/// Answers each question with the next set of addresses; the last one stays.
+/// Answers each query with the next set of addresses; the last one repeats.
 pub struct Script {
     answers: Mutex<Vec<Vec<IpAddr>>>,
     questions: AtomicUsize,
 }
 
 impl Script {
-    /// One string per answer, its addresses apart by spaces; empty for no such name.
+    /// One string per answer, its addresses separated by spaces; empty for an unknown name.
     pub fn new(answers: &[&str]) -> Arc<Self> {
         let answer =
             |text: &&str| text.split_whitespace().map(|ip| ip.parse().expect("an address")).collect();
@@ -27,7 +27,7 @@ impl Script {
         Arc::new(Self { answers: Mutex::new(answers), questions: AtomicUsize::new(0) })
     }
 
-    /// How often a name was asked for.
+    /// Number of queries so far.
     pub fn questions(&self) -> usize {
         self.questions.load(Ordering::SeqCst)
     }

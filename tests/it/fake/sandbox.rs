@@ -1,8 +1,7 @@
 //! A sandbox for tests: real commands and files below a temporary directory.
 //!
-//! It keeps the promises of the port that tools
-//! rely on (a second start is the first one, commands outlive their callers, old
-//! epochs are refused) and can be lost, or fail at a chosen write.
+//! It keeps the guarantees of the port that tools rely on (a repeated start is the first one, commands
+//! outlive their callers, old epochs are rejected). It can be lost, or fail at a chosen write.
 
 use std::{
     collections::HashMap,
@@ -37,7 +36,7 @@ pub struct FakeSandbox {
     pub started: watch::Sender<usize>,
     pub is_lost: AtomicBool,
     pub epoch: AtomicI64,
-    /// Writes that succeed before the sandbox stops answering.
+    /// Number of writes that succeed before the sandbox stops responding.
     pub writes_left: AtomicUsize,
 }
 
@@ -71,7 +70,7 @@ impl FakeSandbox {
         SandboxHandle { sandbox, fence, env, cwd: String::new(), services: Arc::new(FakeServices) }
     }
 
-    /// Where a path of the sandbox lies on the host.
+    /// Path on the machine for a path of the sandbox.
     pub fn on_host(&self, path: &str) -> PathBuf {
         self.root.path().join(path.trim_start_matches('/'))
     }
@@ -140,7 +139,7 @@ impl FakeSandbox {
     }
 }
 
-/// No tool asks for this.
+/// No tool calls this.
 fn never() -> Fault {
     Fault::Refused("this sandbox does not rest".to_owned())
 }
@@ -152,7 +151,7 @@ fn refused(error: &std::io::Error) -> Fault {
     }
 }
 
-/// A world of one page.
+/// A web with one page.
 struct FakeServices;
 
 #[async_trait]
@@ -245,7 +244,7 @@ impl Sandbox for FakeSandbox {
         self.run(exec_id)?;
         let all = fs::read(self.output_path(exec_id, range.stream)).expect("an output file");
         let start = (range.offset as usize).min(all.len());
-        // Short answers are allowed: callers must ask again.
+        // A short read is allowed: callers must read again.
         let end = (start + range.bytes_max.min(10_000)).min(all.len());
         Ok(all[start..end].to_vec())
     }
@@ -255,7 +254,7 @@ impl Sandbox for FakeSandbox {
         let mut run = self.run(exec_id)?;
         run.killed.store(true, Ordering::SeqCst);
         let group = rustix::process::Pid::from_raw(run.pid).expect("a child has a pid");
-        // Its group may be over already.
+        // The process group may have ended already.
         let _ = rustix::process::kill_process_group(group, rustix::process::Signal::KILL);
         run.exit.wait_for(Option::is_some).await.map_err(|_| Fault::Gone)?;
         Ok(())
@@ -322,5 +321,5 @@ impl Sandbox for FakeSandbox {
     }
 }
 
-/// Long enough for a busy machine; nothing waits for it when all is well.
+/// Timeout of waits: long enough for a busy machine, never reached in a passing test.
 pub const PATIENCE: Duration = Duration::from_secs(20);

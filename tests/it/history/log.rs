@@ -1,4 +1,4 @@
-//! Logs as callers, workers and crashes could have written them.
+//! Generated logs, as callers, workers and crashes could have written them.
 
 use std::sync::Arc;
 
@@ -16,22 +16,22 @@ use sojourn::{
 
 use crate::fake::dialect;
 
-/// Something that adds to a log.
+/// An action that appends to a log.
 #[derive(Clone, Debug)]
 pub enum Move {
-    /// A caller speaks.
+    /// A caller sends a message.
     Steer(String, Option<Value>),
-    /// A worker starts what is queued, or takes over what runs.
+    /// A worker starts the queued turn, or takes over the running one.
     Start,
-    /// The model answers, when a turn runs.
+    /// The model answers, when a turn is running.
     Answer { provider: &'static str, says: Vec<Said>, stop: StopReason },
-    /// The model fails.
+    /// The model call fails.
     Fail,
-    /// One of the open calls is answered, in any order.
+    /// One of the open calls gets its result, in any order.
     Result { which: usize, output: String, is_error: bool },
-    /// Something that the model is not told.
+    /// An event that is not sent to the model.
     Aside(u8),
-    /// The running turn ends, with its open calls answered or not.
+    /// The running turn ends, with or without results for its open calls.
     End { settles: bool, reason: YieldReason },
     /// The queued turn ends before it starts.
     EndQueued,
@@ -39,7 +39,7 @@ pub enum Move {
     Cancel,
 }
 
-/// One block of an answer.
+/// One block of a response.
 #[derive(Clone, Debug)]
 pub enum Said {
     Text(&'static str),
@@ -47,14 +47,14 @@ pub enum Said {
     Call(&'static str, Value),
 }
 
-/// A log, and where the model was asked.
+/// A log, and the places of its model calls.
 #[derive(Default)]
 pub struct Log {
     pub events: Vec<Event>,
     pub questions: Vec<Question>,
 }
 
-/// A request to the model, made from the first `at` events.
+/// A request to the model, built from the first `at` events.
 pub struct Question {
     pub at: usize,
     pub turn: usize,
@@ -133,7 +133,7 @@ pub fn plain_turn() -> Vec<Move> {
     vec![steer("first"), Move::Start, calls("anthropic"), ran(), calls("openai"), ran(), last]
 }
 
-/// A caller cancels while one turn runs a tool and another waits.
+/// A caller cancels while one turn runs a tool and another is queued.
 pub fn canceled_beside_a_running_turn() -> Vec<Move> {
     let end = Move::End { settles: true, reason: YieldReason::Canceled };
     vec![steer("first"), Move::Start, calls("anthropic"), steer("second"), Move::Cancel, ran(), end]
@@ -169,7 +169,7 @@ impl Log {
         writer.log
     }
 
-    /// The first `at` events, and a new turn after them.
+    /// The first `at` events, followed by a new turn.
     pub fn and_then_steered(&self, at: usize) -> Vec<Event> {
         let mut events = self.events[..at].to_vec();
         let origin = Origin::system();

@@ -1,4 +1,4 @@
-//! Each fault of a provider, as the harness will meet it.
+//! Faults of a provider, in the form that the harness receives.
 
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ async fn ask<D: Named>(step: Step, key: &str) -> Fault {
     model.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("a fault")
 }
 
-/// A word for the kind of a fault, so that tables stay readable.
+/// A short name for the kind of a fault, for readable tables.
 fn word(fault: &Fault) -> &'static str {
     match fault {
         Fault::Unavailable { .. } => "unavailable",
@@ -129,7 +129,7 @@ async fn a_provider_that_stalls_is_given_up_in_time() {
 async fn nobody_at_the_address_is_unavailable() {
     let fake = Fake::script(Anthropic::default(), []).await;
     let model = connect(&fake, http(), "sk-1");
-    // A port that was just given back: nobody listens there.
+    // A port that was just released: nothing listens on it.
     let free =
         tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let settings = Anthropic::settings(&format!("http://{free}"));
@@ -140,7 +140,7 @@ async fn nobody_at_the_address_is_unavailable() {
         sojourn::model::Providers::new(http(), settings).model(&name, Some(&credential)).expect("a model");
     let fault = nobody.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("nobody");
     assert_eq!(word(&fault), "unavailable", "{fault:?}");
-    // The endless script of the first fake: a refusal in the provider's own form.
+    // The fake's script is empty: it answers with an error in the provider's format.
     let fault = model.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("no steps");
     assert_eq!(word(&fault), "refused", "{fault:?}");
 }

@@ -1,5 +1,5 @@
-//! Whatever was answered before, the next request is accepted: a session lives
-//! for months, changes its model and loses answers in the middle.
+//! After any sequence of responses, the next request is accepted: a session lives for months, changes its
+//! model and loses responses in the middle.
 
 use proptest::prelude::*;
 use sojourn::{
@@ -14,17 +14,17 @@ use sojourn::{
 use super::{connect, http, remember, request};
 use crate::fake::{Fake, Said, Step, anthropic::Anthropic, openai::OpenAi};
 
-/// One model call of a session, and what surrounds it.
+/// One model call of a session, with its circumstances.
 #[derive(Clone, Debug)]
 struct Move {
-    /// Which of the two providers is asked.
+    /// Which of the two providers is called.
     anthropic: bool,
     thinks: bool,
     says: Vec<Said>,
     stop: Option<&'static str>,
     output: String,
     is_error: bool,
-    /// A caller speaks after the results, as after a cancel.
+    /// A caller sends a message after the results, as after a cancellation.
     interrupted: bool,
     words: Vec<String>,
 }

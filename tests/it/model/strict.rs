@@ -1,4 +1,4 @@
-//! The fakes themselves: what the real endpoints refuse, they refuse.
+//! Tests of the fakes: they reject the requests that the real endpoints reject.
 
 use serde_json::{Value, json};
 
@@ -32,7 +32,7 @@ fn completions_body() -> Value {
     ]})
 }
 
-/// The body with one place changed; `null` removes it.
+/// The body with one value changed; `null` removes it.
 fn changed(mut body: Value, pointer: &str, to: Value) -> Value {
     let (parent, field) = pointer.rsplit_once('/').expect("a pointer has a slash");
     match (body.pointer_mut(parent).expect("the place is there"), to) {

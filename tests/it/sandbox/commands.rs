@@ -1,4 +1,4 @@
-//! Running, watching and ending commands.
+//! Commands: start, watch, end.
 
 use std::time::{Duration, Instant};
 
@@ -57,7 +57,7 @@ pub async fn output_can_be_read_while_the_command_runs(world: &World<'_>) {
 }
 
 pub async fn commands_run_side_by_side(world: &World<'_>) {
-    // Each waits for the other's file: one after the other they would never end.
+    // Each waits for the other's file, so they never end when run one after the other.
     let wait_for = |mine: &str, other: &str| {
         format!("touch /tmp/{mine}; until [ -e /tmp/{other} ]; do sleep 0.01; done; echo {mine}")
     };
@@ -77,7 +77,7 @@ pub async fn a_kill_ends_a_tree_that_fled_and_ignores_term(world: &World<'_>) {
     let exit = world.sandbox.wait(world.fence, "fugitive").await.unwrap();
     assert_eq!((exit.code, exit.cause), (137, Cause::Killed));
     assert_eq!(world.processes("sleep").await, 0);
-    // A second kill of what is gone is fine.
+    // Killing a finished command again succeeds.
     world.sandbox.kill(world.fence, "fugitive").await.unwrap();
 }
 
@@ -88,7 +88,7 @@ pub async fn a_signal_reaches_a_command_and_what_it_started(world: &World<'_>) {
     world.printed("trapped", "ready").await;
     world.sandbox.signal(world.fence, "trapped", Signal::Usr1).await.unwrap();
     let exit = world.sandbox.wait(world.fence, "trapped").await.unwrap();
-    assert_eq!((exit.code, exit.cause), (5, Cause::Exited), "what it makes of a signal is its own affair");
+    assert_eq!((exit.code, exit.cause), (5, Cause::Exited), "the command decides how it handles a signal");
     world.printed("trapped", "inner").await;
     for (signal, code) in [(Signal::Hup, 129), (Signal::Term, 143), (Signal::Kill, 137)] {
         let id = format!("sent-{code}");
@@ -98,7 +98,7 @@ pub async fn a_signal_reaches_a_command_and_what_it_started(world: &World<'_>) {
         let exit = world.sandbox.wait(world.fence, &id).await.unwrap();
         assert_eq!((exit.code, exit.cause), (code, Cause::Killed), "{signal:?}");
     }
-    // One that is over hears nothing.
+    // A finished command receives no signal.
     world.sandbox.signal(world.fence, "trapped", Signal::Kill).await.unwrap();
     let stale = SandboxFence { epoch: world.fence.epoch - 1, ..world.fence };
     assert_eq!(world.sandbox.signal(stale, "trapped", Signal::Kill).await, Err(Fault::Stale));
@@ -106,7 +106,7 @@ pub async fn a_signal_reaches_a_command_and_what_it_started(world: &World<'_>) {
     assert!(matches!(never, Err(Fault::NotFound(_))), "{never:?}");
 }
 
-/// Whoever knows the words joins the outputs itself; whoever does not runs them.
+/// A runner that recognizes the `JOIN_OUTPUTS` script joins the outputs itself; any other script is run.
 pub async fn joined_outputs_come_in_order(world: &World<'_>) {
     let line = "for at in 1 2 3 4 5; do echo out $at; echo err $at >&2; done; echo \"$0\" $#; exit 6";
     for (id, join) in [("known", JOIN_OUTPUTS.to_owned()), ("unknown", format!("{JOIN_OUTPUTS} "))] {
@@ -160,7 +160,7 @@ pub async fn the_oldest_output_makes_room(world: &World<'_>) {
     let oldest = world.sandbox.output(world.fence, "much-0", one).await;
     assert!(matches!(oldest, Err(Fault::NotFound(_))), "{oldest:?}");
     assert_eq!(world.sandbox.output(world.fence, "much-9", one).await.unwrap(), [0]);
-    // How it ended stays known, and it does not run again.
+    // Its result stays available, and it does not run again.
     world.sandbox.start(world.fence, &world.shell("much-0", "touch again")).await.unwrap();
     assert_eq!(world.sandbox.wait(world.fence, "much-0").await.unwrap().stdout_bytes, 64 << 20);
     assert_eq!(world.says("ls -A").await, "");
@@ -173,7 +173,7 @@ pub async fn an_unknown_command_is_not_found(world: &World<'_>) {
     assert!(matches!(world.sandbox.kill(world.fence, "never").await, Err(Fault::NotFound(_))));
 }
 
-/// Not a benchmark: only that no hidden second is in the way.
+/// Not a benchmark: only checks that no hidden second is added.
 pub async fn a_warm_command_is_quick(world: &World<'_>) {
     let mut fastest = Duration::MAX;
     for round in 0..20 {

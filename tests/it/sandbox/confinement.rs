@@ -1,4 +1,4 @@
-//! What a command cannot see, do or become.
+//! Confinement: what a command cannot see, do or become.
 
 use sojourn::sandbox::Fault;
 
@@ -8,7 +8,7 @@ pub async fn a_command_is_an_unprivileged_user_for_good(world: &World<'_>) {
     assert_eq!(world.says("id -u; id -g; id -G; whoami").await, "1000\n1000\n1000\nagent");
     let status = world.says("grep -E '^(Cap|NoNewPrivs|Seccomp:)' /proc/self/status | tr -d '\\t'").await;
     let zero = "0000000000000000";
-    // gVisor says nothing of the last two but one.
+    // gVisor does not report these two lines.
     let rest =
         if world.provider.is_gvisor() { String::new() } else { format!("CapAmb:{zero}\nNoNewPrivs:1\n") };
     let expected = format!("CapInh:{zero}\nCapPrm:{zero}\nCapEff:{zero}\nCapBnd:{zero}\n{rest}Seccomp:2");
@@ -21,7 +21,7 @@ pub async fn nothing_of_the_host_is_visible(world: &World<'_>) {
     let root = world.says("ls -A / | grep -vxE 'lib(32|64|x32)|.dockerenv|srv' | tr '\\n' ' '").await;
     assert_eq!(root, ".sojourn bin dev etc home lib opt proc root run sbin sys tmp usr var workspace");
     assert_eq!(world.says("ls -A /root /opt /run /home/agent | grep -v : ; true").await, "");
-    // Of gVisor it is its own, and says nothing of the machine.
+    // gVisor has its own, without information about the machine.
     let hardware = "find /sys -type f -not -path '/sys/fs/cgroup/*' 2>/dev/null | head -3";
     assert!(world.provider.is_gvisor() || world.says(hardware).await.is_empty());
     assert_eq!(world.says("ls -A /home").await, "agent");
@@ -90,7 +90,7 @@ pub async fn mounts_and_new_namespaces_are_refused(world: &World<'_>) {
             "{attempt}"
         );
     }
-    // By number, past the programs' own checks: what seccomp answers.
+    // System calls by number, past the programs' own checks: tests the seccomp filter.
     let script = "python3 - <<'END'
 import ctypes, os, platform
 libc = ctypes.CDLL(None, use_errno=True)
@@ -125,9 +125,9 @@ pub async fn only_the_sessions_places_are_writable(world: &World<'_>) {
 }
 
 pub async fn init_is_out_of_reach_of_commands(world: &World<'_>) {
-    // gVisor lets everybody count init's open files; to read or write one is another matter.
+    // gVisor lets every user count the open files of init; reading or writing one fails.
     const COUNT: &str = "ls /proc/1/fd /proc/$PPID/fd";
-    // Nor does anybody outside read what gVisor keeps as a process's badness.
+    // gVisor stores `oom_score_adj` itself; nothing outside reads it.
     const BADNESS: &str = "echo -1000 > /proc/self/oom_score_adj";
     let attempts = [
         "ls /.sojourn/control",
@@ -151,7 +151,7 @@ pub async fn init_is_out_of_reach_of_commands(world: &World<'_>) {
         );
         assert_eq!(world.says(&script).await, "refused", "{attempt}");
     }
-    // Its user's processes it may kill, all at once; no others.
+    // A command may kill all processes of its user at once, and no others.
     assert_eq!(world.says("sleep 609 & kill -9 -1; echo alone").await, "alone");
     assert_eq!(world.says("echo alive").await, "alive");
 }

@@ -1,4 +1,4 @@
-//! Disks of a limited size: what the kernel keeps, and what a crash leaves.
+//! Disks of a limited size: limits enforced by the kernel, and leftovers of a crash.
 
 use std::{
     fs,
@@ -12,21 +12,21 @@ use sojourn::sandbox::{Cause, Files, SandboxFence, SandboxLimits, Spec};
 
 use super::{World, local::LocalProvider, run, with_local};
 
-/// Mounts whose path or source contains `text`.
+/// Number of mounts whose path or source contains `text`.
 pub fn mounts_of(text: &str) -> usize {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
     mounts.lines().filter(|line| line.contains(text)).count()
 }
 
-/// Files behind loop devices whose path contains `text`.
+/// Number of loop devices whose backing file contains `text` in its path.
 fn loops_of(text: &str) -> usize {
     let devices = fs::read_dir("/sys/block").unwrap().flatten().map(|entry| entry.path());
     let backing = devices.filter_map(|device| fs::read_to_string(device.join("loop/backing_file")).ok());
     backing.filter(|file| file.contains(text)).count()
 }
 
-/// The kernel gives a loop device back when the last copy of its mount is gone, and a
-/// container that is just being made has one for a moment.
+/// Waits for the release of loop devices. The kernel releases one with the last copy of its mount, and a
+/// container that is being created has such a copy for a moment.
 pub fn loops_are_gone(text: &str) {
     let until = Instant::now() + Duration::from_secs(10);
     while loops_of(text) > 0 {
@@ -35,13 +35,13 @@ pub fn loops_are_gone(text: &str) {
     }
 }
 
-/// Where the disk of the world's session is.
+/// Directory of the disk of the world's session.
 fn root(provider: &LocalProvider, spec: &Spec) -> PathBuf {
     let (org, session) = (spec.org.uuid().to_string(), spec.session.uuid().to_string());
     provider.data_dir().join("sandboxes").join(org).join(session)
 }
 
-/// A fresh sandbox on the same disk, after the old one was ended and `between` was done.
+/// A new sandbox on the same disk; `between` runs after the old one was destroyed.
 async fn again(world: &World<'_>, between: impl FnOnce()) -> (Files, SandboxFence) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     between();
@@ -105,7 +105,7 @@ fn what_a_crash_left_half_made_is_made_again() {
         let disk = root(&provider, &world.spec);
         Box::pin(async move {
             world.says("echo kept > file; sync").await;
-            // The machine started anew: no mount, the file system in its file.
+            // As after a reboot: nothing is mounted, the file system is in its file.
             let (files, fence) = again(world, || {
                 rustix::mount::unmount(disk.join("files"), rustix::mount::UnmountFlags::empty()).unwrap();
                 fs::write(disk.join("image.new"), "half a copy").unwrap();
@@ -143,7 +143,7 @@ fn without_loop_devices_the_size_is_looked_at() {
     run(&provider, super::limits(), |world| {
         Box::pin(async move {
             super::escape::a_full_disk_ends_the_command_and_not_the_sandbox(world).await;
-            // Hiding files from the look is as good as having too many.
+            // Files that the measurement cannot reach count as too many.
             let deep = "python3 - <<'END'
 import os, time
 for _ in range(2500):

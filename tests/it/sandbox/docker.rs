@@ -1,6 +1,6 @@
-//! The Docker provider: the same suite against a daemon that the test starts itself.
+//! The Docker provider: the same suite against a daemon that the test starts.
 //!
-//! The daemon is that of `scripts/docker-daemon`.
+//! `scripts/docker-daemon` starts it.
 
 use std::{
     fs,
@@ -28,10 +28,10 @@ use crate::{
     turns,
 };
 
-/// What becomes the daemon.
+/// Script that starts the daemon.
 const DAEMON: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/docker-daemon");
 
-/// A daemon, stopped with all that it made when it is dropped.
+/// A daemon; drop stops it and removes everything that it created.
 struct Daemon {
     child: Child,
     place: tempfile::TempDir,
@@ -42,7 +42,7 @@ impl Daemon {
         Self::started(Command::new(DAEMON), &[])
     }
 
-    /// The same, with a namespace for the users of its containers.
+    /// The same with user namespace remapping.
     fn remapped(user: &OrdinaryUser) -> Self {
         Self::started(user.known_to(DAEMON), &["--userns-remap=sojourn-test"])
     }
@@ -85,7 +85,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Sandboxes of one daemon, below directories of their own.
+/// Sandboxes of one daemon, below their own directories.
 struct DockerProvider {
     daemon: Arc<Daemon>,
     data: tempfile::TempDir,
@@ -106,7 +106,7 @@ impl DockerProvider {
         Self { daemon: Arc::clone(daemon), data, run, image, disks, rootfs, images }
     }
 
-    /// On an image of the daemon.
+    /// Uses an image of the daemon.
     fn on(daemon: &Arc<Daemon>, image: &str) -> Self {
         Self { image: Some(image.to_owned()), ..Self::new(daemon) }
     }
@@ -150,7 +150,7 @@ fn the_docker_provider_conforms() {
     assert_eq!(forwards(), before, "the daemon changed the machine's network");
 }
 
-/// What `make test` checks of it; `make test-full` checks all.
+/// Checks that `make test` runs; `make test-full` runs all.
 const SHORT: [&str; 14] = [
     "a_command_reports_its_output_and_its_exit_code",
     "the_same_id_twice_runs_once",
@@ -197,7 +197,7 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             };
             let said = String::from_utf8(other.output(fence, "look", range).await.unwrap()).unwrap();
             assert_eq!(said, "from-runc\nfrom-runc\nkept\n750\n");
-            // The same files are the same checkpoint, whoever saved them.
+            // Equal files give an equal checkpoint, whichever provider saved them.
             other.start(fence, &world.shell("undo", "rm back; touch -r d .")).await.unwrap();
             other.wait(fence, "undo").await.unwrap();
             let again = checkpoint::save(&*other, fence, &blobs, "s", None).await.unwrap();
@@ -215,10 +215,10 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
     });
 }
 
-/// Programs of the image in the test below; all else that a sandbox has comes from the service.
+/// Programs of the image in the test below; the service provides everything else in a sandbox.
 const PROGRAMS: [&str; 4] = ["bash", "cat", "id", "ls"];
 
-/// A small image: a few programs of this machine with what they load, and a mark.
+/// Imports a small image: a few programs of this machine with their libraries, and a marker file.
 fn import(daemon: &Daemon, name: &str) {
     let script = r#"set -e
         cd "$1"; shift
@@ -330,7 +330,7 @@ async fn packages_are_installed_for_sandboxes_of_a_daemon() {
     fs::remove_dir_all(ground.sandboxes().run_dir.with_extension("docker")).unwrap();
 }
 
-/// What `make test` checks with such a daemon; `make test-full` checks all.
+/// Checks that `make test` runs with this daemon; `make test-full` runs all.
 const REMAPPED: [&str; 6] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_command_is_an_unprivileged_user_for_good",
@@ -344,7 +344,7 @@ const REMAPPED: [&str; 6] = [
 fn a_daemon_that_maps_its_users_conforms() {
     let user = OrdinaryUser::with_equal_ids();
     let daemon = Arc::new(Daemon::remapped(&user));
-    // It does not see what is mounted after its start.
+    // The daemon does not see mounts that are made after its start.
     let open = || DockerProvider { disks: Disks::Directories, ..DockerProvider::new(&daemon) };
     let (first, daemon) = (user.first_lent().to_string(), Arc::clone(&daemon));
     run(&open(), limits(), |world| {

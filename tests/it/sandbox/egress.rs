@@ -1,4 +1,4 @@
-//! The way out, from inside: programs that know nothing of it but their variables.
+//! The egress proxy, seen from inside: programs use it only through their variables.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use sojourn::{
 use super::{World, with_local};
 use crate::egress::{Host, PLACEHOLDER, Paper, SECRET, proxy, rule};
 
-/// Asks for a URL with an authorization and prints what came of it.
+/// Requests a URL with an `Authorization` header and prints the outcome.
 const ASK: &str = "python3 - \"$1\" <<'END'
 import sys, urllib.request, urllib.error
 request = urllib.request.Request(sys.argv[1], headers={'Authorization': 'Bearer sjph_placeholder'})
@@ -51,7 +51,7 @@ pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
     assert_eq!(paper.lines().len(), 3);
     assert!(matches!(&paper.lines()[0].0.verdict, Verdict::Allowed { secrets, .. } if *secrets == ["TOKEN"]));
 
-    // The sandbox sees certificates and a socket, and changes neither.
+    // The sandbox can read the certificates and use the socket, and change neither.
     assert_eq!(world.says("ls -A /.sojourn/egress | tr '\\n' ' '").await, "certificates.pem proxy.sock");
     let attempts = "for attempt in 'rm /.sojourn/egress/proxy.sock' 'touch /.sojourn/egress/x' \
         'python3 -c \"import socket; socket.socket(socket.AF_UNIX).connect(\\\"/.sojourn/egress/proxy.sock\\\")\"' \
@@ -62,7 +62,7 @@ pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
         world.says("grep -rl 'PRIVATE KEY' /.sojourn /etc /tmp /workspace 2>/dev/null; true").await,
         ""
     );
-    // The relay is not the commands' to end.
+    // Commands cannot kill the relay.
     assert_eq!(world.says("sleep 611 & kill -9 -1; echo alone").await, "alone");
     assert!(asked(world, &format!("https://bound.example:{}/y", host.port)).await.starts_with("200"));
     proxy.close().await;

@@ -1,7 +1,7 @@
-//! The escape checklist: what code that nobody trusts tries first.
+//! The escape checklist: first attempts of untrusted code.
 //!
-//! Each line is a script that runs inside the sandbox and prints only what it got away
-//! with. All of them run, then the table is printed: one look shows what held.
+//! Each line is a script that runs inside the sandbox and prints only what succeeded. All of them run, then
+//! the table of results is printed.
 
 use std::{
     net::TcpListener,
@@ -12,7 +12,7 @@ use sojourn::{domain::EventKind, sandbox::Cause};
 
 use super::{Ran, World};
 
-/// What is tried, and how.
+/// Attempts: description and script.
 const CHECKLIST: [(&str, &str); 31] = [
     ("sockets of a container engine", "find / -type s -not -path '/proc/*' 2>/dev/null"),
     ("the host through /proc/1/root", "ls /proc/1/root/ /proc/1/cwd/ 2>/dev/null"),
@@ -105,7 +105,7 @@ const CHECKLIST: [(&str, &str); 31] = [
     ("handles of files", HANDLES),
 ];
 
-/// gVisor shows them to every user of a sandbox. They are what a command has itself.
+/// gVisor shows these to every user of a sandbox. They contain only what a command has itself.
 const VARIABLES: &str = "head -c 1 /proc/1/environ /proc/1/maps 2>/dev/null";
 
 const SOCKETS: &str = "python3 - <<'END'
@@ -147,7 +147,7 @@ END";
 
 const LOOPBACK: &str = "the host's loopback";
 
-/// The names of what is tried.
+/// Descriptions of the attempts.
 pub fn tried() -> impl Iterator<Item = &'static str> {
     CHECKLIST.into_iter().map(|(name, _)| name).chain([LOOPBACK])
 }
@@ -169,7 +169,7 @@ pub async fn the_escape_checklist_holds(world: &World<'_>) {
         table.push_str(&format!("{name:<34} {outcome}\n"));
     }
     println!("escape checklist\n{table}");
-    assert!(listener.accept().is_err(), "something came out of the sandbox");
+    assert!(listener.accept().is_err(), "something escaped from the sandbox");
     assert_eq!(escapes, 0, "{table}");
 }
 
@@ -204,27 +204,27 @@ END";
 }
 
 pub async fn a_full_disk_ends_the_command_and_not_the_sandbox(world: &World<'_>) {
-    // Where the size is looked at now and then, the second part is what is ended.
+    // Where the size is only measured periodically, the second part is killed.
     let flood = "head -c 200M /dev/zero > big 2>/dev/null && sleep 30";
     let ran = world.ran(&world.shell("flood", flood)).await;
     assert_eq!(ran.exit.cause, Cause::DiskFull, "{ran:?}");
     assert_ne!(ran.exit.code, 0);
-    // Output and the control of commands take none of its room.
+    // Output and control files of commands do not count against the disk.
     let ran = not_ended(world, "yes | head -c 100K; false").await;
     assert_eq!((ran.stdout.len(), ran.exit.code), (100 << 10, 1));
     assert_eq!(not_ended(world, "rm big; echo removed").await.stdout, "removed\n");
     assert_eq!(not_ended(world, "head -c 8M /dev/zero > small").await.exit.code, 0);
     let until = Instant::now() + Duration::from_secs(10);
     while let Err(fault) = world.sandbox.write_file(world.fence, "more", b"more").await {
-        // Where the size is looked at, the next look finds that there is room again.
+        // Where the size is measured, the next measurement finds free space again.
         assert!(Instant::now() < until, "{fault}");
         tokio::task::yield_now().await;
     }
     assert_eq!(world.says("cat more").await, "more");
 }
 
-/// Runs a script until no look at the disk falls on it: one that finds too much ends what
-/// runs at that moment.
+/// Runs a script until no disk measurement interferes: one that finds too much kills everything that runs at
+/// that moment.
 pub async fn not_ended(world: &World<'_>, script: &str) -> Ran {
     for at in 0..20 {
         let id = format!("try-{at}-{}", world.origin.id::<EventKind>());
@@ -233,13 +233,13 @@ pub async fn not_ended(world: &World<'_>, script: &str) -> Ran {
             return ran;
         }
     }
-    panic!("each look ended it: {script}");
+    panic!("each measurement killed it: {script}");
 }
 
-/// While a command swaps a directory for a link and back, file operations of a worker
-/// through it stay in the sandbox, with the command's rights.
+/// While a command swaps a directory for a link and back, a worker's file operations through it stay in the
+/// sandbox, with the command's rights.
 pub async fn a_race_of_links_leads_nowhere(world: &World<'_>) {
-    // There before anything is written through it, which would make a directory of the name.
+    // Created before the first write through it, which would create a directory of this name.
     world.says("mkdir real; echo own > real/passwd; ln -s real d").await;
     let swap = "exec python3 - <<'END'
 import itertools, os
@@ -263,7 +263,7 @@ END";
         let _ = world.sandbox.write_file(world.fence, &format!("d/raced-{at}"), b"x").await;
     }
     world.sandbox.kill(world.fence, "swap").await.unwrap();
-    assert!(read > 0, "the race was never won by anybody");
+    assert!(read > 0, "no read succeeded during the race");
     assert_eq!(
         world
             .says("find / -name 'raced-*' -not -path '/workspace/*' -not -path '/proc/*' 2>/dev/null; true")

@@ -45,7 +45,7 @@ pub async fn a_link_never_leads_out_of_the_sandbox(world: &World<'_>) {
     for escape in ["out", "shadow", &format!("root{path}"), &format!("up{path}"), path, "../../../etc/shadow"]
     {
         let fault = read(world, escape).await.unwrap_err();
-        // An image has a table of its own there, which nobody may read.
+        // An image has its own table there, which is not readable.
         let is_closed = escape.ends_with("shadow") && !world.spec.rootfs.is_host();
         let is_refused = is_closed && matches!(fault, Fault::Refused(_));
         assert!(is_refused || matches!(fault, Fault::NotFound(_)), "{escape}: {fault:?}");
@@ -63,7 +63,7 @@ pub async fn what_is_no_file_is_refused(world: &World<'_>) {
     world.says("mkdir dir; mkfifo pipe; echo secret > closed; chmod 000 closed").await;
     for path in ["dir", "pipe", "closed", "/dev/zero", "/.sojourn/control/init.sock", "a\0b"] {
         let reading = tokio::time::timeout(Duration::from_secs(5), read(world, path));
-        let fault = reading.await.expect("a pipe does not hold the reader").unwrap_err();
+        let fault = reading.await.expect("a pipe does not block the reader").unwrap_err();
         assert!(matches!(fault, Fault::Refused(_)), "{path}: {fault:?}");
     }
     assert!(matches!(read(world, "missing").await, Err(Fault::NotFound(_))));

@@ -1,10 +1,10 @@
-//! The local provider with gVisor's `runsc`: a kernel of its own around every sandbox.
+//! The local provider with gVisor's `runsc`: a separate kernel for each sandbox.
 
 use sojourn::sandbox::Cause;
 
 use super::{conforms, limits, local::LocalProvider, run};
 
-/// What `make test` checks of it; `make test-full` checks all.
+/// Checks that `make test` runs; `make test-full` runs all.
 const SHORT: [&str; 10] = [
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_link_never_leads_out_of_the_sandbox",

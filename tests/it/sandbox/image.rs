@@ -1,4 +1,4 @@
-//! Sandboxes on images: the same suite on `debian`, and images that an operator registered.
+//! Sandboxes on images: the same suite on `debian`, and images that the operator registered.
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
@@ -16,7 +16,7 @@ use sojourn::{
 
 use super::{World, conforms, limits, local::LocalProvider, run};
 
-/// What `make test` checks of it; `make test-full` checks all.
+/// Checks that `make test` runs; `make test-full` runs all.
 const SHORT: [&str; 13] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -45,7 +45,7 @@ fn gvisor_runs_debian_too() {
     run(&provider, limits(), |world| Box::pin(is_debian(world)));
 }
 
-/// The programs are the image's, the tables the sandbox's own, and nothing can be changed.
+/// The programs are the image's, the tables the sandbox's own, and nothing is writable.
 async fn is_debian(world: &World<'_>) {
     let said =
         world.says("dpkg-query -W -f '${Status}\\n' git | tail -1; git --version; id -un; whoami").await;
@@ -63,7 +63,7 @@ async fn is_debian(world: &World<'_>) {
     assert_eq!(world.says("cat /etc/hosts /etc/resolv.conf | head -1").await, "127.0.0.1\tlocalhost sandbox");
 }
 
-/// A root file system of a few programs of this machine.
+/// A root file system with a few programs of this machine.
 pub fn small(root: &Path) {
     for directory in ["usr/bin", "etc", "var/tmp", "tmp", "dev", "proc", "sys", "root"] {
         fs::create_dir_all(root.join(directory)).unwrap();
@@ -81,7 +81,7 @@ pub fn small(root: &Path) {
     assert!(made.unwrap().success());
 }
 
-/// The same as a layout of two layers, of which the second takes something away.
+/// The same as an OCI layout with two layers; the second one deletes a file.
 fn layout(root: &Path, place: &Path) {
     fs::create_dir_all(place.join("blobs/sha256")).unwrap();
     let put = |bytes: Vec<u8>| {
@@ -138,7 +138,7 @@ fn an_image_that_the_operator_registered_is_unpacked_once_and_shared() {
                 assert_eq!(world.says("id -un; pwd").await, "agent\n/workspace");
                 assert_eq!(world.says("ls /usr/bin | cat").await, "bash\ncat\nid\nls\nstat\ntouch");
                 assert_eq!(world.says("touch /tmp/a /var/tmp/b ~/c d; touch /usr/e || echo no").await, "no");
-                // Whose the files are is nobody in the sandbox.
+                // The owner of the image's files does not exist in the sandbox.
                 assert_eq!(world.says("stat -c '%u %A' /usr/bin/bash").await, "65534 -rwxr-xr-x");
                 if world.spec.rootfs.image == "layers" {
                     assert_eq!(
@@ -191,13 +191,13 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap().contains(run_dir.to_str().unwrap());
     let begun = begin().unwrap().expect("it is not there");
     assert!(mounts());
-    // While somebody is at it, nobody else begins the same, and nothing of it is removed.
+    // While one process installs an image, no other one starts the same installation or removes it.
     let other = Local::new(provider.config()).unwrap();
     let second = runtime.block_on(other.images().begin_install(&rootfs, origin.id()));
     assert!(matches!(second, Err(BuildError::Busy)));
     runtime.block_on(other.images().tidy()).unwrap();
     assert!(mounts());
-    // As if its process had been killed: the lock goes, the rest stays.
+    // As if the process had been killed: the lock is released, the rest remains.
     drop(begun);
     runtime.block_on(other.images().tidy()).unwrap();
     assert!(!mounts(), "a mount is left");
@@ -206,7 +206,7 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     let work = fs::read_dir(data.join("images/work")).unwrap().flatten();
     // Other tests install at the same time.
     assert!(work.filter(left).all(|entry| !entry.path().join("version").exists()));
-    // An installation that fails leaves nothing either.
+    // A failed installation leaves nothing either.
     let begun = begin().unwrap().expect("it is not there");
     assert!(matches!(runtime.block_on(begun.run()), Err(BuildError::Failed(_))), "there is no way out");
     assert!(!mounts() && fs::read_dir(run_dir.join("installs")).unwrap().count() == 0);

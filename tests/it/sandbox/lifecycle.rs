@@ -1,4 +1,4 @@
-//! Sandboxes as workers come and go.
+//! Sandboxes across worker takeovers.
 
 use std::time::Duration;
 
@@ -26,10 +26,10 @@ pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
     assert_eq!(world.sandbox.wait(successor, "open").await.unwrap().cause, Cause::Killed);
 }
 
-/// How long a sandbox may take to come up on a busy machine.
+/// Time for a sandbox to start on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Its maker hears that it is stale, and must not clear away what is another's now.
+/// The creator learns that its lease is stale, and must not remove the sandbox that belongs to its successor.
 pub async fn a_sandbox_that_was_taken_over_while_it_started_lives_on(world: &World<'_>) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     let taker = SandboxFence { epoch: 9, ..world.fence };
@@ -40,7 +40,7 @@ pub async fn a_sandbox_that_was_taken_over_while_it_started_lives_on(world: &Wor
             }
         };
         let taken = async { timeout(PATIENCE, taken).await.expect("a sandbox is made") };
-        // Whoever greets the sandbox first: the other one finds it alive.
+        // Whichever attaches first: the other one finds the sandbox running.
         let (made, ()) = tokio::join!(world.sandbox.create(&world.spec, 8), taken);
         assert!(matches!(made, Ok(_) | Err(Fault::Stale)), "{made:?} in round {round}");
         assert_eq!(world.sandbox.attach(taker).await, Ok(()));
@@ -70,7 +70,7 @@ pub async fn the_disk_outlives_the_sandbox(world: &World<'_>) {
     let next = Spec { sandbox: world.origin.id(), previous, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Kept));
     let fence = SandboxFence { sandbox: next.sandbox, epoch: 2 };
-    // The id is free again: the first one ran in another sandbox.
+    // The command id can be used again: the first one ran in another sandbox.
     let script = "cat /workspace/a ~/b; stat -c %U /workspace/a; ls /tmp";
     world.sandbox.start(fence, &world.shell("look", script)).await.unwrap();
     world.sandbox.wait(fence, "look").await.unwrap();
@@ -98,7 +98,7 @@ pub async fn two_workers_at_once_make_one_sandbox(world: &World<'_>) {
         third.create(&world.spec, 3)
     );
     let outcomes = [outcomes.0, outcomes.1, outcomes.2];
-    assert!(outcomes.iter().all(|made| *made == Ok(Files::Kept)), "who comes later waits: {outcomes:?}");
+    assert!(outcomes.iter().all(|made| *made == Ok(Files::Kept)), "the later one waits: {outcomes:?}");
     world.sandbox.attach(SandboxFence { epoch: 3, ..world.fence }).await.unwrap();
 }
 
@@ -145,7 +145,7 @@ pub async fn the_sandbox_is_listed_with_its_owner(world: &World<'_>) {
 pub async fn a_disk_that_another_sandbox_left_is_not_used(world: &World<'_>) {
     world.says("echo old > /workspace/a; echo old > ~/b").await;
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
-    // The session went on elsewhere meanwhile, and comes back.
+    // The session moved to another provider and returns.
     let elsewhere = vec![world.origin.id()];
     let next = Spec { sandbox: world.origin.id(), previous: elsewhere, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Fresh));

@@ -1,4 +1,4 @@
-//! The local provider: what only it promises, and how it is looked at from outside.
+//! The local provider: its own guarantees, and its view from outside.
 
 use std::{
     fs,
@@ -18,7 +18,7 @@ use sojourn::{
 
 use super::{Provider, World, run, with_local};
 
-/// Sandboxes below a directory of its own that only root may enter.
+/// Sandboxes below a directory that only root may enter.
 pub struct LocalProvider {
     data: tempfile::TempDir,
     run: tempfile::TempDir,
@@ -38,7 +38,7 @@ impl LocalProvider {
         Self { data, run, disks, runtime: "runc", rootfs, images: image::Config::default() }
     }
 
-    /// On the image `debian`, made once for all tests.
+    /// Uses the image `debian`, built once for all tests.
     pub fn debian() -> Self {
         let image = "debian".to_owned();
         let provider = Self { rootfs: RootFs { image, ..RootFs::default() }, ..Self::new() };
@@ -103,7 +103,7 @@ impl Provider for LocalProvider {
         for process in fs::read_dir("/proc").unwrap().flatten() {
             let status = fs::read_to_string(process.path().join("status")).unwrap_or_default();
             if status.contains("State:\tZ") {
-                // It has ended; when it is reaped is the host's affair.
+                // It has ended; reaping it is up to the machine.
                 continue;
             }
             let memberships = fs::read_to_string(process.path().join("cgroup")).unwrap_or_default();
@@ -129,7 +129,7 @@ fn memory_beyond_the_limit_is_told_apart() {
             let hog = world.shell("hog", "python3 -c 'x = bytearray(600 << 20)'; exit $?");
             let ran = world.ran(&hog).await;
             assert_eq!((ran.exit.cause, ran.exit.code), (Cause::Oom, 137));
-            // By itself the same code means nothing.
+            // Without an OOM kill the same exit code means nothing.
             let imitator = world.ran(&world.shell("imitator", "exit 137")).await;
             assert_eq!((imitator.exit.cause, imitator.exit.code), (Cause::Exited, 137));
         })
@@ -143,13 +143,13 @@ fn a_fork_bomb_is_contained_and_killed() {
             let bomb = Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", BOMB) };
             world.sandbox.start(world.fence, &bomb).await.unwrap();
             world.printed("bomb", "armed").await;
-            // The sandbox answers and works on files while its processes are used up.
+            // The sandbox responds and serves files while its process limit is reached.
             world.sandbox.write_file(world.fence, "during", b"x").await.unwrap();
             world.sandbox.attach(world.fence).await.unwrap();
             let pids = pids_current(world);
             assert!(pids <= 64 + 192, "{pids} processes");
             world.sandbox.kill(world.fence, "bomb").await.unwrap();
-            // Init, a runner, the shell that counts and its two helpers.
+            // Init, a runner, the counting shell and its two helpers.
             let left: u32 = world.says("ls -d /proc/[0-9]* | wc -l").await.parse().unwrap();
             assert!(left <= 5, "{left} processes");
         })
@@ -187,7 +187,7 @@ fn one_gibibyte_of_output_takes_the_caps_disk() {
 fn remains_of_a_crash_do_not_stop_the_next_sandbox() {
     with_local(|world| {
         Box::pin(async {
-            // The sandbox's first process dies, and with it the sandbox: as after a crash.
+            // As after a crash: the first process of the sandbox dies, and with it the sandbox.
             let pid_file = find_pid_file(world);
             let pid = fs::read_to_string(pid_file).unwrap().trim().parse().unwrap();
             let init = rustix::process::Pid::from_raw(pid).unwrap();
@@ -241,7 +241,7 @@ fn an_orphaned_sandbox_ends_itself() {
             local.create(&spec, 1).await.unwrap();
             let fence = SandboxFence { sandbox: spec.sandbox, epoch: 1 };
             local.start(fence, &world.shell("last", "sleep 608")).await.unwrap();
-            // The wait is cut into slices; the sandbox ends within the first one.
+            // The wait is split into slices; the sandbox ends within the first one.
             assert_eq!(local.wait(fence, "last").await, Err(Fault::Gone));
             local.destroy(spec.sandbox).await.unwrap();
             world.provider.assert_nothing_left(spec.sandbox);
@@ -272,8 +272,8 @@ fn a_missing_runtime_is_one_clear_line() {
     assert_eq!(fault, Fault::Unavailable("no-such-runtime was not found; run scripts/setup".to_owned()));
 }
 
-/// Debian mounts `/run` so. The test runs again where everything that it makes is mounted
-/// so, and where `/var/lib` is not the machine's.
+/// Debian mounts `/run` with `noexec`. The test reruns itself where all its directories are mounted so, and
+/// where `/var/lib` is private.
 #[test]
 fn a_run_directory_that_is_no_place_for_programs_is_no_obstacle() {
     const AGAIN: &str = "SOJOURN_TEST_NOEXEC";

@@ -1,8 +1,8 @@
-//! The conformance suite of sandboxes: what every provider promises.
+//! Conformance suite of sandboxes: guarantees of every provider.
 //!
-//! Each check is written against `&dyn Sandbox` and gets a fresh sandbox; a provider
-//! is added by a line of `conformance!`, or by a test that calls `conforms`. These tests need what the provider needs
-//! (for `local`: root and runc) and fail with one line when it is missing.
+//! Each check uses `&dyn Sandbox` and gets a fresh sandbox. Add a provider with a line of `conformance!`, or
+//! with a test that calls `conforms`. The tests need the provider's requirements (for `local`: root and runc)
+//! and fail with one line when they are missing.
 
 mod commands;
 mod confinement;
@@ -41,21 +41,21 @@ use sojourn::{
 
 /// A provider under test.
 pub trait Provider: Send + Sync {
-    /// A value of the same provider, as another worker would have it.
+    /// Opens the same provider, as another worker would.
     fn open(&self) -> Arc<dyn Sandbox>;
-    /// Whether the sandbox has a kernel of its own, which says other things of itself.
+    /// Whether the sandbox has its own kernel, which reports other values.
     fn is_gvisor(&self) -> bool {
         false
     }
-    /// What the sandboxes are made on.
+    /// Root file system of the sandboxes.
     fn rootfs(&self) -> RootFs {
         RootFs::default()
     }
-    /// Fails when anything of the sandbox is left at the provider.
+    /// Fails when the provider still has anything of the sandbox.
     fn assert_nothing_left(&self, sandbox: SandboxId);
 }
 
-/// A sandbox of its own for one check.
+/// A fresh sandbox for one check.
 pub struct World<'a> {
     pub provider: &'a dyn Provider,
     pub sandbox: Arc<dyn Sandbox>,
@@ -64,7 +64,7 @@ pub struct World<'a> {
     pub origin: Origin,
 }
 
-/// What a command gave.
+/// Result of a command.
 #[derive(Debug)]
 pub struct Ran {
     pub exit: Exit,
@@ -74,7 +74,7 @@ pub struct Ran {
 
 type Check<'a> = Pin<Box<dyn Future<Output = ()> + 'a>>;
 
-/// Makes a sandbox, runs the check, and removes everything, also when the check failed.
+/// Creates a sandbox, runs the check, and removes everything, also when the check failed.
 pub fn run(
     provider: &dyn Provider,
     limits: SandboxLimits,
@@ -106,7 +106,7 @@ pub fn run(
 }
 
 impl World<'_> {
-    /// A shell command with a generous time.
+    /// A shell command with a long timeout.
     pub fn shell(&self, id: &str, script: &str) -> Exec {
         Exec {
             id: id.to_owned(),
@@ -126,7 +126,7 @@ impl World<'_> {
         Ran { exit, stdout, stderr: self.output(&exec.id, stderr).await }
     }
 
-    /// Runs a script that must succeed; its trimmed output.
+    /// Runs a script that must succeed; returns its trimmed output.
     pub async fn says(&self, script: &str) -> String {
         let id = format!("says-{}", self.origin.id::<EventKind>());
         let ran = self.ran(&self.shell(&id, script)).await;
@@ -139,7 +139,7 @@ impl World<'_> {
         String::from_utf8(self.sandbox.output(self.fence, exec_id, range).await.unwrap()).unwrap()
     }
 
-    /// Returns when a running command has printed `text`.
+    /// Waits until a running command has printed `text`.
     pub async fn printed(&self, exec_id: &str, text: &str) {
         let seen = async {
             while !self.output(exec_id, OutputStream::Stdout).await.contains(text) {
@@ -149,17 +149,17 @@ impl World<'_> {
         tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the command prints it in time");
     }
 
-    /// Returns when the sandbox runs no process whose arguments contain `text`.
+    /// Number of processes in the sandbox whose arguments contain `text`.
     pub async fn processes(&self, text: &str) -> usize {
-        // The pattern must not find the process that looks for it.
+        // The pattern must not match the searching process itself.
         let (first, rest) = text.split_at(1);
         let script = format!("grep -al '[{first}]{rest}' /proc/[0-9]*/cmdline 2>/dev/null | wc -l");
-        // A look at a disk that is full ends who counts, too.
+        // A measurement of a full disk kills the counting command, too.
         escape::not_ended(self, &script).await.stdout.trim().parse().unwrap()
     }
 
     async fn end(&self) {
-        // A check that failed may have left another one.
+        // A failed check may have left another sandbox.
         for found in self.sandbox.list().await.expect("a list") {
             let is_own = found.session == self.spec.session;
             if let Some(sandbox) = found.sandbox.filter(|_| is_own) {
@@ -168,7 +168,7 @@ impl World<'_> {
         }
         self.sandbox.destroy(self.spec.sandbox).await.expect("a sandbox can be ended");
         self.sandbox.destroy(self.spec.sandbox).await.expect("a sandbox can be ended twice");
-        // The disk goes before anything is asserted: a failed test leaves nothing either.
+        // The disk is removed before the assertions, so that a failed test leaves nothing either.
         self.sandbox.erase(self.spec.org, self.spec.session).await.expect("a disk can be erased");
         self.sandbox.erase(self.spec.org, self.spec.session).await.expect("a disk can be erased twice");
         self.provider.assert_nothing_left(self.spec.sandbox);
@@ -180,7 +180,7 @@ impl World<'_> {
     }
 }
 
-/// SandboxHandle every check of the suite to another macro, after what that one is given first.
+/// Passes every check of the suite to another macro, after the arguments given first.
 macro_rules! checks {
     ($with:ident $($first:tt)*) => {
         $with! { $($first)*;
@@ -245,7 +245,7 @@ macro_rules! checks {
     };
 }
 
-/// A test per check, against a provider.
+/// One test per check, for one provider.
 macro_rules! conformance {
     ($provider:ident, $open:expr; $($module:ident: $name:ident,)*) => {
         mod $provider {
@@ -261,7 +261,7 @@ macro_rules! conformance {
 }
 checks!(conformance local_provider, super::local::LocalProvider::new());
 
-/// The same checks as a table, for a provider that takes long to set up or to start sandboxes.
+/// The same checks as a table, for a provider that starts slowly.
 macro_rules! table {
     (; $($module:ident: $name:ident,)*) => {
         pub const TABLE: &[(&str, CheckFn)] =
@@ -271,13 +271,13 @@ macro_rules! table {
 type CheckFn = for<'a> fn(&'a World<'a>) -> Check<'a>;
 checks!(table);
 
-/// Runs the checks of the table, or only those named, some at a time; tells each one's
-/// outcome and time, and fails when one did. `SOJOURN_TEST_FULL` runs all.
+/// Runs the checks of the table, or only the named ones, a few in parallel. Prints the outcome and time of
+/// each, and fails when one failed. `SOJOURN_TEST_FULL` runs all.
 pub fn conforms<P: Provider>(open: &(impl Fn() -> P + Sync), short: &[&str]) {
     const LANES: usize = 3;
     let full = std::env::var_os("SOJOURN_TEST_FULL").is_some();
     let chosen: Vec<_> = TABLE.iter().filter(|(name, _)| full || short.contains(name)).collect();
-    assert!(full || chosen.len() == short.len(), "a check of the short form has another name");
+    assert!(full || chosen.len() == short.len(), "a check of the short list does not exist");
     let lane = |first: usize| {
         let mut failed = Vec::new();
         for (name, check) in chosen.iter().skip(first).step_by(LANES) {
@@ -299,12 +299,12 @@ pub fn conforms<P: Provider>(open: &(impl Fn() -> P + Sync), short: &[&str]) {
     assert_eq!(failed, Vec::<&str>::new());
 }
 
-/// Bounds of a sandbox in these tests: small, so that reaching them is quick.
+/// Sandbox limits in these tests: small, so that reaching them is quick.
 fn limits() -> SandboxLimits {
     SandboxLimits { cpu_millis: 2_000, memory_bytes: 256 << 20, pids: 64, disk_bytes: 64 << 20 }
 }
 
-/// Tests that need other bounds, or the provider's own view.
+/// Tests that need other limits, or the provider's own view.
 pub fn with_local(check: impl for<'a> FnOnce(&'a World<'a>) -> Check<'a>) {
     run(&local::LocalProvider::new(), limits(), check);
 }

@@ -1,4 +1,4 @@
-//! Sandboxes that stand still, and files that come back.
+//! Frozen sandboxes, and files restored from checkpoints.
 
 use std::time::Duration;
 
@@ -27,11 +27,11 @@ impl Store {
 
 const SESSION: &str = "organization/session";
 
-/// Everything about the session's files that a program could depend on.
+/// All properties of the session's files that a program could depend on.
 const LISTING: &str = r"cd /; export LC_ALL=C; (find workspace home/agent -printf '%p %y %m %s %T@ %n %l\n' | sort;
     find workspace home/agent -type f -exec sha256sum {} + | sort) | cat -v";
 
-/// Ends the sandbox and its disk, and makes another sandbox that waits for its files.
+/// Destroys the sandbox and its disk, and creates a sandbox that waits for its files.
 async fn replaced(world: &World<'_>) -> SandboxFence {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     world.sandbox.erase(world.spec.org, world.spec.session).await.unwrap();
@@ -60,8 +60,8 @@ pub async fn a_frozen_sandbox_stands_still_and_goes_on(world: &World<'_>) {
     let stats = world.sandbox.stats(world.spec.sandbox).await.unwrap();
     assert!(stats.is_frozen && stats.memory_bytes > 0 && stats.processes > 1, "{stats:?}");
     let later = world.sandbox.stats(world.spec.sandbox).await.unwrap();
-    assert_eq!(later.cpu, stats.cpu, "a frozen sandbox takes no time");
-    // Another worker comes, and nothing has ended.
+    assert_eq!(later.cpu, stats.cpu, "a frozen sandbox uses no CPU time");
+    // Another worker attaches; nothing has ended.
     let fence = SandboxFence { epoch: 2, ..world.fence };
     let other = world.provider.open();
     other.attach(fence).await.unwrap();
@@ -69,7 +69,7 @@ pub async fn a_frozen_sandbox_stands_still_and_goes_on(world: &World<'_>) {
     let size = async || other.read_file(fence, "count", 0, 1).await.unwrap().size;
     let before = size().await;
     let grows = async { while size().await <= before {} };
-    tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command goes on");
+    tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command continues");
     other.freeze(fence).await.unwrap();
     other.thaw(fence).await.unwrap();
     other.thaw(fence).await.unwrap();
@@ -92,7 +92,7 @@ pub async fn a_late_worker_freezes_nothing(world: &World<'_>) {
     assert_eq!(world.sandbox.freeze(world.fence).await, Err(Fault::Stale));
     assert!(!world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
     world.sandbox.freeze(successor).await.unwrap();
-    // Nor does it wake a sandbox that its successor has put to rest.
+    // A stale worker does not thaw a sandbox that its successor froze.
     assert_eq!(world.sandbox.thaw(world.fence).await, Err(Fault::Stale));
     assert_eq!(world.sandbox.attach(world.fence).await, Err(Fault::Stale));
     assert!(world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
@@ -104,7 +104,7 @@ pub async fn a_command_counts_as_long_as_it_runs(world: &World<'_>) {
     assert_eq!(world.sandbox.running(world.fence).await, Ok(1));
     world.sandbox.kill(world.fence, "long").await.unwrap();
     assert_eq!(world.sandbox.running(world.fence).await, Ok(0));
-    // What a command leaves behind is frozen with its sandbox; it is no command.
+    // A background process of a finished command is frozen with its sandbox; it does not count as a command.
     world.says("sleep 610 > /dev/null 2>&1 & disown").await;
     assert_eq!(world.sandbox.running(world.fence).await, Ok(0));
 }
@@ -133,14 +133,14 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     let again =
         checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, Some(&saved.digest)).await;
     assert_eq!(again.unwrap(), saved, "equal files give an equal checkpoint");
-    assert!(world.says("stat -c %a secret closed").await == "0\n0", "what was closed is closed again");
+    assert!(world.says("stat -c %a secret closed").await == "0\n0", "a closed directory is closed again");
 
     let fence = replaced(world).await;
     let fetched = checkpoint::fetch(&store.blobs, SESSION, &saved.digest).await.unwrap();
     checkpoint::load(&*world.sandbox, fence, fetched).await.unwrap();
     world.sandbox.attach(fence).await.unwrap();
     let restored = listing(world, fence).await;
-    // Directories that had a socket in them, and the roots, have times of their own.
+    // Directories that contained a socket, and the roots, have other modification times.
     let strip = |text: &str| text.replace("gone", "");
     for (one, other) in strip(&expected).lines().zip(strip(&restored).lines()) {
         assert_eq!(one, other);
@@ -157,7 +157,7 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     let output = world.sandbox.output(fence, "mark", range).await.unwrap();
     assert_eq!(String::from_utf8(output).unwrap().trim(), marked);
     let third = checkpoint::save(&*world.sandbox, fence, &store.blobs, SESSION, None).await.unwrap();
-    assert_eq!(third.digest, saved.digest, "nothing of it depends on the sandbox");
+    assert_eq!(third.digest, saved.digest, "the checkpoint does not depend on the sandbox");
     world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
@@ -183,7 +183,7 @@ pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
     let said = String::from_utf8(world.sandbox.output(fence, "du", range).await.unwrap()).unwrap();
     let fields: Vec<&str> = said.split_whitespace().collect();
     assert_eq!(fields[..2], ["end", "314572803"], "{said}");
-    // gVisor's files have no holes to tell of.
+    // gVisor does not report holes of files.
     assert!(
         world.provider.is_gvisor() || fields[2].parse::<u64>().unwrap() < 2_000,
         "{said} blocks of 512 bytes"
@@ -192,7 +192,7 @@ pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
 }
 
 pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
-    // Two files that are only ever changed together.
+    // Two files that always change together.
     let script =
         "echo 0 > a; echo 0 > b; echo ready; i=0; while :; do i=$((i+1)); echo $i > a; echo $i > b; done";
     world.says("head -c 20000000 /dev/urandom > bulk").await;
@@ -202,7 +202,7 @@ pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
     let packing = world.sandbox.pack(world.fence, sender);
     let taking = async {
         let first = receiver.recv().await.expect("a part");
-        // While the archive is under way nothing starts, and what is known is still told.
+        // While the archive is written no command starts; known results stay readable.
         let refused = world.sandbox.start(world.fence, &world.shell("other", "true")).await;
         assert!(matches!(refused, Err(Fault::Unavailable(_))), "{refused:?}");
         let mut whole = first.to_vec();
@@ -225,11 +225,11 @@ pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
     }
     let (a, b) = (found["workspace/a"], found["workspace/b"]);
     assert!(a == b || a == b + 1 || a == 0 || b == 0, "{a} and {b}");
-    // It goes on, and new commands start.
+    // It resumes, and new commands start.
     world.says("true").await;
     let before = world.says("cat b").await;
     let goes_on = async { while world.says("cat b").await == before {} };
-    tokio::time::timeout(Duration::from_secs(20), goes_on).await.expect("the command goes on");
+    tokio::time::timeout(Duration::from_secs(20), goes_on).await.expect("the command continues");
     world.sandbox.kill(world.fence, "twins").await.unwrap();
 }
 
@@ -245,7 +245,7 @@ pub async fn a_sandbox_that_was_not_restored_to_its_end_is_not_used(world: &Worl
     let broken = world.sandbox.unpack(fence, receiver).await;
     assert_eq!(broken, Err(Fault::Refused("the rest is gone".to_owned())));
     assert!(matches!(world.sandbox.attach(fence).await, Err(Fault::Unavailable(_))));
-    // The next one does not go on with what is there.
+    // The next sandbox does not use the partial files.
     world.sandbox.destroy(fence.sandbox).await.unwrap();
     let previous = vec![fence.sandbox];
     let next = Spec { sandbox: world.origin.id(), previous, restores: true, ..world.spec.clone() };
@@ -253,7 +253,7 @@ pub async fn a_sandbox_that_was_not_restored_to_its_end_is_not_used(world: &Worl
     world.sandbox.destroy(next.sandbox).await.unwrap();
 }
 
-/// An archive of one entry after another, with whatever names they have.
+/// An archive of these entries in order, with any names.
 fn archive(entries: &[(tar::EntryType, &str, &str)]) -> Bytes {
     let mut builder = tar::Builder::new(Vec::new());
     for (kind, name, link) in entries {
@@ -328,7 +328,7 @@ pub async fn an_archive_larger_than_the_disk_is_refused(world: &World<'_>) {
         header.set_cksum();
         let _ = sender.send(Ok(Bytes::copy_from_slice(header.as_bytes()))).await;
         for _ in 0..bytes >> 18 {
-            // Its reader may have had enough.
+            // The reader may have stopped.
             if sender.send(Ok(Bytes::from(vec![1; 1 << 18]))).await.is_err() {
                 return;
             }

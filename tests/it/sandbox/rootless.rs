@@ -1,4 +1,4 @@
-//! The local provider where the service is not root: the same suite as an ordinary user.
+//! The local provider without root: the same suite as an ordinary user.
 
 use std::{path::Path, time::Duration};
 
@@ -7,7 +7,7 @@ use sojourn::sandbox::{Cause, Exec, Fault, SandboxLimits, local::Local};
 use super::{conforms, escape, limits, local::LocalProvider, run};
 use crate::support::ordinary::{OrdinaryUser, as_ordinary_user};
 
-/// What `make test` checks of it; `make test-full` checks all.
+/// Checks that `make test` runs; `make test-full` runs all.
 const SHORT: [&str; 20] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -74,13 +74,13 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
                     Exec { timeout: Duration::from_secs(600), ..world.shell("bomb", super::local::BOMB) };
                 world.sandbox.start(world.fence, &bomb).await.unwrap();
                 world.printed("bomb", "armed").await;
-                // The sandbox answers and works on files while its processes are used up.
+                // The sandbox responds and serves files while its process limit is reached.
                 world.sandbox.write_file(world.fence, "during", b"x").await.unwrap();
-                // It goes off a moment after it is armed.
+                // The bomb goes off a moment after it is armed.
                 let gone_off = async {
                     loop {
                         let pids = world.sandbox.stats(world.spec.sandbox).await.unwrap().processes;
-                        // Init and its helpers are not of the commands' user.
+                        // Init and its helpers run as another user than the commands.
                         assert!(pids <= 64 + 8, "{pids} processes");
                         if pids >= 8 {
                             break;
@@ -96,7 +96,7 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
         });
         run(&LocalProvider::new(), SandboxLimits { disk_bytes: 64 << 20, ..limits() }, |world| {
             Box::pin(async {
-                // A writer in the background is ended too, also one that fled.
+                // A background writer is killed, too, even in its own session.
                 let script = "setsid sh -c 'while :; do head -c 8M /dev/zero >> flood || exit; done' & disown; echo left";
                 let ran = world.ran(&world.shell("fled", script)).await;
                 assert_eq!(ran.exit.cause, Cause::Exited);

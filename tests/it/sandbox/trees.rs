@@ -1,4 +1,4 @@
-//! Directories in one piece: archives that callers get and send.
+//! Whole directories: archives that callers read and write.
 
 use bytes::Bytes;
 use sojourn::sandbox::Fault;
@@ -7,7 +7,7 @@ use tokio::sync::mpsc;
 
 use super::World;
 
-/// The archive of a directory, as the sandbox makes it.
+/// Archive of a directory, as the sandbox creates it.
 async fn read(world: &World<'_>, path: &str) -> Result<Vec<u8>, Fault> {
     let (sender, mut receiver) = mpsc::channel::<Bytes>(4);
     let taken = async {
@@ -55,7 +55,7 @@ pub async fn a_directory_travels_in_one_piece_and_back(world: &World<'_>) {
         names(&archive),
         ["deep", "deep/empty", "deep/hard", "deep/random", "line\nend", "one", "pipe", "soft"]
     );
-    // A pipe is not taken back.
+    // A pipe cannot be written back.
     let refused = write(world, "copy", archive).await.unwrap_err();
     assert!(
         matches!(&refused, Fault::Refused(words) if words.contains("pipe: an archive must not contain Fifo")),
@@ -73,7 +73,7 @@ pub async fn a_directory_travels_in_one_piece_and_back(world: &World<'_>) {
         "Only in copy: kept\n750 981173106 2\none\nold\none\n0",
         "the link is replaced and not followed"
     );
-    // The same again is the same.
+    // Writing the same archive again changes nothing.
     write(world, "/workspace/copy", archive).await.unwrap();
     assert_eq!(world.says("diff -r src copy; stat -c %h copy/one").await, "Only in copy: kept\n2");
     write(world, "/workspace/new/place", tar::Builder::new(Vec::new()).into_inner().unwrap()).await.unwrap();
@@ -88,7 +88,7 @@ pub async fn a_directory_travels_in_one_piece_and_back(world: &World<'_>) {
     }
 }
 
-/// One entry after another, with whatever names they have.
+/// An archive of these entries in order, with any names.
 fn archive(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
     for (kind, name, link) in entries {
@@ -100,7 +100,7 @@ fn archive(entries: &[(EntryType, &str, &str)]) -> Vec<u8> {
         header.as_mut_bytes()[..name.len()].copy_from_slice(name.as_bytes());
         header.set_link_name_literal(link).unwrap();
         if *kind == EntryType::GNUSparse {
-            // Four bytes at the end of an exabyte of nothing.
+            // Four bytes at the end of an exabyte of holes.
             let gnu = header.as_gnu_mut().unwrap();
             gnu.sparse[0].set_offset((1 << 60) - 4);
             gnu.sparse[0].set_length(4);
@@ -148,20 +148,20 @@ pub async fn a_hostile_archive_stays_in_its_directory(world: &World<'_>) {
     let whole = [sparse.into_inner().unwrap()[..1_024].to_vec(), archive(&[(Regular, "bomb", "")])].concat();
     let refused = write(world, "in", whole).await;
     assert!(matches!(&refused, Err(Fault::Refused(words)) if words.contains("sparse")), "{refused:?}");
-    // What a link leads to is not written, and nobody else is to be run as.
+    // A link's target is not written, and the setuid bit is dropped.
     world.says("ln -s ../outside/own in/own").await;
     write(world, "in", archive(&[(Regular, "./own", ""), (Symlink, "far", "/etc/shadow")])).await.unwrap();
     assert_eq!(
         world.says("cat outside/own in/own; stat -c ' %a %F' in/own; readlink in/far").await,
         "own\nevil 755 regular file\n/etc/shadow"
     );
-    // Under the name of a directory no file can be.
+    // A file cannot replace a directory.
     let refused = write(world, ".", archive(&[(Regular, "in", "")])).await;
     assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
 }
 
 pub async fn a_bomb_of_an_archive_ends_itself(world: &World<'_>) {
-    // A file of a terabyte of which nothing follows.
+    // A header of a terabyte file without content.
     let mut whole = archive(&[(EntryType::Regular, "huge", "")]);
     let mut header = Header::from_byte_slice(&whole[..512]).clone();
     header.set_size(1 << 40);
@@ -169,8 +169,8 @@ pub async fn a_bomb_of_an_archive_ends_itself(world: &World<'_>) {
     whole[..512].copy_from_slice(header.as_bytes());
     let refused = write(world, "in", whole).await;
     assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
-    assert_eq!(world.says("ls -A in").await, "", "half a file is none");
-    // A name that is longer than the memory of the sandbox.
+    assert_eq!(world.says("ls -A in").await, "", "half a file is not written");
+    // A name longer than the memory of the sandbox.
     let name_bytes: usize = 300 << 20;
     let mut header = Header::new_gnu();
     header.set_entry_type(EntryType::GNULongName);

@@ -1,8 +1,7 @@
-//! The scheduler: futures polled one at a time, in an order drawn from the seed.
+//! Scheduler of a simulation: futures polled one at a time, in an order drawn from the seed.
 //!
-//! Actors may belong to a group, a worker process. A group can crash between any
-//! two polls (its futures are dropped where they stand), freeze (it is not polled,
-//! while time and the world go on) and thaw.
+//! Actors may belong to a group, a worker process. A group can crash between any two polls (its futures are
+//! dropped), freeze (it is not polled, while time and all others continue) and thaw.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -24,7 +23,7 @@ pub type Group = u64;
 
 type Life = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where actors enter and groups meet their fate.
+/// Adds actors, and crashes, freezes and thaws groups.
 #[derive(Default)]
 pub struct Stage(Mutex<Backstage>);
 
@@ -32,7 +31,7 @@ pub struct Stage(Mutex<Backstage>);
 struct Backstage {
     entering: Vec<(Option<Group>, Life)>,
     frozen: BTreeSet<Group>,
-    /// Groups that crash after so many more polls.
+    /// Groups that crash after this number of further polls.
     doomed: BTreeMap<Group, u64>,
     crashed: BTreeSet<Group>,
 }
@@ -43,7 +42,7 @@ struct Actor {
     bell: Arc<Bell>,
 }
 
-/// Says that an actor wants to be polled.
+/// Waker that marks an actor as ready.
 struct Bell {
     rung: AtomicBool,
     root: Arc<AtomicWaker>,
@@ -62,7 +61,7 @@ impl Stage {
         self.lock().entering.push((group, Box::pin(life)));
     }
 
-    /// Drops a group after `polls` more polls: at once for 0.
+    /// Drops a group after `polls` further polls; immediately for 0.
     pub fn crash(&self, group: Group, polls: u64) {
         self.lock().doomed.insert(group, polls);
     }
@@ -81,10 +80,10 @@ impl Stage {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Backstage> {
-        self.0.lock().expect("no actor panics backstage")
+        self.0.lock().expect("no holder panics")
     }
 
-    /// Lets everybody act until `director` is done.
+    /// Polls actors until `director` has finished.
     pub async fn play(&self, chance: &Chance, director: impl Future<Output = ()> + Send + 'static) {
         let root = Arc::new(AtomicWaker::new());
         let done = Arc::new(AtomicBool::new(false));
@@ -94,7 +93,7 @@ impl Stage {
             is_done.store(true, SeqCst);
         });
         let mut actors: Vec<Actor> = Vec::new();
-        // Unconstrained: tokio's own budget would make actors yield by its count.
+        // Unconstrained: tokio's cooperative budget would make actors yield by its own count.
         tokio::task::unconstrained(poll_fn(|cx| {
             root.register(cx.waker());
             while !done.load(SeqCst) {
@@ -107,7 +106,7 @@ impl Stage {
         .await;
     }
 
-    /// Polls one actor. Returns whether there was one to poll.
+    /// Polls one actor; returns whether one was ready.
     fn act(&self, actors: &mut Vec<Actor>, root: &Arc<AtomicWaker>, chance: &Chance) -> bool {
         let dropped = {
             let mut backstage = self.lock();
@@ -117,7 +116,7 @@ impl Stage {
             }
             backstage.bury(actors)
         };
-        // Dropped outside the lock: an end may ring or enter.
+        // Dropped outside the lock: a destructor may wake or add an actor.
         drop(dropped);
         let ready: Vec<usize> = {
             let backstage = self.lock();
@@ -145,7 +144,7 @@ impl Stage {
 }
 
 impl Backstage {
-    /// Takes the actors of crashed groups off the stage.
+    /// Removes the actors of crashed groups.
     fn bury(&mut self, actors: &mut Vec<Actor>) -> Vec<Actor> {
         let dead: Vec<Group> =
             self.doomed.iter().filter(|(_, polls)| **polls == 0).map(|(group, _)| *group).collect();

@@ -1,4 +1,4 @@
-//! Everything that is random in a simulation, drawn from its seed.
+//! Random numbers of a simulation, drawn from its seed.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -7,14 +7,14 @@ pub struct Chance(Mutex<u64>);
 
 impl Chance {
     pub fn new(seed: u64) -> Self {
-        // Neighbouring seeds must not begin with neighbouring states.
+        // Adjacent seeds must not start with adjacent states.
         let chance = Self(Mutex::new(seed.wrapping_mul(0xd134_2543_de82_ef95).wrapping_add(1)));
         chance.word();
         chance
     }
 
     fn word(&self) -> u64 {
-        let mut state = self.0.lock().expect("no drawer panics");
+        let mut state = self.0.lock().expect("no holder panics");
         *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut word = *state;
         word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -27,7 +27,7 @@ impl Chance {
         self.word() % end.max(1)
     }
 
-    /// True once in `times`, and never for 0.
+    /// True once in `times` on average, never for 0.
     pub fn one_in(&self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }

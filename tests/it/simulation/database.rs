@@ -1,8 +1,7 @@
-//! The record in memory: one session's row and log, with the fence of `store::record`.
+//! In-memory database: row and log of one session, with the fence of `store::record`.
 //!
-//! A caller's command goes through `decide` and `apply`, a leased turn through the
-//! rules of the fenced statement, on the row alone. After each append the row must
-//! be what `apply` makes of the log.
+//! A caller's command goes through `decide` and `apply`; a leased turn goes through the rules of the fenced
+//! statement, on the row alone. After each append the row must equal the fold of the log by `apply`.
 
 use std::time::Duration;
 
@@ -25,25 +24,25 @@ use super::{
     ledger::Ledger,
 };
 
-/// The tables of one session.
+/// Tables of one session.
 pub struct Database {
-    /// The row, kept by differences where a turn writes.
+    /// The row; turns write it by differences.
     pub session: Session,
-    /// Turns that ended, as their rows stand.
+    /// Rows of ended turns.
     ended: Vec<Turn>,
     pub log: Vec<Event>,
     pub lease: Lease,
-    /// The sandbox that the rows know of.
+    /// The sandbox that is recorded in the rows.
     pub sandbox: Option<SandboxId>,
-    /// What the log has come to by `apply`.
+    /// Fold of the log by `apply`.
     folded: Session,
     folded_ended: Vec<Turn>,
     pub ledger: Ledger,
-    /// Writes that the fence refused.
+    /// Number of writes that the fence refused.
     pub refused: u64,
 }
 
-/// The right to write, as the database checks it.
+/// Right to write, as the database checks it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fence {
     pub epoch: i64,
@@ -51,7 +50,7 @@ pub struct Fence {
     pub turn: TurnId,
 }
 
-/// What became of a fenced append.
+/// Outcome of a fenced append.
 #[derive(Clone, Debug)]
 pub enum Recorded {
     Appended(Vec<Event>),
@@ -60,7 +59,7 @@ pub enum Recorded {
 }
 
 impl Database {
-    /// A database with one new session.
+    /// Creates a database with one new session.
     pub fn with(id: SessionId, new: NewSession, stamp: &Stamp, now: Duration, ledger: Ledger) -> Self {
         let events = number(decide::create(new, stamp), 0, stamp.origin.now());
         let (session, _) = fold(id, &events).expect("a log begins with session.created");
@@ -115,7 +114,7 @@ impl Database {
         Ok(count)
     }
 
-    /// A leased turn's append: the fenced statement, clause by clause.
+    /// Append of a leased turn: the fenced statement, clause by clause.
     pub fn record(&mut self, fence: Fence, drafts: Vec<Draft>, ts: Timestamp, now: Duration) -> Recorded {
         let delta = Delta::of(&drafts);
         if self.lease.epoch != fence.epoch || self.session.status == Status::Archived {
@@ -144,7 +143,7 @@ impl Database {
         Recorded::Appended(events)
     }
 
-    /// Writes down a sandbox before it is made; refused to whoever lost the lease.
+    /// Records a sandbox before it is created; refused after the lease was lost.
     pub fn begin_sandbox(&mut self, id: SandboxId, epoch: i64) -> bool {
         let holds = self.lease.epoch == epoch;
         if holds {
@@ -153,7 +152,7 @@ impl Database {
         holds
     }
 
-    /// Whether the row is as the events assume.
+    /// Whether the row matches the assumptions of the events.
     fn fits(&self, turn: TurnId, delta: &Delta) -> bool {
         let row = &self.session;
         let is_running = row.running.as_ref().is_some_and(|running| running.id == turn);
@@ -163,7 +162,7 @@ impl Database {
             Some(start) if start.attempt == 1 => is_next && row.input_head == start.input_to_seq,
             Some(_) => is_running,
         };
-        // Nothing is written for a turn that is over.
+        // No event is written for an ended turn.
         starts && (is_running || is_next)
     }
 
@@ -188,7 +187,7 @@ impl Database {
         let was_running = row.running.as_ref().is_some_and(|turn| turn.id == id);
         row.status = if was_running && row.queued.is_some() { Status::Queued } else { end.status_at_rest() };
         let mut turn = if was_running {
-            row.running.take().expect("looked at above")
+            row.running.take().expect("read above")
         } else {
             row.input_cursor = row.input_head;
             row.queued.take().expect("checked by the fence")
@@ -223,7 +222,7 @@ impl Database {
         assert_eq!(self.ended.last(), self.folded_ended.last(), "a turn's row is not the fold of its log");
     }
 
-    /// Whether nothing is left to do.
+    /// Whether no work is pending.
     pub fn rests(&self) -> bool {
         let row = &self.session;
         let is_at_rest = match row.status {
@@ -233,13 +232,13 @@ impl Database {
         is_at_rest && row.running.is_none() && row.queued.is_none() && self.lease.job.is_none()
     }
 
-    /// What must hold once everything has come to rest.
+    /// Invariants once no work is pending.
     pub fn check_at_rest(&self) {
         let (folded, ended) = fold(self.session.id, &self.log).expect("a log begins with session.created");
         assert_eq!(self.session, folded, "the row is not the fold of the whole log");
         assert_eq!(self.ended, ended, "the turns' rows are not the fold of the whole log");
         assert_eq!(self.session.cancel_turn_id, None, "a cancel outlived its turn");
-        assert!(!self.session.is_pending() || self.session.status == Status::Archived, "input was forgotten");
+        assert!(!self.session.is_pending() || self.session.status == Status::Archived, "input was lost");
         self.ledger.check_at_rest();
     }
 }

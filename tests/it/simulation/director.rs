@@ -1,4 +1,5 @@
-//! One run from its seed: callers, misfortunes, then calm, rest and the final check.
+//! One run from its seed: callers and faults, then a phase without faults, the wait until no work is pending,
+//! and the final check.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,11 +20,11 @@ use super::{
     world::{Plan, World, enter},
 };
 
-/// Within this everything must rest once nothing fails any more: leases, the longest
-/// Retry-After, the longest command and a few answers fit in it.
+/// Upper bound of that wait: leases, the longest Retry-After, the longest command and a few responses fit in
+/// it.
 const REST_MAX: Duration = Duration::from_secs(300);
 
-/// What happened in one run, or in many.
+/// Counts of one run, or of many.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
     pub counts: Counts,
@@ -59,7 +60,7 @@ impl Report {
     }
 }
 
-/// How the run of a seed differs from others.
+/// Draws the parameters of a run.
 fn plan(chance: &Chance) -> Plan {
     let is_quiet = chance.one_in(4);
     let rarely = |often: u64| if is_quiet { 0 } else { chance.pick(&[0, often, often * 4]) };
@@ -77,7 +78,7 @@ fn plan(chance: &Chance) -> Plan {
     }
 }
 
-/// Plays the run of `seed` to its end; returns its log too.
+/// Plays the run of `seed` to its end; returns its log as well.
 pub async fn direct(seed: u64) -> (Report, Vec<Event>) {
     let world = Arc::new(World::new(seed, plan));
     world.open(session(&world));
@@ -107,7 +108,7 @@ async fn run(world: &Arc<World>) -> Report {
     }
     world.calm_down();
     report.slowest_rest = rest(world, &mut processes).await;
-    // Whatever happened to it, a session takes input and comes to rest again.
+    // After any faults, a session takes input and becomes idle again.
     if !world.look(|database| database.session.status == Status::Archived) {
         execute(world, Command::Steer(input("Are you there?"))).await;
         rest(world, &mut processes).await;
@@ -121,7 +122,7 @@ async fn run(world: &Arc<World>) -> Report {
     report
 }
 
-/// Waits until nothing is left to do, and says how long that took.
+/// Waits until no work is pending; returns the duration.
 async fn rest(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) -> Duration {
     let began = world.now();
     while !world.look(|database| database.rests()) {
@@ -143,7 +144,7 @@ fn stuck(world: &World) -> String {
     })
 }
 
-/// Keeps at least one process at work.
+/// Keeps at least one process running.
 fn staff(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) {
     processes.retain(|process| !world.stage.has_crashed(process.group));
     if processes.iter().all(|process| process.is_draining()) {
@@ -151,7 +152,7 @@ fn staff(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) {
     }
 }
 
-/// One misfortune, or none.
+/// Injects one fault, or none.
 async fn trouble(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: &mut Report) {
     staff(world, processes);
     if (processes.len() as u64) < world.plan.workers_max && world.chance.one_in(2) {
@@ -167,7 +168,7 @@ async fn trouble(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: 
     let process = Arc::clone(&processes[at]);
     match world.chance.below(8) {
         0 => world.stage.crash(process.group, 0),
-        // Somewhere within the next things that it does.
+        // At some point within its next polls.
         1 => world.stage.crash(process.group, 1 + world.chance.below(60)),
         2 => {
             report.freezes += 1;
@@ -185,7 +186,7 @@ async fn trouble(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: 
     report.crashes += u64::from(world.stage.has_crashed(processes[at].group));
 }
 
-/// What callers do, at their own pace.
+/// Sends random commands of callers.
 async fn call(world: &Arc<World>) {
     let chance = &world.chance;
     for _ in 0..3 + chance.below(8) {

@@ -1,43 +1,42 @@
-//! The lease of one session as a pure state machine: what `store::job` does in SQL.
+//! The lease of one session as a pure state machine: the same rules as the SQL of `store::job`.
 //!
-//! Time is the database's, in nobody's handle but the caller's. A claim raises the
-//! epoch and moves the lease's end in one step; besides it only a holder that lost an
-//! answer raises it, and archive.
+//! Time is the database's and is passed by the caller. A claim raises the epoch and moves the end of the
+//! lease in one step. Apart from it, only archive raises the epoch, and a holder that lost a response.
 
 use std::time::Duration;
 
 /// A worker process, as the job's row names it.
 pub type WorkerId = u64;
 
-/// The job of a session and the epoch beside it.
+/// The job of a session, and its epoch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Lease {
     pub epoch: i64,
     pub job: Option<Job>,
 }
 
-/// Work that waits or is held.
+/// A waiting or held job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Job {
-    /// Who holds it.
+    /// The worker that holds it.
     pub worker: Option<WorkerId>,
-    /// When it may be taken: due, or the end of its lease.
+    /// When it may be claimed: its due time, or the end of its lease.
     pub ready_at: Duration,
-    /// How often a holder has let it run out since it was last done.
+    /// Number of expired leases since the job was last finished.
     pub takeovers: i32,
 }
 
-/// What a claim gave.
+/// Result of a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Claimed {
     pub epoch: i64,
-    /// The holder before let its lease run out.
+    /// The previous holder's lease had expired.
     pub taken_over: bool,
     pub takeovers: i32,
 }
 
 impl Lease {
-    /// Makes the job ready, unless somebody holds it: they will look themselves.
+    /// Makes the job ready, unless it is held: its holder checks for more work itself.
     pub fn enqueue(&mut self, now: Duration) {
         match &mut self.job {
             Some(Job { worker: Some(_), .. }) => {}
@@ -46,7 +45,7 @@ impl Lease {
         }
     }
 
-    /// Takes the job when it is due; with `takes_over` also when its lease is over.
+    /// Claims the job when it is due; with `takes_over` also when its lease has expired.
     pub fn claim(
         &mut self,
         worker: WorkerId,
@@ -63,40 +62,40 @@ impl Lease {
         Some(Claimed { epoch: self.epoch, taken_over, takeovers })
     }
 
-    /// Prolongs the lease; `None` when it is not this worker's.
+    /// Extends the lease; `None` when it is not this worker's.
     pub fn renew(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<i64> {
         self.held(worker)?.ready_at = now + lease;
         Some(self.epoch)
     }
 
-    /// Goes on under a new epoch; `None` when the lease is not this worker's.
+    /// Continues under a new epoch; `None` when the lease is not this worker's.
     pub fn refence(&mut self, worker: WorkerId, now: Duration, lease: Duration) -> Option<i64> {
         self.held(worker)?.ready_at = now + lease;
         self.epoch += 1;
         Some(self.epoch)
     }
 
-    /// Looks at the lease without prolonging it.
+    /// Reads the lease without extending it.
     pub fn watch(&mut self, worker: WorkerId) -> Option<i64> {
         self.held(worker)?;
         Some(self.epoch)
     }
 
-    /// Gives the job back, to be taken after `delay`.
+    /// Releases the job, to be claimed after `delay`.
     pub fn release(&mut self, worker: WorkerId, now: Duration, delay: Duration) {
         if let Some(job) = self.held(worker) {
             (job.worker, job.ready_at) = (None, now + delay);
         }
     }
 
-    /// Ends the job, or makes it ready again when there is more to do.
+    /// Finishes the job, or makes it ready again when there is more work.
     pub fn finish(&mut self, worker: WorkerId, now: Duration, more: bool) {
         if self.held(worker).is_some() {
             self.job = more.then_some(Job { worker: None, ready_at: now, takeovers: 0 });
         }
     }
 
-    /// Closes the session: no job, and whoever wrote under an epoch does no more.
+    /// Closes the session: removes the job and fences off all earlier epochs.
     pub fn close(&mut self) {
         self.epoch += 1;
         self.job = None;

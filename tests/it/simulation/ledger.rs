@@ -1,4 +1,4 @@
-//! What must be true of a log, checked with each event that enters it.
+//! Invariants of a log, checked with each event that is appended.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,31 +17,31 @@ use sojourn::{
     harness::history,
 };
 
-/// A cancel is settled within this while its worker lives.
+/// A cancellation is settled within this time while its worker lives, in seconds.
 const CANCEL_SECONDS_MAX: i64 = 5;
-/// A turn outlives its deadline by this at most while its worker lives.
+/// A turn exceeds its deadline by at most this while its worker lives, in seconds.
 const OVERSHOOT_SECONDS_MAX: i64 = 2;
 
 /// A turn starts at most this long after its limits were read.
 const PREPARED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Facts of one log, gathered as it grows.
+/// Facts of one log, collected as it grows.
 #[derive(Default)]
 pub struct Ledger {
-    /// Ends are judged by the clock too.
+    /// Ends of turns are also checked against the clock.
     is_quiet: bool,
     calls: BTreeMap<String, Call>,
     turns: HashMap<TurnId, Turn>,
     running: Option<TurnId>,
-    /// Limits that were replaced, and when: a turn may have been prepared under them.
+    /// The replaced limits and the time of the change: a turn may have been prepared under them.
     replaced: Option<(Timestamp, Limits)>,
-    /// What the model was asked, by the number that its answer carries as usage.
+    /// Requests to the model, by the number that the response carries as usage.
     asked: HashMap<u64, Vec<Message>>,
     last_asked: Option<(TurnId, Vec<Message>)>,
     pub counts: Counts,
 }
 
-/// What happened, for the report.
+/// Counts for the report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Counts {
     pub events: u64,
@@ -66,29 +66,29 @@ struct Call {
 struct Turn {
     attempt: i32,
     started_at: Option<Timestamp>,
-    /// The longest `turn_seconds` that held while it ran; `None` without a bound.
+    /// The longest `turn_seconds` that applied while it ran; `None` without a limit.
     seconds: Option<u64>,
     canceled_at: Option<Timestamp>,
     is_ended: bool,
 }
 
 impl Ledger {
-    /// An empty one; `is_quiet` when no worker fails and the database is there.
+    /// Creates an empty one; `is_quiet` when no worker fails and the database is available.
     pub fn new(is_quiet: bool) -> Self {
         Self { is_quiet, ..Self::default() }
     }
 
-    /// Remembers what the model is asked in its call `number`.
+    /// Records the request of model call `number`.
     pub fn asked(&mut self, number: u64, history: Vec<Message>) {
         self.asked.insert(number, history);
     }
 
-    /// What may be done with a call, as the log says.
+    /// Replay class of a call, from the log.
     pub fn replay(&self, call: &str) -> Option<Replay> {
         self.calls.get(call).map(|call| call.replay)
     }
 
-    /// Checks an event against those before it.
+    /// Checks an event against the events before it.
     pub fn note(&mut self, event: &Event, before: &[Event], limits: Limits) {
         self.counts.events += 1;
         if let Some(id) = event.draft.turn_id {
@@ -134,7 +134,7 @@ impl Ledger {
 
     fn start(&mut self, id: TurnId, attempt: i32, ts: Timestamp, limits: Limits) {
         let turn = self.turns.entry(id).or_default();
-        assert_eq!(attempt, turn.attempt + 1, "an attempt was left out or repeated");
+        assert_eq!(attempt, turn.attempt + 1, "an attempt was skipped or repeated");
         turn.attempt = attempt;
         if attempt == 1 {
             assert_eq!(self.running.replace(id), None, "two turns run at once");
@@ -145,7 +145,7 @@ impl Ledger {
                 self.widen(older);
             }
         } else {
-            assert_eq!(self.running, Some(id), "a turn that does not run was taken over");
+            assert_eq!(self.running, Some(id), "a turn that is not running was taken over");
             self.counts.takeovers += 1;
         }
     }
@@ -156,18 +156,18 @@ impl Ledger {
         }
     }
 
-    /// A request is a function of the log before its answer, and grows at its end.
+    /// A request is a function of the log before its response, and only grows at its end.
     fn step(&mut self, event: &Event, step: &StepCompleted, before: &[Event]) {
         self.counts.steps += 1;
         let turn = event.draft.turn_id.expect("a step belongs to a turn");
         let Some(asked) = self.asked.remove(&step.usage.input_tokens) else {
-            panic!("an answer to a question that was not put, or that was recorded before: {event:?}");
+            panic!("a response to an unknown request, or one that was recorded before: {event:?}");
         };
-        assert_eq!(asked, history::build(before, false), "the request is not what the log says");
+        assert_eq!(asked, history::build(before, false), "the request differs from the log");
         if let Some((last, earlier)) = &self.last_asked
             && *last == turn
         {
-            assert!(asked.starts_with(earlier), "a request does not begin with the one before it");
+            assert!(asked.starts_with(earlier), "a request does not start with the previous one");
         }
         self.last_asked = Some((turn, asked));
     }
@@ -175,7 +175,7 @@ impl Ledger {
     fn end(&mut self, id: TurnId, reason: YieldReason, ts: Timestamp) {
         let open: Vec<_> =
             self.calls.iter().filter(|(_, call)| call.turn == id && !call.is_answered).collect();
-        assert!(open.is_empty(), "a turn ended with calls that nobody answered: {open:?}");
+        assert!(open.is_empty(), "a turn ended with calls without results: {open:?}");
         let turn = self.turns.entry(id).or_default();
         turn.is_ended = true;
         self.running.take_if(|running| *running == id);
@@ -198,7 +198,7 @@ impl Ledger {
         }
     }
 
-    /// What must hold once everything has come to rest.
+    /// Invariants once no work is pending.
     pub fn check_at_rest(&self) {
         assert_eq!(self.running, None, "a turn still runs");
         let open: Vec<_> = self.calls.iter().filter(|(_, call)| !call.is_answered).collect();

@@ -1,4 +1,4 @@
-//! A model that says anything a provider may say, and fails like one.
+//! A model provider with arbitrary valid responses and realistic faults.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +18,7 @@ use tokio::time::sleep;
 use super::world::World;
 use crate::fake::dialect;
 
-/// The session's model.
+/// Model of the session.
 pub struct Provider {
     pub world: Arc<World>,
 }
@@ -51,7 +51,7 @@ impl Model for Provider {
             return Err(self.fault().await);
         }
         let (blocks, stop) = self.blocks(number, &request.history);
-        // The number of the question travels as usage, so that the log tells it.
+        // The number of the request travels as usage, so that the log identifies it.
         let usage = Usage { input_tokens: number, output_tokens: 5, ..Usage::default() };
         Ok(Answer { raw: dialect::raw(self.provider(), &blocks), blocks, stop, usage })
     }
@@ -65,7 +65,7 @@ impl Provider {
             1 => Fault::Unauthorized { reason },
             2 => Fault::Refused { reason },
             3 => {
-                // A stall, until the adapter gives it up.
+                // A stall until the adapter's timeout.
                 sleep(Duration::from_secs(120)).await;
                 Fault::Unavailable { reason, retry_after: None }
             }
@@ -77,7 +77,7 @@ impl Provider {
         }
     }
 
-    /// What it says: the longer the turn, the likelier an end.
+    /// Draws a response: the longer the turn, the likelier its end.
     fn blocks(&self, number: u64, history: &[Message]) -> (Vec<Block>, StopReason) {
         let chance = &self.world.chance;
         let is_user = |message: &Message| matches!(message, Message::User { .. });

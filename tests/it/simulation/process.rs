@@ -1,7 +1,7 @@
-//! A worker process: claims, keeps its leases, runs turns, drains.
+//! A worker process: claims jobs, renews leases, runs turns, drains.
 //!
-//! The loops of `worker` and `queue` over the simulated record; the turns themselves
-//! are run by the service's own `harness::run`.
+//! The loops of `worker` and `queue` over the simulated database; the turns themselves are run by the real
+//! `harness::run`.
 
 use std::{
     sync::{
@@ -47,10 +47,9 @@ use super::{
     world::{Away, World},
 };
 
-/// Turns that one process runs at the same time: with two, a process may take over
-/// from itself after it was frozen.
+/// Concurrent turns of one process. With two, a frozen process may take over from itself.
 const SLOTS: u64 = 2;
-/// Pauses before a turn asks again for a record that is away.
+/// Pauses before a turn retries an unavailable database.
 const RECORD_BACKOFF: Backoff = Backoff { first: limit::RECORD_BACKOFF.0, longest: limit::RECORD_BACKOFF.1 };
 
 /// One process; its futures form the group that crashes and freezes together.
@@ -58,14 +57,14 @@ pub struct Process {
     world: Arc<World>,
     pub group: Group,
     held: Mutex<Option<Holding>>,
-    /// Since when the database has answered every question.
+    /// Since when the database has answered without failure.
     answering: Mutex<Option<Instant>>,
     busy: AtomicU64,
     freed: Notify,
     drain: watch::Sender<bool>,
-    /// Ends the slots that outlast a drain.
+    /// Stops the slots that outlast a drain.
     abort: CancellationToken,
-    /// Ends the renewals, after the last lease.
+    /// Stops the renewals, after the last lease.
     kept: CancellationToken,
 }
 
@@ -74,14 +73,14 @@ struct Holding {
     state: watch::Sender<State>,
 }
 
-/// What a holder must know about its lease.
+/// State of a lease, for its holder.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct State {
     lost: bool,
     cancel_turn: Option<TurnId>,
 }
 
-/// The right to work on the session. Dropped, it is kept no longer.
+/// A held lease; drop ends its renewals.
 struct Held {
     process: Arc<Process>,
     claimed: Claimed,
@@ -97,7 +96,7 @@ impl Drop for Held {
 }
 
 impl Process {
-    /// Starts a process on the stage.
+    /// Starts a process.
     pub fn start(world: &Arc<World>) -> Arc<Self> {
         let process = Arc::new(Self {
             world: Arc::clone(world),
@@ -115,7 +114,7 @@ impl Process {
         process
     }
 
-    /// Asks the process to stop, as TERM does.
+    /// Starts a drain, as SIGTERM does.
     pub fn drain(&self) {
         self.drain.send_replace(true);
     }
@@ -156,7 +155,7 @@ impl Process {
         while self.busy.load(SeqCst) < SLOTS {
             let (worker, lease) = (self.group, self.world.plan.lease);
             let answering = *self.answering();
-            // While the database was away its holders could not renew either.
+            // While the database was unavailable, its holders could not renew either.
             let takes_over = answering.is_some_and(|since| since.elapsed() >= lease);
             let claim =
                 self.world.ask(move |database, now| database.lease.claim(worker, takes_over, now, lease));
@@ -174,7 +173,7 @@ impl Process {
     fn hold(self: &Arc<Self>, claimed: Claimed) -> Held {
         let (sender, state) = watch::channel(State::default());
         let before = self.lock().replace(Holding { epoch: claimed.epoch, state: sender });
-        // This process let it run out and took it again: its first holder must stop.
+        // This process let the lease expire and claimed it again: its first holder must stop.
         before.iter().for_each(lose);
         self.busy.fetch_add(1, SeqCst);
         Held { process: Arc::clone(self), claimed, state }
@@ -186,10 +185,10 @@ impl Process {
     }
 
     fn answering(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.answering.lock().expect("nobody panics who heard from the database")
+        self.answering.lock().expect("no holder panics")
     }
 
-    /// Renews what is held and hears what callers want.
+    /// Renews held leases and reads callers' requests.
     async fn keep(self: Arc<Self>) {
         let lease = self.world.plan.lease;
         let mut ticks = interval(CONTROL_INTERVAL.min(lease / 4));
@@ -224,7 +223,7 @@ impl Process {
             && let Some(holding) = self.lock().as_mut().filter(|holding| holding.epoch == epoch)
         {
             match row {
-                // It goes on under a new epoch, or is claimed anew.
+                // It continues under a new epoch, or is claimed again.
                 Some((epoch, _)) if epoch != holding.epoch => {}
                 Some((_, cancel_turn)) => {
                     let state = State { lost: false, cancel_turn };
@@ -255,8 +254,8 @@ impl Process {
         }
     }
 
-    /// Waits for a record that is away and goes on under a new epoch, as `worker::slot`
-    /// does. Returns whether it goes on.
+    /// Waits for an unavailable database and continues under a new epoch, as `worker::slot` does. Returns
+    /// whether it continues.
     async fn resume(&self, held: &mut Held, failures: &mut u32) -> bool {
         loop {
             *failures += 1;
@@ -285,7 +284,7 @@ impl Process {
         }
     }
 
-    /// Waits before the database is asked again. Returns whether the lease was lost.
+    /// Waits before the database is called again; returns whether the lease was lost.
     async fn rest_or_lose(&self, held: &mut Held, failures: u32) -> bool {
         tokio::select! {
             biased;
@@ -294,13 +293,13 @@ impl Process {
         }
     }
 
-    /// Gives the job back for a later time, or ends it.
+    /// Releases the job for a later time, or finishes it.
     async fn put_back(&self, held: &mut Held, delay: Option<Duration>) {
         let worker = self.group;
         for attempt in 1..RECORD_ATTEMPTS_MAX {
             let put = self.world.ask(move |database, now| {
                 let row = &database.session;
-                // A cancel that came while the job was held woke nobody.
+                // A cancellation that arrived while the job was held woke no worker.
                 let is_canceled = row.cancel_turn_id.is_some();
                 let more = row.queued.is_some() || row.running.is_some();
                 match delay {
@@ -318,11 +317,11 @@ impl Process {
         self.world.notification(&self.world.job);
     }
 
-    /// Runs what is pending. Returns whether anything was.
+    /// Runs pending work; returns whether there was any.
     async fn run_next(&self, held: &Held, known: &mut Option<(TurnId, i32)>) -> Result<bool, Halt> {
         let session = self.world.ask(|database, _| database.session.clone()).await.map_err(away)?;
         let Some(next) = pending(&session, held.claimed) else { return Ok(false) };
-        // Going on within the lease is the same attempt.
+        // Continuing within the lease is the same attempt.
         let (turn, attempt) = *known.insert(known.filter(|(turn, _)| *turn == next.0).unwrap_or(next));
         self.run_turn(held, turn, attempt).await.map(|()| true)
     }
@@ -357,7 +356,7 @@ impl Process {
         tokio::select! {
             biased;
             ended = harness::run(turn, ports, session, log) => ended.map(drop),
-            () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed for ever"),
+            () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed forever"),
         }
     }
 
@@ -370,7 +369,7 @@ fn lose(holding: &Holding) {
     holding.state.send_if_modified(|state| !std::mem::replace(&mut state.lost, true));
 }
 
-/// Prices, so that the fold has costs to sum up.
+/// Prices, so that the fold has costs to sum.
 fn tariff() -> Tariff {
     let price = Price { input: 3_000_000, output: 15_000_000, ..Price::default() };
     Tariff {
@@ -380,7 +379,7 @@ fn tariff() -> Tariff {
     }
 }
 
-/// The turn to work on and its attempt.
+/// The turn to work on, and its attempt.
 fn pending(session: &Session, claimed: Claimed) -> Option<(TurnId, i32)> {
     match (&session.running, &session.queued) {
         _ if session.status == Status::Archived => None,
@@ -390,7 +389,7 @@ fn pending(session: &Session, claimed: Claimed) -> Option<(TurnId, i32)> {
     }
 }
 
-/// The lease's state and the drain, as the harness reads them.
+/// State of the lease and the drain, in the form that the harness reads.
 async fn follow(
     mut lease: watch::Receiver<State>,
     mut draining: watch::Receiver<bool>,
@@ -416,7 +415,7 @@ async fn follow(
     }
 }
 
-/// The log, under a lease.
+/// The journal under a lease.
 struct LeasedJournal {
     world: Arc<World>,
     fence: Fence,
@@ -443,7 +442,7 @@ impl Journal for LeasedJournal {
     }
 
     async fn reserve(&self, _: &(dyn Fn() -> Most + Send + Sync), _: bool, _: bool) -> Result<Verdict, Halt> {
-        // Nothing binds in this world.
+        // No spend cap applies in the simulation.
         Ok(Verdict::Granted { close: Vec::new() })
     }
 }

@@ -1,8 +1,7 @@
-//! Sandboxes as the workers' host has them: they outlive workers, and they die.
+//! Simulated sandboxes: they outlive workers, and they may die.
 //!
-//! A sandbox remembers which calls ran in it and refuses an epoch below the highest that
-//! it has seen. Here an unsafe call that runs twice, or before it is in the log, is
-//! found out.
+//! A sandbox records which calls ran in it and refuses an epoch below the highest that it has seen. It
+//! detects an unsafe call that runs twice, or before it is in the log.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -14,7 +13,7 @@ use sojourn::domain::{SandboxId, tool::Replay};
 
 use super::database::Database;
 
-/// All sandboxes, and every execution that there ever was.
+/// All sandboxes, and all executions so far.
 #[derive(Default)]
 pub struct Sandboxes(Mutex<Host>);
 
@@ -27,11 +26,11 @@ struct Host {
 #[derive(Default)]
 struct Live {
     epoch: i64,
-    /// When the command of a call ends, or has ended.
+    /// End time of each call's command, past or future.
     commands: HashMap<String, Duration>,
 }
 
-/// Why a sandbox does not do what it is asked.
+/// Why a sandbox refuses a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Refused {
     Gone,
@@ -43,12 +42,12 @@ impl Sandboxes {
         self.lock().live.insert(id, Live { epoch, ..Live::default() });
     }
 
-    /// Says hello: from here on lower epochs are refused.
+    /// Attaches: from here on lower epochs are refused.
     pub fn attach(&self, id: SandboxId, epoch: i64) -> Result<(), Refused> {
         self.lock().held(id, epoch).map(drop)
     }
 
-    /// Something that is done at once: a file is read or written.
+    /// An immediate operation: a file read or write.
     pub fn touch(&self, id: SandboxId, epoch: i64, call: &str, log: &Database) -> Result<(), Refused> {
         let mut host = self.lock();
         host.held(id, epoch)?;
@@ -56,7 +55,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Starts the command of a call, which ends at `ends`; the second start is the first.
+    /// Starts the command of a call, which ends at `ends`; a repeated start has no effect.
     pub fn start(
         &self,
         id: SandboxId,
@@ -73,12 +72,12 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// When the command of a call ends; `None` when there never was one.
+    /// End time of a call's command; `None` when it was never started.
     pub fn ends(&self, id: SandboxId, epoch: i64, call: &str) -> Result<Option<Duration>, Refused> {
         Ok(self.lock().held(id, epoch)?.commands.get(call).copied())
     }
 
-    /// Ends the command of a call.
+    /// Kills the command of a call.
     pub fn kill(&self, id: SandboxId, epoch: i64, call: &str, now: Duration) -> Result<(), Refused> {
         if let Some(ends) = self.lock().held(id, epoch)?.commands.get_mut(call) {
             *ends = now.min(*ends);
@@ -86,7 +85,7 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// The oldest sandbox dies, with what runs in it.
+    /// The oldest sandbox dies with everything that runs in it.
     pub fn strike(&self) {
         self.lock().live.pop_first();
     }

@@ -21,7 +21,7 @@ use super::{
     world::{Away, World},
 };
 
-/// The tools, by what a crash in the middle of each means.
+/// Tools, by the effect of a crash during each.
 pub const TOOLS: [(&str, Replay); 4] = [
     ("read", Replay::ReadOnly),
     ("write", Replay::Idempotent),
@@ -29,7 +29,7 @@ pub const TOOLS: [(&str, Replay); 4] = [
     (ASK, Replay::ReadOnly),
 ];
 
-/// What a turn under one lease holds of the session's sandbox.
+/// Access to the session's sandbox for a turn under one lease.
 pub struct LeasedTools {
     world: Arc<World>,
     fence: Fence,
@@ -37,7 +37,7 @@ pub struct LeasedTools {
     attached: Mutex<Option<SandboxId>>,
 }
 
-/// What a call came to when no result can be had by asking.
+/// State of a call whose result cannot be read.
 enum Open {
     NeverRan,
     Lost,
@@ -73,7 +73,7 @@ impl LeasedTools {
         };
         self.world.latency().await;
         if self.world.mishap(self.world.plan.sandboxes_die_one_in) {
-            // It does not answer, and could not be ended either.
+            // It does not respond, and could not be killed either.
             return Err(unavailable("the sandbox does not answer"));
         }
         match self.world.sandboxes.attach(id, self.fence.epoch) {
@@ -108,7 +108,7 @@ impl LeasedTools {
         Err(unavailable("no sandbox started"))
     }
 
-    /// Whether the sandbox that an earlier worker used is still there.
+    /// Whether the sandbox of an earlier worker still exists.
     async fn survived(&self) -> Result<bool, Fault> {
         let mut attached = self.attached.lock().await;
         if attached.is_none() {
@@ -117,7 +117,7 @@ impl LeasedTools {
         Ok(attached.is_some())
     }
 
-    /// Whether a command of this call may ever have been started, read from the log.
+    /// Whether the command of this call may ever have been started, according to the log.
     async fn may_have_run(&self, call_id: &str) -> Result<bool, Fault> {
         let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
         Ok(history::may_have_run(&log, call_id))
@@ -181,7 +181,7 @@ impl LeasedTools {
         }
     }
 
-    /// Waits for the command of a call, asking now and then whether its sandbox lives.
+    /// Waits for the command of a call, and checks periodically that its sandbox lives.
     async fn follow(&self, id: SandboxId, call: &Call) -> Result<Result<CallResult, Open>, Fault> {
         if call.replay != Replay::Unsafe {
             self.world.latency().await;
@@ -232,7 +232,7 @@ impl Tools for LeasedTools {
         if call.replay != Replay::Unsafe {
             return self.run(call).await;
         }
-        // Without the sandbox that it was announced for, nobody can say whether it ran.
+        // Without the sandbox of its announcement, it is unknown whether it ran.
         if !self.survived().await? {
             if self.may_have_run(call.id()).await? {
                 return Ok(done(call, Outcome::Unknown));

@@ -1,4 +1,4 @@
-//! What all actors of one simulated run share.
+//! State shared by all actors of one simulated run.
 
 use std::{
     future::Future,
@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{actors::Stage, chance::Chance, database::Database, sandboxes::Sandboxes};
 
-/// A run: everything in it follows from the seed.
+/// A run, determined by its seed.
 pub struct World {
     pub chance: Chance,
     pub origin: Origin,
@@ -26,47 +26,46 @@ pub struct World {
     pub sandboxes: Sandboxes,
     database: Mutex<Option<Database>>,
     began: Instant,
-    /// From here on nothing fails any more.
+    /// From here on nothing fails.
     calm: AtomicBool,
     numbers: AtomicU64,
-    /// A notification that a job may be ready; notifications get lost.
+    /// Notification that a job may be ready; notifications may get lost.
     pub job: Notify,
-    /// A notification that a caller wants something of a held job.
+    /// Notification that a caller changed a held job.
     pub control: Notify,
 }
 
-/// How one run differs from another. A mishap happens once in so many chances,
-/// and never for 0.
+/// Parameters of a run. A fault happens once in this many chances, and never for 0.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan {
     pub lease: Duration,
     pub workers_max: u64,
     pub provider: &'static str,
-    /// Every request is put into its provider's words and checked by the strict fake.
+    /// Every request is encoded for its provider and validated by the strict fake.
     pub is_strict: bool,
-    /// How much longer commands and answers take than usually.
+    /// Factor on the duration of commands and responses.
     pub pace: u32,
     /// Worker processes crash, freeze, drain.
     pub processes_fail: bool,
-    /// Time between two misfortunes at most.
+    /// Longest time between two faults.
     pub trouble_every_ms: u64,
     pub database_fails_one_in: u64,
     pub model_fails_one_in: u64,
     pub sandboxes_die_one_in: u64,
 }
 
-/// The database did not answer; what was asked may have been done.
+/// The database did not answer; the statement may have been executed.
 #[derive(Clone, Copy, Debug)]
 pub struct Away;
 
-/// The paused clock of the runtime, as the service reads it.
+/// The paused clock of the runtime, in the form that the service reads.
 struct PausedClock {
     began: Instant,
 }
 
 impl Clock for PausedClock {
     fn now(&self) -> Timestamp {
-        // 2026-11-01T00:00:00Z: any fixed time would do.
+        // 2026-11-01T00:00:00Z; any fixed time works.
         let start = Timestamp::from_unix_timestamp(1_793_491_200).expect("a time in range");
         start + self.began.elapsed()
     }
@@ -92,12 +91,12 @@ impl World {
         }
     }
 
-    /// Time since the run began: the database's clock.
+    /// Time since the start of the run: the database's clock.
     pub fn now(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// A number that no other has, from 1.
+    /// A unique number, from 1.
     pub fn number(&self) -> u64 {
         self.numbers.fetch_add(1, SeqCst) + 1
     }
@@ -106,14 +105,14 @@ impl World {
         *self.database.lock().expect("no statement panics") = Some(database);
     }
 
-    /// The tables, at once and whatever fails: for checks.
+    /// Reads the tables immediately and without faults, for checks.
     pub fn look<T>(&self, at: impl FnOnce(&mut Database) -> T) -> T {
         let mut database: MutexGuard<'_, _> = self.database.lock().expect("no statement panics");
         at(database.as_mut().expect("the database is open"))
     }
 
-    /// Sends a statement. Dropped, its sender does not take it back: it may still be
-    /// executed, late, like that of a process that was killed after it was sent.
+    /// Sends a statement. Dropping the future does not recall it: it may still be executed later, like that
+    /// of a process that was killed after sending it.
     pub async fn ask<T: Send + 'static>(
         self: &Arc<Self>,
         statement: impl FnOnce(&mut Database, Duration) -> T + Send + 'static,
@@ -127,7 +126,7 @@ impl World {
             if !world.mishap(world.plan.database_fails_one_in) {
                 let done = execute();
                 world.latency().await;
-                // The answer may be lost all the same.
+                // The response may be lost all the same.
                 if !world.mishap(world.plan.database_fails_one_in) {
                     let _ = reply.send(done);
                 }
@@ -141,7 +140,7 @@ impl World {
         answer.await.map_err(|_| Away)
     }
 
-    /// Whether something goes wrong now.
+    /// Whether a fault happens now.
     pub fn mishap(&self, one_in: u64) -> bool {
         !self.is_calm() && self.chance.one_in(one_in)
     }
@@ -161,7 +160,7 @@ impl World {
         }
     }
 
-    /// How long a command runs, or a model thinks: mostly shorter than a lease.
+    /// Duration of a command or a model call: mostly shorter than a lease.
     pub fn duration(&self) -> Duration {
         let usual = match self.chance.below(8) {
             0 => Duration::ZERO,
@@ -171,7 +170,7 @@ impl World {
         usual * self.plan.pace
     }
 
-    /// A way through the network: often none, sometimes long.
+    /// Network latency: often none, sometimes long.
     pub async fn latency(&self) {
         match self.chance.below(16) {
             0..8 => {}
@@ -181,7 +180,7 @@ impl World {
     }
 }
 
-/// Enters an actor that nothing can stop.
+/// Adds an actor that nothing can stop.
 pub fn enter(world: &Arc<World>, life: impl Future<Output = ()> + Send + 'static) {
     world.stage.enter(None, life);
 }

@@ -1,9 +1,8 @@
 //! A fresh database for each test, copied from a template that was migrated once.
 //!
-//! All tests of a run share one private server. Where it lies is said by
-//! `SOJOURN_TEST_PG`, and then whoever set it stops it (`scripts/test`); without
-//! it the server lies in the build's own directory and stops with its last user.
-//! It keeps nothing: what makes writes durable is off.
+//! All tests of a run share one private Postgres server. `SOJOURN_TEST_PG` names its directory, and then
+//! whoever set it stops the server (`scripts/test`). Without it the server is in the build directory and
+//! stops with its last user. Durability (fsync, synchronous_commit, full_page_writes) is off.
 
 use std::{
     fs,
@@ -24,38 +23,38 @@ use sojourn::{
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use tokio::{runtime, sync::Mutex};
 
-/// The lock under which templates are made, by all test processes.
+/// Advisory lock for creating templates, shared by all test processes.
 const TEMPLATE_LOCK: i64 = 0x736f_6a6f_7572_6e00;
 
-/// A database of one test, gone when it is dropped.
+/// Database of one test, dropped with this value.
 pub struct Database {
-    /// Owns the schema.
+    /// Role that owns the schema.
     pub owner_url: String,
-    /// Row level security by organization.
+    /// Role with row-level security by organization.
     pub app_url: String,
-    /// Sees all organizations.
+    /// Role that sees all organizations.
     pub system_url: String,
     name: String,
-    // The last one in this process leaves the server.
+    // The last test of this process leaves the server.
     server: Option<Arc<Server>>,
 }
 
 impl Database {
-    /// A database with the schema in it and no rows.
+    /// Creates a database with the schema and no rows.
     pub async fn create() -> Self {
         let server = Server::shared().await;
         let template = server.template.clone();
         Self::copied(server, &template).await
     }
 
-    /// A database without anything in it, as an operator makes one.
+    /// Creates an empty database, as an operator does.
     pub async fn empty() -> Self {
         Self::copied(Server::shared().await, "template1").await
     }
 
     async fn copied(server: Arc<Server>, template: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // The process's number tells later tests whose leftovers these are.
+        // Later runs detect leftovers by the process id.
         let name = format!("test_{}_{}", process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let mut admin = server.connect("postgres").await;
         create_database(&mut admin, &name, template).await;
@@ -69,14 +68,14 @@ impl Database {
         }
     }
 
-    /// Where that connection goes; the service must refuse to use it.
+    /// URL of a superuser connection; the service must refuse it.
     pub fn superuser_url(&self) -> String {
-        self.server.as_ref().expect("it is there until the drop").url("postgres", &self.name)
+        self.server.as_ref().expect("present until the drop").url("postgres", &self.name)
     }
 
-    /// A connection with every right, to arrange what no role of the service may.
+    /// Superuser connection, for a setup that no role of the service may do.
     pub async fn superuser(&self) -> PgConnection {
-        self.server.as_ref().expect("it is there until the drop").connect(&self.name).await
+        self.server.as_ref().expect("present until the drop").connect(&self.name).await
     }
 }
 
@@ -84,7 +83,7 @@ impl Drop for Database {
     fn drop(&mut self) {
         let server = self.server.take().expect("dropped once");
         let name = self.name.clone();
-        // A test's runtime may be the one that runs this: it cannot be blocked on.
+        // `drop` may run on a test's runtime, which must not be blocked.
         let dropped = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
@@ -95,16 +94,16 @@ impl Drop for Database {
             });
         });
         let outcome = dropped.join();
-        // While a test fails its own message is the one to read.
+        // When the test fails anyway, its own message must stay the last one.
         assert!(outcome.is_ok() || thread::panicking(), "the test's database could not be dropped");
     }
 }
 
-/// This process's share of the server.
+/// This process's use of the server.
 struct Server {
     embedded: Embedded,
     template: String,
-    // Somebody else stops it.
+    // Whether another process stops the server.
     kept: bool,
 }
 
@@ -128,7 +127,7 @@ impl Server {
     }
 
     async fn leave(server: Arc<Self>) {
-        // Nobody joins or leaves meanwhile, so that the last one knows that it is.
+        // Serialized with joining and leaving, so that the last user is certain to be the last.
         let _slot = SERVER.lock().await;
         if let Some(Self { embedded, kept: false, .. }) = Arc::into_inner(server) {
             embedded.stop().await.expect("the server of the tests stops");
@@ -144,7 +143,7 @@ impl Server {
         PgConnection::connect(&self.url("postgres", database)).await.expect("the server takes the superuser")
     }
 
-    /// Once per server: settings, the template, the leftovers of killed tests.
+    /// Once per server: settings, the template, and removal of databases of killed tests.
     async fn prepare(&self) {
         let mut admin = self.connect("postgres").await;
         sqlx::query("select pg_advisory_lock($1)")
@@ -166,7 +165,7 @@ impl Server {
         if !databases.contains(&self.template) {
             self.make_template(&mut admin).await;
         }
-        // The lock goes with the connection.
+        // Closing the connection releases the lock.
         admin.close().await.expect("a clean end");
     }
 
@@ -175,20 +174,20 @@ impl Server {
         run(admin, format!("drop database if exists {draft} with (force)")).await;
         create_database(admin, draft, "template1").await;
         migrate_template(&self.url("sojourn_owner", draft)).await;
-        // Nobody may connect to it, or copying it would be refused.
+        // A template with connections cannot be copied.
         run(admin, format!("alter database {draft} with allow_connections false")).await;
         run(admin, format!("alter database {draft} rename to {}", self.template)).await;
     }
 }
 
-/// Brings the schema of an empty database to that of this checkout.
+/// Migrates an empty database to the schema of this checkout.
 async fn migrate_template(owner_url: &str) {
     sojourn::store::migrate::schema(owner_url).await.expect("the migrations run on an empty database");
 }
 
 async fn create_database(admin: &mut PgConnection, name: &str, template: &str) {
     run(admin, format!("create database {name} owner sojourn_owner template {template}")).await;
-    // Rights on a database are not copied with it.
+    // Privileges on a database are not copied with it.
     run(admin, format!("revoke all on database {name} from public")).await;
     run(admin, format!("grant connect on database {name} to sojourn_app, sojourn_system")).await;
 }
@@ -198,7 +197,7 @@ async fn run(admin: &mut PgConnection, sql: String) {
     done.unwrap_or_else(|error| panic!("{sql}: {error}"));
 }
 
-/// A template of other migrations, or a database whose test is no more.
+/// Whether this is a template of other migrations, or a database of a finished process.
 fn is_leftover(name: &str, template: &str) -> bool {
     if let Some(rest) = name.strip_prefix("test_") {
         let pid = rest.split('_').next().unwrap_or_default();
@@ -208,7 +207,7 @@ fn is_leftover(name: &str, template: &str) -> bool {
     ours && name != template
 }
 
-/// Names the schema: the same files in the same order, the same template.
+/// Hash of the migrations; the same files in the same order share a template.
 fn migrations_hash() -> String {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("migrations");
     let mut files: Vec<PathBuf> =

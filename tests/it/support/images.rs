@@ -1,4 +1,4 @@
-//! The image `debian` of these tests: made once, about a minute, and kept below `target`.
+//! The image `debian` for tests: built once (about a minute) and stored below `target`.
 
 use std::{
     fs,
@@ -16,14 +16,14 @@ use sojourn::{
     },
 };
 
-/// Where packages come from here. Named, as this machine may have its registries anywhere.
+/// Package mirrors. Named explicitly, because the machine may be configured for others.
 pub const MIRRORS: [&str; 3] = [
     "--apt-mirror=http://deb.debian.org/debian",
     "--pip-index=https://pypi.org/simple",
     "--npm-registry=https://registry.npmjs.org",
 ];
 
-/// What a service is told of them, and what it trusts.
+/// Service settings for the mirrors and the trusted certificate authorities.
 pub fn settings() -> Vec<String> {
     let mirrors = MIRRORS.map(str::to_owned);
     let authorities = "/etc/ssl/certs/ca-certificates.crt";
@@ -34,7 +34,7 @@ fn shared() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join("images")
 }
 
-/// Lets a data directory have the root file systems of all tests, `debian` among them.
+/// Links the shared root file systems of all tests, `debian` among them, into a data directory.
 pub fn share(data_dir: &Path) {
     let shared = shared();
     fs::create_dir_all(&shared).expect("a directory");
@@ -53,7 +53,7 @@ pub fn share(data_dir: &Path) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(make(config));
     });
-    made.join().expect("the image debian can be made: scripts/setup --test");
+    made.join().expect("the image debian builds: scripts/setup --test");
 }
 
 async fn make(config: Config) {
@@ -63,10 +63,10 @@ async fn make(config: Config) {
     loop {
         match local.images().make_image(&debian).await {
             Ok(()) => return,
-            // Another test is at it.
+            // Another test is building it.
             Err(BuildError::Busy) => tokio::time::sleep(Duration::from_millis(200)).await,
             Err(unmade) => panic!("{unmade}: {}", local.images().said(&debian)),
         }
-        assert!(Instant::now() < until, "the image debian takes too long");
+        assert!(Instant::now() < until, "building the image debian takes too long");
     }
 }

@@ -1,4 +1,4 @@
-//! What the tests stand on.
+//! Fixtures and helpers of the tests.
 
 pub mod contract;
 pub mod database;

@@ -1,8 +1,8 @@
-//! A user of the machine that is not root, for the time of a test.
+//! A temporary user of the machine without root privileges.
 //!
-//! The tests run as root. The user stands in no table of the machine: its line of
-//! `/etc/passwd` and its subordinate ids are in files that are laid over those tables in a
-//! mount namespace of its own. Everything that has its ids goes when it is dropped.
+//! The tests run as root. The user is in no table of the machine: its line of `/etc/passwd` and its
+//! subordinate ids are in files that are mounted over those tables in a private mount namespace. Drop kills
+//! all processes with its ids and removes its cgroups.
 
 use std::{
     ffi::OsStr,
@@ -17,19 +17,19 @@ use std::{
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use tempfile::TempDir;
 
-/// Ids that no machine gives to anybody, apart for tests that run side by side.
+/// Ids that no machine assigns; apart for tests that run in parallel.
 const FIRST_USER: u32 = 1_860_000_000;
 const FIRST_LENT: u32 = 1_200_000_000;
-/// What `useradd` lends a user.
+/// Number of subordinate ids that `useradd` assigns to a user.
 const LENT: u32 = 65_536;
 const RANGES: u32 = 4_096;
 
-/// An ordinary user with a directory of its own.
+/// A user without root privileges and with its own directory.
 pub struct OrdinaryUser {
     scratch: TempDir,
     uid: u32,
     lent: u32,
-    /// A cgroup that is the user's, by its path from each hierarchy's root.
+    /// Cgroup delegated to the user, relative to the root of each hierarchy.
     delegated: Option<String>,
 }
 
@@ -50,7 +50,7 @@ impl OrdinaryUser {
         let (uid, home) = (user.uid, user.home());
         let line = format!("sojourn-test:x:{uid}:{uid}::{}:/bin/sh\n", home.display());
         let lent = format!("sojourn-test:{}:{LENT}\n", user.lent);
-        // Another number for groups, as a machine may have it.
+        // Groups get another range than users, as machines may configure it.
         let groups = format!("sojourn-test:{}:{LENT}\n", user.lent + RANGES * LENT);
         let passwd = passwd + &line;
         let group = format!("{group}sojourn-test:x:{uid}:\n");
@@ -64,28 +64,28 @@ impl OrdinaryUser {
         user
     }
 
-    /// The same, whose groups have the numbers of its users: as Docker's daemon takes it.
+    /// A user whose subordinate group ids equal its user ids, as Docker requires.
     pub fn with_equal_ids() -> Self {
         let user = Self::new();
         fs::copy(user.scratch.path().join("subuid"), user.scratch.path().join("subgid")).unwrap();
         user
     }
 
-    /// The same, lent nothing.
+    /// A user without subordinate ids.
     pub fn without_ids() -> Self {
         let user = Self::new();
         fs::write(user.scratch.path().join("subuid"), "").unwrap();
         user
     }
 
-    /// The same, with a cgroup of its own in every hierarchy.
+    /// A user with a delegated cgroup in every hierarchy.
     pub fn with_cgroups() -> Self {
         let mut user = Self::new();
         let name = format!("sojourn-test-{}", user.uid);
         for hierarchy in hierarchies() {
             let cgroup = hierarchy.join(&name);
             fs::create_dir(&cgroup).unwrap();
-            // Of version 1 a set of processors begins empty.
+            // A cpuset of cgroup v1 is empty at first.
             for set in ["cpuset.cpus", "cpuset.mems"] {
                 if !hierarchy.join("cgroup.controllers").exists() && cgroup.join(set).exists() {
                     fs::write(cgroup.join(set), fs::read(hierarchy.join(set)).unwrap()).unwrap();
@@ -106,12 +106,12 @@ impl OrdinaryUser {
         self.uid
     }
 
-    /// The first of the ids that it is lent.
+    /// First subordinate id.
     pub fn first_lent(&self) -> u32 {
         self.lent
     }
 
-    /// A program of root's that finds this user in the machine's tables.
+    /// A program run as root that finds this user in the machine's tables.
     pub fn known_to(&self, program: &str) -> Command {
         let script = r#"for table in passwd group subuid subgid; do mount --bind "$1/$table" "/etc/$table" || exit; done
             shift; exec "$@""#;
@@ -121,12 +121,12 @@ impl OrdinaryUser {
         command
     }
 
-    /// Closed to everybody else, as many homes are.
+    /// Home directory; not accessible to other users.
     pub fn home(&self) -> PathBuf {
         self.scratch.path().join("home")
     }
 
-    /// A program run as this user; it becomes the process that is started.
+    /// A program run as this user; `exec` makes it the started process.
     pub fn command(&self, program: &Path) -> Command {
         let script = r#"set -e
             scratch=$1 uid=$2 cgroup=$3 from=$4 name=$5
@@ -151,7 +151,7 @@ impl OrdinaryUser {
         command
     }
 
-    /// Processes of this user and of those that it is lent.
+    /// Processes of this user and of its subordinate ids.
     pub fn processes(&self) -> Vec<i32> {
         let is_own = |uid: u32| uid == self.uid || (self.lent..self.lent + LENT).contains(&uid);
         let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -161,13 +161,13 @@ impl OrdinaryUser {
             let field =
                 |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_default();
             let uid = field("Uid:").split_whitespace().next().and_then(|uid| uid.parse().ok());
-            // What has ended is its parent's to bury, and may be an orphan.
+            // A zombie is left to its parent to reap; it may be orphaned.
             !field("State:").trim().starts_with('Z') && uid.is_some_and(is_own)
         })
         .collect()
     }
 
-    /// Processes of users of sandboxes.
+    /// Processes of subordinate ids.
     pub fn processes_of_sandboxes(&self) -> usize {
         let is_lent = |uid: u32| (self.lent..self.lent + LENT).contains(&uid);
         self.processes()
@@ -214,7 +214,7 @@ fn hierarchies() -> Vec<PathBuf> {
     entries.filter(|path| path.join("cgroup.procs").exists()).collect()
 }
 
-/// The deepest first; the kernel may hold one for a moment after its last process.
+/// Removes children first; the kernel may hold a cgroup for a moment after its last process.
 fn remove_cgroup(place: &Path) {
     for below in fs::read_dir(place).into_iter().flatten().flatten().map(|entry| entry.path()) {
         if below.is_dir() {
@@ -229,7 +229,7 @@ fn remove_cgroup(place: &Path) {
     }
 }
 
-/// Runs a test of this name again as an ordinary user; in that second run, its body.
+/// Reruns the test of this name as an ordinary user; the second run executes `body`.
 pub fn as_ordinary_user(user: impl FnOnce() -> OrdinaryUser, name: &str, body: impl FnOnce()) {
     if !geteuid().is_root() {
         return body();
@@ -239,7 +239,7 @@ pub fn as_ordinary_user(user: impl FnOnce() -> OrdinaryUser, name: &str, body: i
     let ran = user.command(&itself).args(["--exact", name, "--nocapture"].map(OsStr::new)).output().unwrap();
     let said = String::from_utf8_lossy(&ran.stdout).into_owned() + &String::from_utf8_lossy(&ran.stderr);
     println!("{said}");
-    assert!(ran.status.success(), "as an ordinary user it fails");
+    assert!(ran.status.success(), "the test failed as an ordinary user");
     assert!(said.contains("1 passed"), "no test is called {name}");
     assert_eq!(user.processes_of_sandboxes(), 0, "a process is left");
     assert_eq!(user.cgroups_of_sandboxes(), 0, "a cgroup is left");

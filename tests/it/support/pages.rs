@@ -1,7 +1,7 @@
-//! The pages of `docs/events` and `docs/errors`, read for what they promise.
+//! Contents of the pages in `docs/events` and `docs/errors`.
 //!
-//! Every event and every error that a test meets is held against its page: a type
-//! without one, a field or a code that no page names, fails the test that met it.
+//! Every event and every error that a test receives is checked against its page: a type without a page, or an
+//! undocumented field or code, fails the test.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -12,25 +12,25 @@ use std::{
 
 use serde_json::Value;
 
-/// What a page says in the forms that a program can read.
+/// Machine-readable contents of a page.
 #[derive(Debug, Default)]
 pub struct Page {
     pub text: String,
-    /// The words in backticks of the first cells, by the heading of their column.
+    /// Code words of the first column of each table, by its heading.
     pub tables: BTreeMap<String, BTreeSet<String>>,
-    /// The first block of JSON.
+    /// The first JSON block.
     pub example: Value,
 }
 
-/// Pages of types of events, by the type.
+/// Pages of event types, by type.
 pub static EVENTS: LazyLock<BTreeMap<String, Page>> = LazyLock::new(|| pages("docs/events"));
-/// Pages of types of errors, by the type.
+/// Pages of error types, by type.
 pub static ERRORS: LazyLock<BTreeMap<String, Page>> = LazyLock::new(|| pages("docs/errors"));
-/// What a turn may end with.
+/// Codes with which a turn may end.
 static TURN_ERRORS: LazyLock<BTreeSet<String>> =
     LazyLock::new(|| page("docs/errors.md").words("code").clone());
 
-/// The text of a file of the repository.
+/// Text of a file of the repository.
 pub fn text(file: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     fs::read_to_string(&path).unwrap_or_else(|error| panic!("{file}: {error}"))
@@ -58,53 +58,59 @@ pub fn page(file: &str) -> Page {
 }
 
 impl Page {
-    /// The words in backticks of the line that begins with this.
+    /// Code words of the line with this prefix.
     pub fn said(&self, beginning: &str) -> BTreeSet<String> {
         let line = self.text.lines().find_map(|line| line.strip_prefix(beginning)).unwrap_or_default();
         let sentence = line.split('.').next().unwrap_or_default();
         sentence.split('`').skip(1).step_by(2).map(str::to_owned).collect()
     }
 
-    /// The words of a column; none when there is no such table.
+    /// Code words of a column; empty when there is no such table.
     pub fn words(&self, heading: &str) -> &BTreeSet<String> {
         static NONE: BTreeSet<String> = BTreeSet::new();
         self.tables.get(heading).unwrap_or(&NONE)
     }
 }
 
-/// Fails unless the event is as its page says.
+/// Fails unless the event matches its page.
 #[track_caller]
 pub fn check_event(event: &Value) {
     let kind = event["type"].as_str().unwrap_or_default();
-    // A piece of a growing answer is no event.
+    // A delta of a growing answer is not a stored event.
     if kind == "agent.message.delta" {
         return;
     }
     let page = EVENTS.get(kind).unwrap_or_else(|| panic!("docs/events/{kind}.md is missing: {event}"));
     let level = event["level"].as_str().unwrap_or_default();
-    assert!(page.said("Level: ").contains(level), "docs/events/{kind}.md does not say the level {level}");
-    // What is left of a body that was cut has other fields.
+    assert!(
+        page.said("Level: ").contains(level),
+        "docs/events/{kind}.md does not document the level {level}"
+    );
+    // The truncated form of a large body has other fields.
     if event.get("content_ref").is_some() {
         return;
     }
     for field in event["body"].as_object().expect("a body is an object").keys() {
         assert!(
             page.words("field").contains(field),
-            "docs/events/{kind}.md does not name `{field}`: {event}"
+            "docs/events/{kind}.md does not document the field `{field}`: {event}"
         );
     }
     if let Some(code) = event["body"]["error"]["code"].as_str() {
-        assert!(TURN_ERRORS.contains(code), "docs/errors.md does not name the code `{code}` of turns");
+        assert!(TURN_ERRORS.contains(code), "docs/errors.md does not document the turn error code `{code}`");
     }
 }
 
-/// Fails unless the error is as its page says.
+/// Fails unless the error matches its page.
 #[track_caller]
 pub fn check_error(error: &Value) {
     let kind = error["type"].as_str().unwrap_or_default();
     let page = ERRORS.get(kind).unwrap_or_else(|| panic!("docs/errors/{kind}.md is missing: {error}"));
     if let Some(code) = error["code"].as_str() {
-        assert!(page.words("code").contains(code), "docs/errors/{kind}.md does not name `{code}`: {error}");
+        assert!(
+            page.words("code").contains(code),
+            "docs/errors/{kind}.md does not document the code `{code}`: {error}"
+        );
     }
 }
 

@@ -1,4 +1,4 @@
-//! The real program, for what cannot be done to a service within the test.
+//! The real program as a process, for tests that cannot use a service inside the test process.
 
 use std::{
     env,
@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::service::{Ground, KEY};
 
-/// The real program as a process of its own, which can be killed; it is when it is dropped.
+/// The real program as a separate process that can be killed; killed on drop.
 pub struct Program {
     child: Child,
     pub base: String,
@@ -22,7 +22,7 @@ impl Program {
         Self::started(ground, more, Command::new(env!("CARGO_BIN_EXE_sojourn")))
     }
 
-    /// The same, where programs of the machine are looked for in `place` first.
+    /// The same, with `place` first in its `PATH`.
     pub fn with_programs(ground: &Ground, more: &[&str], place: &Path) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
         let path = env::var("PATH").unwrap_or_default();
@@ -49,13 +49,13 @@ impl Program {
             .find_map(|line| {
                 line.ok()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
             })
-            .expect("it says where it serves");
-        // Read on, or a full pipe would stop it.
+            .expect("it logs its address");
+        // Keep reading, or a full pipe would block the process.
         std::thread::spawn(move || lines.count());
         Self { child, base }
     }
 
-    /// Lets it stand still, as a machine that is paused.
+    /// Stops the process with SIGSTOP, as on a paused machine.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
     }
@@ -76,7 +76,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // Of one that was killed there is nothing left to kill.
+        // A process that was killed before cannot be killed again.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,6 +1,6 @@
-//! What a test leaves in the sandbox, removed with its ground.
+//! Removal of a test's sandboxes together with its ground.
 //!
-//! A test that fails leaves its sandboxes running; they would outlive its process.
+//! A failed test leaves its sandboxes running; they would outlive its process.
 
 use std::{fs, thread};
 
@@ -13,7 +13,7 @@ use tokio::runtime;
 use super::service::Ground;
 
 impl Ground {
-    /// How the sandboxes of this ground's services are made.
+    /// Sandbox configuration of this ground's services.
     pub fn sandboxes(&self) -> Config {
         Config::new(&fs::canonicalize(self.data_dir.path()).expect("the directory is there"))
     }
@@ -25,7 +25,7 @@ impl Drop for Ground {
         if !config.data_dir.join("sandboxes").exists() {
             return;
         }
-        // A test's runtime may be the one that runs this: it cannot be blocked on.
+        // `drop` may run on a test's runtime, which must not be blocked.
         let swept = thread::spawn(move || {
             let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(sweep(config));
@@ -34,10 +34,10 @@ impl Drop for Ground {
     }
 }
 
-/// Ends the sandboxes of a data directory and removes their disks.
+/// Stops the sandboxes of a data directory and removes their disks.
 pub async fn sweep(config: Config) {
     let run_dir = config.run_dir.clone();
-    // Where no sandboxes can be made, there are none.
+    // Where sandboxes are not supported, there are none.
     let Ok(local) = Local::new(config) else { return };
     let found = local.list().await.expect("a list");
     for sandbox in found.iter().filter_map(|found| found.sandbox) {

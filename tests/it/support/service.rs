@@ -1,8 +1,7 @@
-//! The whole service in a test: the real process, on a database of its own.
+//! The whole service in a test: the real server, on its own database.
 //!
-//! It runs inside the test's process, listens on a free loopback port, and talks
-//! to the test over HTTP only. What differs from production is time: a lease is
-//! short, so that a takeover does not take a quarter of a minute.
+//! It runs inside the test's process, listens on a free loopback port, and the test uses it only over HTTP.
+//! Only timing differs from production: leases are short, so that a takeover does not take 15 seconds.
 
 use std::{
     collections::BTreeMap,
@@ -22,10 +21,10 @@ use tokio_util::sync::CancellationToken;
 
 use super::{contract, database::Database, pages};
 
-/// The key of the first organization in every test.
+/// API key of the first organization in every test.
 pub const KEY: &str = "sjk_test_the_first_organization";
 
-/// A running service. Stop it with [`Service::stop`]; dropping it only asks.
+/// A running service. Stop it with [`Service::stop`]; drop only requests the stop.
 pub struct Service {
     pub base: String,
     metrics: Option<SocketAddr>,
@@ -34,31 +33,31 @@ pub struct Service {
     served: JoinHandle<anyhow::Result<()>>,
 }
 
-/// What several services of one test share.
+/// Database and data directory that the services of one test share.
 pub struct Ground {
     pub database: Database,
     pub data_dir: TempDir,
 }
 
 impl Ground {
-    /// A database and a data directory of their own.
+    /// Creates a database and a data directory.
     pub async fn new() -> Self {
         let data_dir = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
         Self { database: Database::create().await, data_dir }
     }
 
-    /// The same with nothing in the database, not even the schema: for what is restored.
+    /// The same without a schema in the database, for tests of restore.
     pub async fn empty() -> Self {
         let data_dir = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
         Self { database: Database::empty().await, data_dir }
     }
 
-    /// A service on this ground, with more settings as on the command line.
+    /// Starts a service on this ground, with more command-line settings.
     pub async fn serve(&self, more: &[&str]) -> Service {
         Service::start(settings(&self.urls(), self.data_dir.path(), more)).await
     }
 
-    /// A service whose every connection has the owner's role.
+    /// Starts a service whose connections all use the owner's role.
     pub async fn serve_as_one_role(&self) -> Service {
         let owner = &self.database.owner_url;
         let urls = ["database-url", "owner-database-url", "system-database-url"];
@@ -67,13 +66,13 @@ impl Ground {
         Service::start(settings(&self.urls(), self.data_dir.path(), &words)).await
     }
 
-    /// Where the database is, for each role.
+    /// Database URL of each role.
     pub fn urls(&self) -> Urls {
         let Database { owner_url, app_url, system_url, .. } = &self.database;
         Urls { owner: owner_url.clone(), app: app_url.clone(), system: system_url.clone() }
     }
 
-    /// Another organization, and its key.
+    /// Creates another organization; returns its API key.
     pub async fn organization(&self, name: &str) -> String {
         let settings = settings(&self.urls(), self.data_dir.path(), &[]);
         let pools = sojourn::store::pool::PoolSizes { app: 1, system: 1 };
@@ -84,7 +83,7 @@ impl Ground {
     }
 }
 
-/// A caller with a key.
+/// A caller with an API key.
 #[derive(Clone)]
 pub struct Caller {
     pub base: String,
@@ -92,7 +91,7 @@ pub struct Caller {
     http: reqwest::Client,
 }
 
-/// An answer, read whole.
+/// A complete response.
 #[derive(Debug)]
 pub struct Answer {
     pub status: StatusCode,
@@ -127,7 +126,7 @@ fn settings(urls: &Urls, data_dir: &Path, more: &[&str]) -> Settings {
 }
 
 impl Service {
-    /// A service on any database.
+    /// Starts a service on any database.
     pub async fn on(urls: &Urls, data_dir: &Path, more: &[&str]) -> Self {
         Self::start(settings(urls, data_dir, more)).await
     }
@@ -136,7 +135,7 @@ impl Service {
         assert_eq!(settings.problems(), Vec::<String>::new());
         let stop = CancellationToken::new();
         let (tell, told) = oneshot::channel();
-        // A runtime of its own, as in production: the test cannot starve it.
+        // Own runtime, as in production: the test cannot starve it.
         let served = thread::spawn({
             let stop = stop.clone();
             move || {
@@ -153,7 +152,7 @@ impl Service {
         Self { base, metrics, stop, http: reqwest::Client::new(), served }
     }
 
-    /// What a scrape reads, by the name and the labels of each line.
+    /// Metrics of a scrape, by name and labels.
     pub async fn metrics(&self) -> BTreeMap<String, f64> {
         let text = self.metrics_text().await;
         let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -165,7 +164,7 @@ impl Service {
             .collect()
     }
 
-    /// The same as it is scraped.
+    /// Text of a scrape.
     pub async fn metrics_text(&self) -> String {
         let address = self.metrics.expect("a service with --metrics-listen");
         let scraped = self.http.get(format!("http://{address}/metrics")).send().await.expect("an answer");
@@ -178,12 +177,12 @@ impl Service {
         self.caller(KEY)
     }
 
-    /// Anybody with a key.
+    /// A caller with any API key.
     pub fn caller(&self, key: &str) -> Caller {
         Caller { base: self.base.clone(), key: key.to_owned(), http: self.http.clone() }
     }
 
-    /// Stops as on TERM and waits for the end.
+    /// Stops as on SIGTERM and waits for the end.
     pub async fn stop(self) {
         self.stop.cancel();
         let joined =
@@ -193,7 +192,7 @@ impl Service {
 }
 
 impl Caller {
-    /// A caller of a service that runs elsewhere, at `http://host:port/v3`.
+    /// A caller of a service elsewhere, at `http://host:port/v3`.
     pub fn new(base: &str, key: &str) -> Self {
         sojourn::net::install_tls();
         Self { base: base.to_owned(), key: key.to_owned(), http: reqwest::Client::new() }
@@ -220,13 +219,13 @@ impl Caller {
         send(self.request(Method::DELETE, path)).await
     }
 
-    /// An agent on `scripted/inline`; returns its id.
+    /// Creates an agent on `scripted/inline`; returns its id.
     pub async fn inline_agent(&self) -> String {
         let agent = json!({ "name": "inline", "prompt": "Play the script.", "model": "scripted/inline" });
         self.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned()
     }
 
-    /// A session that plays `script`; returns its id.
+    /// Creates a session that plays `script`; returns its id.
     pub async fn play(&self, script: Value) -> String {
         let agent = self.inline_agent().await;
         let session = json!({ "agent": agent, "input": { "script": script } });
@@ -234,7 +233,7 @@ impl Caller {
         created["session"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// The same, in an environment: a name, or an object.
+    /// The same in an environment, given by name or as an object.
     pub async fn play_in(&self, script: Value, environment: Value) -> String {
         let agent = self.inline_agent().await;
         let session = json!({ "agent": agent, "input": { "script": script }, "environment": environment });
@@ -242,12 +241,12 @@ impl Caller {
         created["session"]["id"].as_str().expect("an id").to_owned()
     }
 
-    /// Follows a session's stream until `done` says so; returns everything seen.
+    /// Follows a session's stream until `done` returns true; returns all events.
     pub async fn follow(&self, session: &str, done: impl Fn(&Value) -> bool) -> Vec<Value> {
         self.follow_from(session, 0, done).await
     }
 
-    /// As [`Caller::follow`], beyond `after`.
+    /// As [`Caller::follow`], after sequence number `after`.
     pub async fn follow_from(&self, session: &str, after: i64, done: impl Fn(&Value) -> bool) -> Vec<Value> {
         let path = format!("/sessions/{session}/events?stream=sse&after={after}");
         let response = self.request(Method::GET, &path).send().await.expect("an answer");
@@ -258,8 +257,8 @@ impl Caller {
         tokio::pin!(limit);
         loop {
             let chunk = tokio::select! {
-                chunk = chunks.next() => chunk.expect("the stream goes on").expect("a chunk"),
-                () = &mut limit => panic!("nothing ended this stream in a minute: {seen:#?}"),
+                chunk = chunks.next() => chunk.expect("the stream continues").expect("a chunk"),
+                () = &mut limit => panic!("the stream did not end within a minute: {seen:#?}"),
             };
             buffer.extend_from_slice(&chunk);
             while let Some(end) = buffer.windows(2).position(|pair| pair == b"\n\n") {
@@ -289,14 +288,14 @@ impl Caller {
 }
 
 impl Answer {
-    /// The body of a success.
+    /// Returns the body of a success.
     #[track_caller]
     pub fn ok(self) -> Value {
         assert!(self.status.is_success(), "{}: {}", self.status, self.body);
         self.body
     }
 
-    /// The error of a failure with this status.
+    /// Returns the error of a failure with this status.
     #[track_caller]
     pub fn error(self, status: u16) -> Value {
         assert_eq!(self.status.as_u16(), status, "{}", self.body);
@@ -307,7 +306,7 @@ impl Answer {
     }
 }
 
-/// Sends a request, reads the whole answer and holds it against openapi.yaml.
+/// Sends a request, reads the whole response and checks it against openapi.yaml.
 pub async fn send(request: reqwest::RequestBuilder) -> Answer {
     let (http, request) = request.build_split();
     let request = request.expect("a request");

@@ -1,4 +1,4 @@
-//! Waiting for what a service does by itself, and moving its rows about.
+//! Waiting for background work of a service, and direct changes of its rows.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ impl Ground {
         superuser.close().await.expect("a clean end");
     }
 
-    /// The one number that a query has for an answer.
+    /// Runs a query that returns one number.
     pub async fn count(&self, query: &str) -> i64 {
         let mut superuser = self.database.superuser().await;
         let count: i64 =
@@ -26,7 +26,7 @@ impl Ground {
 }
 
 impl Caller {
-    /// Asks until the answer is as wanted.
+    /// Polls `path` until the response satisfies `is_wanted`.
     pub async fn until(&self, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
         let limit = tokio::time::Instant::now() + Duration::from_secs(30);
         let mut looks = tokio::time::interval(Duration::from_millis(50));
@@ -35,7 +35,7 @@ impl Caller {
             if is_wanted(&now) {
                 return now;
             }
-            assert!(tokio::time::Instant::now() < limit, "{path} is not as wanted: {now:#}");
+            assert!(tokio::time::Instant::now() < limit, "{path} does not reach the wanted state: {now:#}");
             looks.tick().await;
         }
     }

@@ -1,4 +1,4 @@
-//! Workers that die at every point of a call, and what the next one finds.
+//! Workers that die at every point of a call, and the recovery by the next worker.
 
 use std::sync::atomic::Ordering;
 
@@ -63,7 +63,7 @@ async fn an_edit_takes_effect_once_wherever_its_worker_dies() {
         let fake = FakeSandbox::new();
         let handle = fake.handle();
         fake.put("list.txt", "one\n");
-        // The new text holds the old one: a second edit would show.
+        // The new text contains the old one: a second edit would show.
         let edit = checked("toolu_1", "edit", json!({"path": "list.txt", "old": "one", "new": "one one"}));
         fake.writes_left.store(writes, Ordering::SeqCst);
         let ran = edit.run(&handle).await;

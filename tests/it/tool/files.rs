@@ -1,4 +1,4 @@
-//! Reading, writing and editing.
+//! Reading, writing and editing files.
 
 use super::*;
 

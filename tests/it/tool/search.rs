@@ -1,4 +1,4 @@
-//! Finding files and lines, with the sandbox's own bash and grep.
+//! Search for files and lines, with the sandbox's own bash and grep.
 
 use super::*;
 

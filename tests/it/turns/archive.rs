@@ -1,4 +1,4 @@
-//! Archive: everything open is settled in one go, and what is left is removed.
+//! Archive: everything open is settled at once, and the remaining resources are removed.
 
 use serde_json::json;
 use sojourn::{
@@ -43,9 +43,9 @@ async fn an_archive_settles_a_running_tool_and_removes_the_sandbox_with_its_disk
     .fetch_one(&mut superuser)
     .await
     .expect("a count");
-    // The disk goes before the row that says so.
+    // The disk is removed before its row is.
     assert!(left <= 2);
-    // The worker's own end of the turn came too late and is refused.
+    // The worker's own end of the turn comes too late and is refused.
     assert_eq!(log(owner, &id).await, settled);
     let refused = owner.post(&format!("/sessions/{id}/messages"), json!({ "text": "More." })).await;
     assert_eq!(refused.error(409)["code"], "archived");
@@ -55,7 +55,7 @@ async fn an_archive_settles_a_running_tool_and_removes_the_sandbox_with_its_disk
 
 #[tokio::test]
 async fn an_archive_settles_calls_that_no_column_can_hold() {
-    // A NUL is JSON, and text of Postgres it is not. Callers may not send one; models do.
+    // U+0000 is valid in JSON, and invalid in Postgres text. Callers may not send it; models may.
     let odd = json!({ "path": "odd", "content": "a\u{0}b" });
     let step = Step::default()
         .and_tool("write", odd)
@@ -85,7 +85,7 @@ async fn an_archive_ends_what_waits_too() {
     let settled = log(owner, &id).await;
     assert_sound(&settled);
     assert_eq!(ends(&settled), ["canceled"]);
-    // A worker that comes later finds nothing to do.
+    // A worker that starts later finds nothing to do.
     let worker = scene.ground.serve(&["--role=worker"]).await;
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     worker.stop().await;

@@ -1,4 +1,4 @@
-//! Cancel: what waits ends at once, what runs ends soon, and nothing survives it.
+//! Cancel: waiting work ends at once, running work ends soon, and no process survives.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::{
     support::service::Caller,
 };
 
-/// Settled, on a machine that is busy with other tests.
+/// Time to settle, on a machine that is busy with other tests.
 const SETTLED: Duration = Duration::from_secs(5);
 
 async fn cancel(owner: &Caller, id: &str) -> serde_json::Value {
@@ -41,7 +41,7 @@ async fn a_queued_turn_ends_at_once_and_its_input_stays_in_the_history() {
     let log = owner.settled(&id, 2).await;
     assert_sound(&log);
     assert_eq!(ends(&log), ["canceled", "completed"]);
-    assert_eq!(fake.calls(), 1, "the canceled input made no turn of its own");
+    assert_eq!(fake.calls(), 1, "the canceled input created no turn of its own");
     let said = fake.requests()[0].body["messages"].to_string();
     assert!(said.find("the first") < said.find("the second") && said.contains("the first"), "{said}");
     assert_eq!(fake.refusals(), Vec::<String>::new());
@@ -95,12 +95,12 @@ async fn nothing_of_a_command_survives_however_it_resists() {
     cancel(owner, &id).await;
     let log = owner.settled(&id, 1).await;
     assert!(asked.elapsed() < SETTLED, "{:?}", asked.elapsed());
-    assert_eq!(processes(&mark), 0, "the whole tree is gone when the turn has ended");
+    assert_eq!(processes(&mark), 0, "the whole process tree is gone when the turn has ended");
     assert_sound(&log);
     assert_eq!(ends(&log), ["canceled"]);
     assert!(outputs(&log)[0].contains("canceled"), "{:?}", outputs(&log));
 
-    // The sandbox is still there, and the model is told what became of the call.
+    // The sandbox still exists, and the model gets the outcome of the call.
     steer(owner, &id, &script(json!([run("ls"), { "text": "There." }]))).await;
     let log = owner.settled(&id, 2).await;
     assert_eq!(of(&log, "sandbox.created").len(), 1);

@@ -1,4 +1,4 @@
-//! A caller's hand on a session and its sandbox: checkpoints, start and stop, pause, context.
+//! Callers' control of a session and its sandbox: checkpoints, start and stop, pause, context.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ async fn act(caller: &Caller, session: &str, verb: &str) -> Answer {
     caller.post(&format!("/sessions/{session}/{verb}"), json!({})).await
 }
 
-/// Starts a command and returns its id.
+/// Starts a command; returns its id.
 async fn begun(caller: &Caller, session: &str, command: &str) -> String {
     let request =
         caller.request(Method::POST, &format!("/sessions/{session}/exec")).header("Prefer", "wait=0");
@@ -114,7 +114,7 @@ async fn nothing_goes_back_under_whoever_works() {
     steer(owner, &id, &script(json!([run(waits), { "text": "Done." }]))).await;
     appears(&scene.ground, "turning").await;
     assert_eq!(owner.post(&path, body.clone()).await.error(409)["code"], "turn_running");
-    // Beside a turn too files are saved as they are.
+    // A checkpoint during a turn saves the files as they are.
     let beside = act(owner, &id, "checkpoints").await.ok();
     assert_ne!(beside["id"], checkpoint);
     std::fs::write(super::workspace(&scene.ground).join("go"), "").expect("a file");
@@ -225,7 +225,7 @@ async fn a_paused_session_stands_still_and_goes_on() {
     assert_eq!(exec(owner, &id, "true").await.error(409)["code"], "paused");
     steer(owner, &id, &script(json!([{ "text": "And more." }]))).await;
     std::fs::write(super::workspace(&scene.ground).join("go"), "").expect("a file");
-    // The command goes on and nobody asks for the next.
+    // The command continues, and the turn makes no further call.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "select count(*) from job where kind = 'turn' and worker_id is null and ready_at > now() + interval '1 year'";
     let released = async {
@@ -233,7 +233,7 @@ async fn a_paused_session_stands_still_and_goes_on() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(20), released).await.expect("its worker lets go of it");
+    tokio::time::timeout(Duration::from_secs(20), released).await.expect("its worker releases it");
     let shown = session(owner, &id).await;
     assert_eq!((&shown["phase"], &shown["next_attempt_at"]), (&json!("paused"), &Value::Null));
     assert!(!outputs(&log(owner, &id).await).contains(&"two\n"));
@@ -245,7 +245,7 @@ async fn a_paused_session_stands_still_and_goes_on() {
     assert_eq!((ends(&log), outputs(&log)), (vec!["completed", "completed"], vec!["one\n", "two\n"]));
     let attempts: Vec<_> =
         of(&log, "turn.started").iter().map(|event| event["body"]["attempt"].clone()).collect();
-    assert_eq!(attempts, [1, 1], "a pause is no crash");
+    assert_eq!(attempts, [1, 1], "a pause is not a crash");
     assert_eq!((of(&log, "session.paused").len(), of(&log, "session.resumed").len()), (1, 1));
     scene.close().await;
 }
@@ -262,7 +262,7 @@ async fn a_paused_sandbox_keeps_its_processes_and_its_time() {
     until(owner, &id, "sandbox.frozen").await;
     tokio::time::sleep(Duration::from_millis(1_200)).await;
     let shown = session(owner, &id).await;
-    assert_eq!(shown["sandbox"]["state"], "frozen", "it is not put away");
+    assert_eq!(shown["sandbox"]["state"], "frozen", "it is not hibernated");
     act(owner, &id, "resume").await.ok();
     assert_eq!(says(owner, &id, "cat /tmp/mark; pgrep -c sleep").await, "here\n1\n");
     let after = session(owner, &id).await["sandbox"]["expires_at"].as_str().expect("a time").to_owned();
@@ -331,7 +331,11 @@ async fn tools_are_registered_by_name() {
     owner.post(&path, newer.clone()).await.ok();
     let listed = owner.get(&path).await.ok()["tools"].clone();
     assert_eq!((&listed[0]["name"], &listed[1]), (&json!("another"), &newer));
-    assert_eq!(of(&log(owner, &id).await, "tool.registered").len(), 3, "the same again says nothing");
+    assert_eq!(
+        of(&log(owner, &id).await, "tool.registered").len(),
+        3,
+        "an equal registration appends no event"
+    );
     scene.close().await;
 }
 
@@ -373,7 +377,7 @@ async fn a_slug_names_one_open_session() {
     assert_eq!(owner.patch(&path, json!({ "slug": "fix-login" })).await.ok()["slug"], "fix-login");
     act(owner, &second, "archive").await.ok();
     owner.get("/sessions/fix-login").await.error(404);
-    assert_eq!(listed("fix-login").await, Vec::<Value>::new(), "an archived session gave it up");
+    assert_eq!(listed("fix-login").await, Vec::<Value>::new(), "an archived session released it");
     empty(owner, json!({ "slug": "fix-login" })).await;
     for bad in ["", "-a", "A", "a_b", "a b", &"a".repeat(64)] {
         assert_eq!(

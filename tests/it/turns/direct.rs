@@ -1,4 +1,4 @@
-//! Callers who use the sandbox of a session themselves: commands and files past its agent.
+//! Callers' use of a session's sandbox without its agent: commands and files.
 
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
@@ -25,7 +25,7 @@ async fn put(caller: &Caller, session: &str, path: &str, content: Vec<u8>) -> An
     send(request.body(content)).await
 }
 
-/// Bytes of a file, and how they were answered.
+/// Requests bytes of a file.
 async fn get(caller: &Caller, session: &str, path: &str, range: Option<&str>) -> reqwest::Response {
     let mut request = caller.request(Method::GET, &format!("/sessions/{session}/files?path={path}"));
     if let Some(range) = range {
@@ -60,7 +60,10 @@ async fn a_command_runs_and_is_in_the_log() {
     let requests: Vec<(String,)> =
         sqlx::query_as("select request::text from operation").fetch_all(&mut superuser).await.expect("rows");
     assert_eq!(requests.len(), 3);
-    assert!(!requests.iter().any(|(request,)| request.contains("a b")), "variables go with the answer");
+    assert!(
+        !requests.iter().any(|(request,)| request.contains("a b")),
+        "the response contains the variables"
+    );
 
     let log = log(owner, &id).await;
     assert_sound(&log);
@@ -112,7 +115,7 @@ async fn a_caller_is_served_beside_a_turn() {
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!((ends(&log), outputs(&log)), (vec!["completed"], vec!["caller\n"]));
-    assert_eq!(of(&log, "exec.started")[0]["turn_id"], Value::Null, "it is not the turn's");
+    assert_eq!(of(&log, "exec.started")[0]["turn_id"], Value::Null, "it does not belong to the turn");
     assert_eq!(of(&log, "sandbox.created").len(), 1);
     scene.close().await;
 }
@@ -178,7 +181,7 @@ async fn a_command_is_followed_by_whoever_takes_its_session_over() {
     let asked = async { exec(owner, &id, json!(long)).await.ok() };
     let crashed = async {
         appears(&scene.ground, "ready").await;
-        // As after a crash: another holds the lease, and it is over.
+        // As after a crash: another worker held the lease, and it has expired.
         let mut superuser = scene.ground.database.superuser().await;
         let sql = "with s as (update session set epoch = epoch + 1)
                    update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operate'";
@@ -200,7 +203,7 @@ async fn a_command_that_may_have_begun_elsewhere_is_not_begun_again() {
     let id = empty(owner, json!({})).await;
     let request = owner.request(Method::POST, &format!("/sessions/{id}/exec")).header("Prefer", "wait=0");
     let asked = send(request.json(&json!({ "command": "touch ran" }))).await.ok();
-    // As a worker leaves it that died, with its sandbox, after the command was begun.
+    // As left by a worker that died together with its sandbox, after the command was started.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "update operation set sandbox_id = gen_random_uuid(), started_at = now()";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
@@ -208,7 +211,7 @@ async fn a_command_that_may_have_begun_elsewhere_is_not_begun_again() {
     until(owner, &id, "exec.completed").await;
     let path = format!("/sessions/{id}/exec/{}", asked["id"].as_str().unwrap());
     let mut ran = Value::Null;
-    // The answer follows the log.
+    // The resource is updated after the log.
     while ran["state"] != "failed" {
         ran = owner.get(&path).await.ok();
     }
@@ -311,7 +314,7 @@ async fn a_directory_travels_as_an_archive() {
         (files.len(), &files[0]["body"]["path"], &files[0]["body"]["is_archive"]),
         (1, &json!("/workspace/copy"), &json!(true))
     );
-    assert_eq!(super::rest::blobs(&scene.ground), 0, "nothing of it stays");
+    assert_eq!(super::rest::blobs(&scene.ground), 0, "nothing of it remains");
     scene.close().await;
 }
 
@@ -343,7 +346,7 @@ async fn a_command_whose_sandbox_is_lost_has_an_unknown_outcome() {
     let (ran, ()) = tokio::join!(asked, lost);
     assert_eq!((&ran["state"], &ran["error"]["code"]), (&json!("failed"), &json!("outcome_unknown")));
     let kept = exec(owner, &id, json!("cat counter")).await.ok();
-    assert_eq!(kept["stdout"], "run\n", "it is not run again, and the disk is there");
+    assert_eq!(kept["stdout"], "run\n", "it is not run again, and the disk exists");
     let log = log(owner, &id).await;
     assert_sound(&log);
     let completed = of(&log, "exec.completed");
@@ -429,7 +432,7 @@ async fn a_long_command_is_answered_before_it_is_over() {
     until(owner, &id, "exec.completed").await;
     let path = format!("/sessions/{id}/exec/{}", asked["id"].as_str().unwrap());
     let mut ran = Value::Null;
-    // The answer follows the log.
+    // The resource is updated after the log.
     while ran["state"] != "completed" {
         ran = owner.get(&path).await.ok();
     }

@@ -1,11 +1,11 @@
-//! What an environment is to the commands of a turn: size, variables, a way out.
+//! Effects of an environment on the commands of a turn: size, variables, egress.
 
 use serde_json::json;
 
 use super::{Scene, assert_sound, bash, of, outputs, run};
 use crate::egress::Host;
 
-/// Prints what a URL answers to the agent's token.
+/// Prints the response of a URL to the agent's token.
 fn ask(url: &str) -> serde_json::Value {
     run(&format!(
         "env -u NO_PROXY -u no_proxy python3 - <<'END'
@@ -54,7 +54,7 @@ async fn a_turn_reaches_what_its_environment_allows_and_its_log_says_so() {
         outputs[4]
     );
     let allowed = of(&log, "egress.allowed");
-    // The first one is told before anything leaves, the second is counted.
+    // The first request is logged before any byte is sent; further ones are counted.
     let counts: Vec<_> = allowed.iter().map(|event| event["body"]["count"].as_u64()).collect();
     assert_eq!(counts, [Some(1), Some(1)], "{allowed:?}");
     assert_eq!(
@@ -62,9 +62,9 @@ async fn a_turn_reaches_what_its_environment_allows_and_its_log_says_so() {
         (&json!("localhost"), &json!("plain"))
     );
     let denied = of(&log, "egress.denied");
-    assert!((2..8).contains(&denied.len()), "a loop is a count: {denied:?}");
+    assert!((2..8).contains(&denied.len()), "a loop is reported as a count: {denied:?}");
     assert!(denied.iter().all(|event| event["body"]["reason"] == "host_not_allowed"));
-    assert_eq!(log.last().expect("an end")["type"], "turn.completed", "nothing is said after the end");
+    assert_eq!(log.last().expect("an end")["type"], "turn.completed", "no event follows the end");
     scene.close().await;
 }
 
@@ -122,7 +122,7 @@ async fn a_hook_makes_the_sandbox_ready_once_and_its_failure_ends_the_turn() {
     assert_eq!(end["error"]["code"], "lifecycle_hook_failed");
     let message = end["error"]["message"].as_str().expect("words");
     assert!(message.contains("ended with 3") && message.contains("the reason"), "{message}");
-    assert!(of(&log, "error.runtime").is_empty(), "it is not tried again");
+    assert!(of(&log, "error.runtime").is_empty(), "it is not retried");
     assert_eq!(super::session(owner, &id).await["status"], "failed");
     scene.close().await;
 }

@@ -1,4 +1,4 @@
-//! Providers that fail: what is tried again, for how long, and who waits meanwhile.
+//! Failing providers: which calls are retried, for how long, and the effect on other sessions.
 
 use std::time::{Duration, Instant};
 
@@ -51,7 +51,7 @@ async fn recovers<D: Named>(faults: Vec<Step>) {
         let wait = time(&failed["body"]["retry_at"]) - time(&failed["ts"]);
         assert!(wait.is_positive() && wait < time::Duration::seconds(31), "{failed}");
     }
-    // What was cut off is nowhere.
+    // The truncated response is not in the log.
     assert_eq!(of(&log, "agent.message").len(), 1);
     assert_eq!(of(&log, "step.completed").len(), 1);
     assert_eq!(session(&scene.owner, &id).await["usage"]["steps"], 1);
@@ -90,7 +90,7 @@ async fn every_fault_that_may_pass_is_survived_once() {
     let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!((ends(&log), codes(&log)), (vec!["completed"], vec!["model_unavailable"; kinds.len()]));
-    assert_eq!(of(&log, "agent.message").len(), kinds.len() + 1, "what was cut is nowhere");
+    assert_eq!(of(&log, "agent.message").len(), kinds.len() + 1, "the truncated response is not in the log");
     scene.close().await;
 }
 
@@ -112,7 +112,7 @@ async fn retry_after_is_waited_for() {
 
 #[tokio::test]
 async fn a_provider_that_stays_away_ends_the_turn_and_the_session_can_be_steered() {
-    // Seven times: one more than it is tried.
+    // Seven times: one more than the number of attempts.
     let fault = json!({ "kind": "overloaded", "times": 7, "retry_after_ms": 1 });
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
@@ -144,7 +144,7 @@ async fn a_long_wait_gives_the_only_slot_to_others_and_hears_a_cancel() {
     let other = owner.play(json!([{ "text": "Meanwhile." }])).await;
     assert_eq!(ends(&owner.settled(&other, 1).await), ["completed"]);
     assert_eq!(session(owner, &waiting).await["status"], "running");
-    // A steer changes nothing about the wait.
+    // A steer does not change the wait.
     steer(owner, &waiting, &script(json!([{ "text": "The next turn." }]))).await;
     let asked = Instant::now();
     owner.post(&format!("/sessions/{waiting}/cancel"), json!({})).await.ok();
@@ -153,7 +153,7 @@ async fn a_long_wait_gives_the_only_slot_to_others_and_hears_a_cancel() {
     assert_sound(&log);
     assert_eq!(ends(&log), ["canceled", "canceled"]);
     assert_eq!(of(&log, "turn.started").len(), 1);
-    assert_eq!(of(&log, "error.model").len(), 1, "nobody asked again too early");
+    assert_eq!(of(&log, "error.model").len(), 1, "no call was made too early");
     scene.close().await;
 }
 
@@ -167,7 +167,7 @@ async fn a_cancel_at_any_moment_of_giving_the_slot_away_is_heard() {
         let input = json!({ "case": case, "script": [{ "fault": fault, "text": "In ten minutes." }] });
         let created = owner.post("/sessions", json!({ "agent": agent, "input": input })).await.ok();
         let id = created["session"]["id"].as_str().expect("an id").to_owned();
-        // As soon as it is known, the worker is about to give the lease back.
+        // At this event the worker is about to release the lease.
         until(owner, &id, "error.model").await;
         owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
         assert_eq!(ends(&owner.settled(&id, 1).await), ["canceled"]);
@@ -225,7 +225,7 @@ async fn a_history_that_no_longer_fits_ends_the_turn() {
     assert_sound(&log);
     assert_eq!((ends(&log), codes(&log)), (vec!["error"], vec!["context_exhausted"]));
     let session = session(&scene.owner, &id).await;
-    assert_eq!(session["status"], "idle", "something was done before");
+    assert_eq!(session["status"], "idle", "something happened before");
     assert_eq!(last_turn(&scene.owner, &id).await["error"]["code"], "context_exhausted");
     scene.close().await;
 }

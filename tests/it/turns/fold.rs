@@ -1,5 +1,5 @@
-//! The row of a session is the fold of its log, whoever writes: callers through
-//! `Unit`, leased turns through `Writer`, one after the other or at once.
+//! The row of a session is the fold of its log, for all writers: callers through `Unit`, leased turns through
+//! `Writer`, one after the other or concurrently.
 
 mod together;
 mod world;
@@ -28,7 +28,7 @@ use sojourn::{
 
 pub use self::world::World;
 
-/// One thing that happens to a session.
+/// One action on a session.
 #[derive(Clone, Debug)]
 enum Act {
     Steer {
@@ -39,9 +39,9 @@ enum Act {
         tokens: u64,
     },
     Archive,
-    /// A caller's hand, whichever of them.
+    /// A caller's start, stop, pause or resume.
     Hold(SandboxFence),
-    /// Another worker takes the session, though one may hold it.
+    /// Another worker takes over the session, even from a live holder.
     TakeOver,
     Start,
     Step {
@@ -54,7 +54,7 @@ enum Act {
     Stale,
 }
 
-/// How a caller takes hold of a session.
+/// Start, stop, pause and resume by a caller.
 #[derive(Clone, Copy, Debug)]
 enum SandboxFence {
     Start,
@@ -107,12 +107,12 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
-/// A worker that does at each call what the log allows.
+/// A worker that makes only writes that the log allows.
 #[derive(Default)]
 struct Hand {
     lease: Option<Lease>,
     taken_over: bool,
-    /// The pen of an earlier lease.
+    /// The writer of an earlier lease.
     old: Option<Writer>,
 }
 
@@ -124,7 +124,7 @@ impl Hand {
         self.lease = leases.pop().or(held);
     }
 
-    /// The turn to write for, and at which attempt.
+    /// The turn to write for, and its attempt.
     fn turn(&self, session: &Session) -> Option<(TurnId, i32)> {
         let running =
             session.running.as_ref().map(|turn| (turn.id, turn.attempt + i32::from(self.taken_over)));
@@ -149,14 +149,14 @@ impl Hand {
         }
         self.taken_over &= !matches!(act, Act::Start);
         if matches!(act, Act::End(_)) {
-            // The end gave the job back.
+            // The end of the turn released the job.
             self.lease = None;
             self.taken_over = false;
         }
         self.old = Some(writer);
     }
 
-    /// What an old pen writes is refused, unless it is the pen of the present lease.
+    /// A write of an old writer is refused, unless its lease is still the current one.
     async fn write_stale(&self, world: &World, id: SessionId) {
         let Some(old) = &self.old else { return };
         if self.lease.as_ref().is_some_and(|lease| lease.fence() == old.fence()) {
@@ -166,7 +166,7 @@ impl Hand {
         let body = Body::AgentThinking { text: "I was asleep.".to_owned() };
         let session = world.store.load_session(world.org, id).await.expect("a row");
         let written = old.record(vec![draft(world, old.turn().expect("a turn"), body)]).await;
-        // Nobody claimed after the end of its turn: the epoch is still its own.
+        // No worker claimed the job after the end of its turn: the epoch is still valid.
         if self.lease.is_some() || session.status == Status::Archived {
             assert!(matches!(written, Err(Halted::Stale)), "{written:?}");
             assert_eq!(world.log(id).await, before);
@@ -212,7 +212,7 @@ fn exec(call: &ToolCall) -> Body {
     }
 }
 
-/// What a worker may write now, if it may do `act`.
+/// Events that a worker may write now, if `act` is allowed.
 fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), act: &Act) -> Vec<Draft> {
     let (turn, attempt) = at;
     let window = session.running.as_ref().or(session.queued.as_ref()).expect("a turn");
@@ -259,7 +259,7 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         cache_read_tokens: 2,
         steps: 1,
         tool_calls: 0,
-        // Now and then a step without a known price.
+        // Some steps have no known price.
         cost: Cost::of_step(cost_micros),
     };
     let completed = Body::StepCompleted(Box::new(StepCompleted {
@@ -317,7 +317,7 @@ async fn play(world: &World, acts: &[Act]) {
                 world.command(id, Command::Patch(Change { title, limits, ..Change::default() })).await
             }
             Act::Hold(fence) => match world.command(id, fence.command()).await {
-                // As the session is held already, or has nothing left to start with.
+                // The session is already in that state, or has no budget left to start.
                 Err(Error::Rejected(
                     Rejection::Paused | Rejection::Stopped | Rejection::BudgetExceeded(_),
                 )) => Ok(()),
@@ -348,7 +348,7 @@ async fn play(world: &World, acts: &[Act]) {
             Err(error) => panic!("{act:?}: {error}"),
         }
     }
-    // Nothing of this session is left for the claims of the next case.
+    // No job of this session may remain for the claims of the next case.
     world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
     let closed = world.compare(id).await;
     assert_eq!((closed.status, closed.running, closed.queued), (Status::Archived, None, None));
@@ -413,7 +413,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
             };
             match writer.record(vec![draft(&world, turn.id, start)]).await {
                 Ok(_) => {}
-                // A message came in between: look again.
+                // A message came in between: read again.
                 Err(Halted::Moved) => {
                     lease.release(Duration::ZERO).await.expect("a release");
                     continue;

@@ -1,5 +1,4 @@
-//! Whoever follows a caller's command: its output while it is written, wherever it is
-//! served, and its end.
+//! Streams of a caller's command: its output while it is written, through any process, and its end.
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -10,7 +9,7 @@ use crate::{
     support::service::{Caller, send},
 };
 
-/// Begins a command; returns its session and its path.
+/// Starts a command; returns the path of its session and command.
 async fn begin(caller: &Caller, command: &str) -> String {
     let created = caller.post("/sessions", json!({})).await.ok();
     let path = format!("/sessions/{}/exec", created["session"]["id"].as_str().expect("an id"));
@@ -19,7 +18,7 @@ async fn begin(caller: &Caller, command: &str) -> String {
     format!("{path}/{}", asked["id"].as_str().expect("an id"))
 }
 
-/// A command that is being followed.
+/// The stream of a command.
 struct Followed {
     reader: Reader,
     stdout: String,
@@ -36,7 +35,7 @@ impl Followed {
         Self { reader, stdout: String::new(), stderr: String::new(), ids: Vec::new(), end: Value::Null }
     }
 
-    /// Reads until something is so, or the stream ends.
+    /// Reads until the condition holds, or the stream ends.
     async fn until(&mut self, is_so: impl Fn(&Self) -> bool) {
         while !is_so(self) {
             let Some(frame) = self.reader.frame().await else { return };
@@ -87,7 +86,7 @@ async fn a_command_is_followed_through_any_process() {
         assert_eq!((&followed.end["exit_code"], &followed.end["state"]), (&json!(3), &json!("completed")));
         assert_eq!(followed.end["stdout_bytes"], 11);
     }
-    // Whoever comes back later, or for the first time, misses nothing and gets nothing twice.
+    // A reader that connects later or reconnects misses nothing and gets no duplicates.
     let resumed = Followed::open(&beside, &path, Some(&place)).await.ended().await;
     assert_eq!((resumed.stdout.as_str(), resumed.stderr.as_str()), ("zwei ä", ""));
     let late = Followed::open(&owner, &path, None).await.ended().await;
@@ -95,7 +94,7 @@ async fn a_command_is_followed_through_any_process() {
     let mut superuser = scene.ground.database.superuser().await;
     let (left,): (i64,) =
         sqlx::query_as("select count(*) from exec_output").fetch_one(&mut superuser).await.expect("a count");
-    assert_eq!(left, 0, "the answer has it all");
+    assert_eq!(left, 0, "the response has all of it");
     for (query, header) in [("?cursor=x", None), ("?stream=sse", Some("5")), ("?after=1", None)] {
         let mut request = owner.request(Method::GET, &format!("{path}{query}"));
         if let Some(header) = header {
@@ -116,7 +115,7 @@ async fn output_has_no_gap_over_a_takeover() {
     let path = begin(owner, lines).await;
     let mut followed = Followed::open(owner, &path, None).await;
     followed.until(|seen| seen.stdout.len() > 1_000).await;
-    // As after a crash: another holds the lease, and it is over.
+    // As after a crash: another worker held the lease, and it has expired.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "with s as (update session set epoch = epoch + 1)
                update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operate'";
@@ -155,12 +154,12 @@ async fn a_command_is_sent_signals() {
     let followed = Followed::open(owner, &path, None).await.ended().await;
     assert_eq!(followed.stdout, "got\n");
     assert_eq!((&followed.end["exit_code"], &followed.end["cause"]), (&json!(7), &json!("exited")));
-    assert_eq!(kill(&path, "HUP").await.ok()["exit_code"], 7, "one that is over hears nothing");
+    assert_eq!(kill(&path, "HUP").await.ok()["exit_code"], 7, "a finished command receives no signal");
 
     for (signal, code) in [("HUP", 129), ("TERM", 143), ("KILL", 137)] {
         let path = begin(owner, "exec sleep 60").await;
         let session = path.split('/').nth(2).expect("an id");
-        // The service has begun it when its sandbox is there.
+        // The service has started it once its sandbox exists.
         until(owner, session, "sandbox.created").await;
         while kill(&path, signal).await.status == 404 {}
         let followed = Followed::open(owner, &path, None).await.ended().await;

@@ -1,4 +1,4 @@
-//! Two workers and one session: what the one leaves, the other finishes.
+//! Two workers and one session: the second one finishes the work of the first.
 
 use serde_json::{Value, json};
 use sqlx::Connection;
@@ -21,7 +21,7 @@ fn runs(scene: &Scene) -> String {
     std::fs::read_to_string(workspace(&scene.ground).join("counter")).expect("a counter")
 }
 
-/// Attempts that were written down, in order.
+/// Recorded attempts, in order.
 fn attempts(log: &[Value]) -> Vec<i64> {
     of(log, "turn.started").iter().map(|event| event["body"]["attempt"].as_i64().expect("a number")).collect()
 }
@@ -49,7 +49,7 @@ async fn a_command_outlives_a_worker_that_drains_and_runs_once() {
     assert_sound(&log);
     assert_eq!(ends(&log), ["completed"]);
     assert_eq!((outputs(&log)[0].trim(), outputs(&log)[1].trim()), ("finished", "run"));
-    assert_eq!(attempts(&log), [1], "a drain is no crash");
+    assert_eq!(attempts(&log), [1], "a drain is not a crash");
     assert_eq!(of(&log, "sandbox.created").len(), 1, "the same sandbox");
     assert_eq!(runs(&scene), "run\n");
     second.stop().await;
@@ -65,7 +65,7 @@ async fn a_short_command_is_let_finish_by_a_drain() {
     appears(&scene.ground, "ready").await;
     first.stop().await;
     let log = super::log(&scene.owner, &id).await;
-    assert_eq!(outputs(&log), ["finished\n"], "its result is there before the worker is gone");
+    assert_eq!(outputs(&log), ["finished\n"], "its result is recorded before the worker stops");
     let second = scene.ground.serve(&["--role=worker"]).await;
     let log = scene.owner.settled(&id, 1).await;
     assert_eq!((attempts(&log), ends(&log)), (vec![1], vec!["completed"]));
@@ -133,7 +133,7 @@ async fn a_turn_that_lost_its_key_in_the_middle_ends_and_its_session_rests() {
     assert_sound(&log);
     let turn = super::last_turn(&scene.owner, &id).await;
     assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("no_credential")));
-    assert_eq!(super::session(&scene.owner, &id).await["status"], "idle", "something was done before");
+    assert_eq!(super::session(&scene.owner, &id).await["status"], "idle", "something happened before");
     second.stop().await;
     scene.close().await;
 }
@@ -145,8 +145,7 @@ async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_onc
     let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
     appears(&scene.ground, "ready").await;
     until(&scene.owner, &id, "sandbox.created").await;
-    // As after a pause that was longer than the lease: a third worker claimed the
-    // session, and died at once.
+    // As after a pause that was longer than the lease: a third worker claimed the session, and died at once.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "with s as (update session set epoch = epoch + 1)
                update job set worker_id = gen_random_uuid(), ready_at = now() + interval '500 milliseconds'";
@@ -167,7 +166,7 @@ async fn a_worker_whose_lease_was_stolen_writes_nothing_and_the_command_runs_onc
     scene.close().await;
 }
 
-/// Takes the lease away from whoever has it.
+/// Takes the lease away from its holder.
 const STEAL: &str = "with s as (update session set epoch = epoch + 1)
     update job set worker_id = gen_random_uuid(), ready_at = now()";
 
@@ -183,15 +182,15 @@ async fn a_maker_that_comes_back_late_leaves_the_sandbox_to_the_worker_that_has_
     hold.let_go(Then::GoesOn).await;
     let taker = scene.ground.serve(&["--role=worker"]).await;
     scene.ground.sql(STEAL).await;
-    // The next worker has the sandbox before its maker has heard that it is up.
+    // The next worker attaches to the sandbox before its creator learns that it has started.
     appears(&scene.ground, "ready").await;
     let lock = workspace(&scene.ground).join("../../lock");
     let lock = std::fs::File::open(lock).expect("the lock of the disk");
-    assert!(lock.try_lock().is_err(), "it is still being made");
+    assert!(lock.try_lock().is_err(), "it is still being created");
     maker.thaw();
     comes_true("its maker is done", || lock.try_lock().is_ok()).await;
     drop(lock);
-    // Time for what it would write of it.
+    // Time for late writes about it.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
     maker.kill();
     scene.ground.sql(STEAL).await;
@@ -226,11 +225,11 @@ async fn the_end_of_a_sandbox_that_is_written_late_ends_no_other() {
     assert_eq!((outputs(&log), of(&log, "sandbox.created").len()), (vec!["(no output)", "one\n"], 2));
     hold.let_go(Then::GoesOn).await;
     first.thaw();
-    // Time for what it would write of the sandbox that it has removed.
+    // Time for late writes about the removed sandbox.
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     first.kill();
     let looks = "select count(*) from job where kind = 'rest' and node_id is not null";
-    assert_eq!(scene.ground.count(looks).await, 1, "who has the sandbox would never let it rest");
+    assert_eq!(scene.ground.count(looks).await, 1, "the holder of the sandbox would never freeze it");
     let live = "select count(*) from sandbox where state = 'live'";
     assert_eq!(scene.ground.count(live).await, 1);
     second.stop().await;
@@ -267,7 +266,7 @@ async fn a_sandbox_that_never_came_up_leaves_no_doubt_about_a_call() {
     let agent = scene.owner.inline_agent().await;
     let created = scene.owner.post("/sessions", json!({ "agent": agent })).await.ok();
     let id = created["session"]["id"].as_str().expect("an id").to_owned();
-    // Its maker died after the row and before the sandbox.
+    // Its creator died after writing the row and before creating the sandbox.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "insert into sandbox (org_id, sandbox_id, session_id, node_id, state)
                select org_id, gen_random_uuid(), session_id, node_id, 'live' from session, node";
@@ -278,7 +277,7 @@ async fn a_sandbox_that_never_came_up_leaves_no_doubt_about_a_call() {
     scene.owner.post(&format!("/sessions/{id}/messages"), message).await.ok();
     let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
-    assert!(of(&log, "sandbox.lost").is_empty(), "nobody had heard of it");
+    assert!(of(&log, "sandbox.lost").is_empty(), "it was never announced");
     assert_eq!((ends(&log), runs(&scene)), (vec!["completed"], "run\n".to_owned()));
     scene.close().await;
 }
@@ -294,7 +293,7 @@ async fn a_turn_that_is_canceled_between_two_workers_settles_the_call_of_the_fir
                  update job set worker_id = gen_random_uuid(), ready_at = now() + interval '1 second'";
     sqlx::query(steal).execute(&mut superuser).await.expect("an update");
     superuser.close().await.expect("a clean end");
-    // The next worker finds the cancel in the row, before its attempt has begun.
+    // The next worker finds the cancellation in the row before its attempt starts.
     scene.owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
     let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
@@ -320,7 +319,7 @@ async fn a_turn_that_is_lost_again_and_again_is_given_up() {
     let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "unknown");
-    assert_eq!(super::processes(&mark), 0, "nothing goes on beside the next turn");
+    assert_eq!(super::processes(&mark), 0, "nothing runs beside the next turn");
     let turn = super::last_turn(&scene.owner, &id).await;
     assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("recovery_exhausted")));
     assert_eq!(super::session(&scene.owner, &id).await["status"], "failed");

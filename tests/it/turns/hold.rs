@@ -1,4 +1,4 @@
-//! Holds a service at one step, without its knowledge.
+//! Blocks a service at one step, without its knowledge.
 
 use std::{
     fs,
@@ -13,33 +13,31 @@ use sqlx::{AssertSqlSafe, PgConnection};
 use super::comes_true;
 use crate::support::{program::Program, service::Ground};
 
-/// Where a service is held.
+/// Step at which a service is blocked.
 #[derive(Clone, Copy, Debug)]
 pub enum Point {
-    /// Before it writes a row: on which change of which table, and where this holds.
+    /// Before it writes a row: the change and table, and a condition on the row.
     Write(&'static str, &'static str),
     /// Before it writes an event of this type.
     Event(&'static str),
-    /// Before a program does its work: `mount`, `mkfs.ext4`, or `run` and `delete` of the
-    /// runtime.
+    /// Before a program does its work: `mount`, `mkfs.ext4`, or `run` and `delete` of the runtime.
     Before(&'static str),
-    /// After that, and before the service hears of it.
+    /// After the program's work, and before the service gets its result.
     After(&'static str),
 }
 
-/// What becomes of what the service has begun, once that is dead.
+/// Fate of the blocked work after the service was killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Then {
-    /// The statement is not executed, the program is killed too.
+    /// The statement is not executed; the program is killed, too.
     IsLost,
-    /// They come to their end, before the service is started again.
+    /// They finish before the service is restarted.
     GoesOn,
-    /// The program comes to its end when it is let go again.
+    /// The program finishes when it is released later.
     GoesOnLate,
 }
 
-/// What stands before the programs of the machine, under their names. Whoever waits has
-/// its pid in the file `held`.
+/// Wrapper of the machine's programs, under their names. A waiting one has its pid in the file `held`.
 const PROGRAM: &str = r#"#!/bin/sh
 here=${0%/*} name=${0##*/}
 PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -63,7 +61,7 @@ exit $code
 "#;
 const PROGRAMS: [&str; 3] = ["runc", "mount", "mkfs.ext4"];
 
-/// Whoever holds this lock lets nobody write.
+/// The holder of this lock blocks all writes.
 const LOCK: &str = "create schema hold;
     create function hold.here() returns trigger language plpgsql security definer as $$
     begin
@@ -76,7 +74,7 @@ const OF_THE_LOCK: &str =
     select oid from pg_database where datname = current_database()
 )";
 
-/// One step, at which a service is held from [`Hold::arm`] on.
+/// One step at which a service is blocked after [`Hold::arm`].
 pub struct Hold {
     at: Point,
     programs: tempfile::TempDir,
@@ -105,12 +103,12 @@ impl Hold {
         Self { at, programs, database: ground.database.superuser().await }
     }
 
-    /// A service that can be held.
+    /// Starts a service that can be blocked.
     pub fn program(&self, ground: &Ground, settings: &[&str]) -> Program {
         Program::with_programs(ground, settings, self.programs.path())
     }
 
-    /// Whoever comes by from here on is held.
+    /// Blocks the service at its next arrival.
     pub async fn arm(&mut self) {
         let file = match self.at {
             Point::Before(step) => format!("before-{step}"),
@@ -120,7 +118,7 @@ impl Hold {
         fs::write(self.file(&file), "").expect("a file");
     }
 
-    /// Waits until somebody is held.
+    /// Waits until it is blocked.
     pub async fn is_reached(&mut self) {
         if self.is_program() {
             return comes_true("a program is held", || self.file("held").exists()).await;
@@ -131,10 +129,10 @@ impl Hold {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        panic!("nobody wrote it: {:?}", self.at);
+        panic!("no process wrote it: {:?}", self.at);
     }
 
-    /// Ends it, after the service was killed.
+    /// Ends the block, after the service was killed.
     pub async fn let_go(&mut self, then: Then) {
         match (self.is_program(), then) {
             (_, Then::GoesOnLate) => {}
@@ -155,7 +153,7 @@ impl Hold {
         }
     }
 
-    /// Returns when nobody waits for the lock or holds it any more.
+    /// Waits until the lock has no holder and no waiter.
     async fn end_lock(&mut self) {
         self.sql("select pg_advisory_unlock(1)").await;
         while self.locks("true").await > 0 {

@@ -1,4 +1,4 @@
-//! What environments name for their sandboxes: images, packages, and the way to registries.
+//! Images, packages and registries of environments.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use crate::{
 };
 
 impl Scene {
-    /// A service that has the image `debian` and the registries of this machine.
+    /// A service with the image `debian` and the registries of this machine.
     async fn with_images() -> Self {
         let ground = Ground::new().await;
         images::share(ground.data_dir.path());
@@ -25,7 +25,7 @@ impl Scene {
     }
 }
 
-/// Waits until an environment is built or could not be; what it says then.
+/// Waits for the end of an environment's build; returns the environment.
 pub async fn built(owner: &Caller, id: &str) -> Value {
     let until = Instant::now() + Duration::from_secs(250);
     loop {
@@ -71,7 +71,7 @@ async fn packages_are_there_before_the_first_turn_starts() {
         let started = &of(&log, "environment.build_started")[0]["body"];
         assert_eq!((&started["image"], &started["packages"]), (&json!("debian"), &packages));
     }
-    // The same packages in another order are there already, for everybody.
+    // The same packages in another order are already built, for every organization.
     let again = json!({ "image": "debian", "packages": packages });
     let id = owner.play_in(json!([run("tree --version"), { "text": "Done." }]), again).await;
     let log = owner.settled(&id, 1).await;
@@ -101,7 +101,7 @@ async fn a_package_that_is_none_ends_the_turn_and_is_tried_again_by_hand() {
     let again = owner.post(&format!("/environments/{environment}/build"), json!({})).await;
     assert_eq!((again.status.as_u16(), &again.body["build"]["state"]), (202, &json!("building")));
     assert_eq!(built(owner, &environment).await["state"], "failed");
-    // A caller's own command waits in the same way, and fails with the same words.
+    // A caller's command waits in the same way, and fails with the same error.
     let sandbox_alone = owner.post("/sessions", json!({ "environment": environment })).await.ok();
     let path = format!("/sessions/{}/exec", sandbox_alone["session"]["id"].as_str().expect("an id"));
     let refused = owner.post(&path, json!({ "command": "true" })).await;

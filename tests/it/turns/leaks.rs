@@ -1,5 +1,4 @@
-//! What a service leaves that is killed in the middle of whatever it does to sandboxes:
-//! nothing, after it was started again and has looked once.
+//! Leftovers of a service that is killed during sandbox operations: none, after a restart and one sweep.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,7 +20,7 @@ use crate::support::{
     service::{Caller, Ground, KEY},
 };
 
-/// Everything in the life of a sandbox happens within a second.
+/// The whole life of a sandbox takes less than a second.
 const HASTY: [&str; 4] = [
     "--lease-ms=1000",
     "--sandbox-freeze-after-seconds=0.1",
@@ -29,7 +28,7 @@ const HASTY: [&str; 4] = [
     "--max-concurrent-turns=4",
 ];
 
-/// What of a ground's sandboxes there is.
+/// Number of resources of a ground's sandboxes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Left {
     cgroups: usize,
@@ -37,7 +36,7 @@ pub struct Left {
     mounts: usize,
     loops: usize,
     pub processes: usize,
-    /// Of sandboxes: bundles, logs.
+    /// Directories of sandboxes: bundles, logs.
     sandboxes: usize,
     sockets: usize,
     disks: usize,
@@ -50,7 +49,7 @@ impl Left {
         let ids: Vec<Uuid> = sqlx::query_scalar("select sandbox_id from sandbox")
             .fetch_all(&mut superuser)
             .await
-            .expect("the sandboxes that were ever made");
+            .expect("all sandboxes ever created");
         let ids: BTreeSet<String> = ids.into_iter().map(|id| SandboxId::from_uuid(id).to_string()).collect();
         let of_ids = |directory: &Path| {
             let names = entries(directory)
@@ -98,7 +97,7 @@ impl Left {
     }
 }
 
-/// Sockets in a directory and below it; a sandbox cannot put one there.
+/// Sockets below a directory; a sandbox cannot create one there.
 fn sockets(directory: &Path) -> usize {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     let count = |entry: fs::DirEntry| match entry.file_type() {
@@ -116,7 +115,7 @@ fn entries(directory: &Path) -> Vec<String> {
     entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
 }
 
-/// Sessions whose sandboxes are made, frozen, saved, removed, woken and replaced.
+/// A session whose sandboxes are created, frozen, checkpointed, removed, restored and replaced.
 async fn keep_busy(caller: &Caller, agent: &str) -> Result<(), ()> {
     let steps = json!([run("head -c 2M /dev/urandom > file"), run("echo more >> file; sleep 0.1"), { "text": "Done." }]);
     let body = json!({ "agent": agent, "input": { "script": steps } });
@@ -137,7 +136,7 @@ async fn keep_replacing(caller: &Caller, agent: &str, mut superuser: PgConnectio
     let created = caller.request(Method::POST, "/sessions").json(&json!({ "agent": agent }));
     let created: Value = created.send().await.map_err(drop)?.json().await.map_err(drop)?;
     let id = created["session"]["id"].as_str().ok_or(())?.to_owned();
-    // Shorter than callers may ask for.
+    // Shorter than the API allows.
     let short = json!({ "environment_id": null, "name": null, "config": {
         "timeout_seconds": 2, "rotation": { "pre_rotate_buffer_seconds": 2 },
     } });
@@ -156,7 +155,7 @@ async fn keep_replacing(caller: &Caller, agent: &str, mut superuser: PgConnectio
     }
 }
 
-/// A session whose sandbox its caller uses: saved, gone back, stopped and started.
+/// A session whose caller uses the sandbox: checkpoint, restore, stop, start.
 async fn keep_using(caller: &Caller) -> Result<(), ()> {
     let ask = async |path: &str, body: Value| {
         let asked = caller.request(Method::POST, path).header("Prefer", "wait=1").json(&body);
@@ -174,7 +173,7 @@ async fn keep_using(caller: &Caller) -> Result<(), ()> {
     }
 }
 
-/// In what the sandboxes are at this moment, as the rows say.
+/// Counts the current states of the sandboxes, from their rows.
 async fn moments(superuser: &mut PgConnection, seen: &mut BTreeMap<String, usize>) {
     let now: Vec<String> = sqlx::query_scalar(
         "select distinct case
@@ -189,7 +188,7 @@ async fn moments(superuser: &mut PgConnection, seen: &mut BTreeMap<String, usize
     )
     .fetch_all(superuser)
     .await
-    .expect("the sandboxes that there are");
+    .expect("the existing sandboxes");
     for moment in now {
         *seen.entry(moment).or_default() += 1;
     }
@@ -214,7 +213,7 @@ async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
         let (own, using) = (caller.clone(), caller.clone());
         busy.push(tokio::spawn(async move { keep_replacing(&own, &agent, superuser).await }));
         busy.push(tokio::spawn(async move { keep_using(&using).await }));
-        // Over the whole life of a sandbox, in steps that fall on no beat.
+        // Spread over the whole life of a sandbox, in irregular steps.
         tokio::time::sleep(Duration::from_millis(150 + kill * 137 % 1_400)).await;
         program.kill();
         for task in busy {
@@ -224,8 +223,8 @@ async fn a_service_that_is_killed_again_and_again_leaves_nothing() {
         let left = Left::of(&ground).await.rows();
         most = std::array::from_fn(|at| most[at].max(left[at].1));
     }
-    assert!(most.iter().all(|count| *count > 0), "it was killed in the middle: {most:?}");
-    // Nothing is needed any more. The service is killed while it cleans up, too.
+    assert!(most.iter().all(|count| *count > 0), "it was never killed with resources present: {most:?}");
+    // No sandbox is needed any more. The service is killed during the cleanup, too.
     let program = Program::start(&ground, &HASTY);
     let caller = Caller::new(&program.base, KEY);
     let mut superuser = ground.database.superuser().await;

@@ -10,7 +10,7 @@ use crate::{
     support::service::Caller,
 };
 
-/// A session with limits that plays a script.
+/// Creates a session with limits that plays a script.
 async fn play(owner: &Caller, limits: Value, script: Value) -> String {
     let agent = owner.inline_agent().await;
     let session = json!({ "agent": agent, "limits": limits, "input": { "script": script } });
@@ -27,10 +27,10 @@ fn spends(tokens: u64, step: Value) -> Value {
     step
 }
 
-/// The `limit.exceeded` of the last turn: limit, used, allowed.
+/// `limit.exceeded` of the last turn: limit, used, allowed.
 #[track_caller]
 fn exceeded(log: &[Value]) -> (&str, u64, u64) {
-    let body = &of(log, "limit.exceeded").last().expect("one tripped")["body"];
+    let body = &of(log, "limit.exceeded").last().expect("one limit was exceeded")["body"];
     let number = |name: &str| body[name].as_u64().expect("a number");
     (body["limit"].as_str().expect("a name"), number("used"), number("allowed"))
 }
@@ -108,7 +108,7 @@ async fn a_limit_that_changes_while_a_turn_runs_binds_its_next_call() {
     std::fs::write(super::workspace(&scene.ground).join("go"), "").expect("a file");
     super::until(owner, &id, "exec.completed").await;
     appears(&scene.ground, "ready").await;
-    // Lower than what is used already.
+    // Lower than the current usage.
     raise(owner, &id, json!({ "steps": 1 })).await;
     std::fs::write(super::workspace(&scene.ground).join("go"), "").expect("a file");
     let log = owner.settled(&id, 1).await;
@@ -150,7 +150,7 @@ async fn turns_refuse_the_next_one_until_they_are_raised() {
     scene.close().await;
 }
 
-/// Seconds that a turn took, by its own clock.
+/// Duration of a turn in seconds, by its own timestamps.
 fn took(turn: &Value) -> f64 {
     let at = |name: &str| {
         let text = turn[name].as_str().expect("a time");
@@ -173,7 +173,7 @@ async fn a_deadline_ends_a_tool_and_all_that_it_started() {
     assert_eq!(of(&log, "turn.completed")[0]["body"]["limit"], "turn_seconds");
     assert_eq!(exceeded(&log).0, "turn_seconds");
     let took = took(&last_turn(owner, &id).await);
-    // The kill's own grace is within the two seconds of overshoot, on an idle machine.
+    // The grace period of the kill is within the two seconds of overshoot, on an idle machine.
     assert!((1.0..5.0).contains(&took), "{took} s");
     scene.close().await;
 }

@@ -1,4 +1,4 @@
-//! What happens between a message and a result, over HTTP and in real sandboxes.
+//! Turns from message to result, over HTTP and in real sandboxes.
 
 mod archive;
 mod cancel;
@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 
 use crate::support::service::{Caller, Ground, Service};
 
-/// A service on a ground of its own, and its owner.
+/// A service on its own ground, and its owner.
 pub struct Scene {
     pub ground: Ground,
     pub service: Service,
@@ -54,12 +54,12 @@ impl Scene {
     }
 }
 
-/// A call of `bash`, as a script writes it.
+/// A call of `bash`, as a script contains it.
 pub fn bash(command: &str) -> Value {
     json!({ "tool": "bash", "input": { "command": command } })
 }
 
-/// A step that says nothing and asks for one command.
+/// A step without text that runs one command.
 pub fn run(command: &str) -> Value {
     json!({ "tools": [bash(command)] })
 }
@@ -79,7 +79,7 @@ pub async fn session(caller: &Caller, id: &str) -> Value {
     caller.get(&format!("/sessions/{id}")).await.ok()
 }
 
-/// The newest turn, in full.
+/// The newest turn with all fields.
 pub async fn last_turn(caller: &Caller, session: &str) -> Value {
     caller.get(&format!("/sessions/{session}/result")).await.ok()["last_turn"].clone()
 }
@@ -100,12 +100,12 @@ pub fn of<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
     log.iter().filter(|event| event["type"] == kind).collect()
 }
 
-/// What the tools said, in order.
+/// Outputs of the tools, in order.
 pub fn outputs(log: &[Value]) -> Vec<&str> {
     of(log, "tool.result").iter().map(|event| event["body"]["output"].as_str().expect("text")).collect()
 }
 
-/// How the turns ended, in order.
+/// Yield reasons of the turns, in order.
 pub fn ends(log: &[Value]) -> Vec<&str> {
     let reasons = of(log, "turn.completed").into_iter().map(|event| &event["body"]["yield_reason"]);
     reasons.map(|reason| reason.as_str().expect("a reason")).collect()
@@ -115,7 +115,7 @@ pub fn seqs(log: &[Value]) -> Vec<i64> {
     log.iter().map(|event| event["seq"].as_i64().expect("a seq")).collect()
 }
 
-/// Nothing is missing, nothing is there twice, everything that began has ended.
+/// Asserts no gaps, no duplicates, and an end for everything that started.
 #[track_caller]
 pub fn assert_sound(log: &[Value]) {
     assert_eq!(seqs(log), (1..=log.len() as i64).collect::<Vec<_>>());
@@ -129,7 +129,7 @@ pub fn assert_sound(log: &[Value]) {
     assert!(ended.windows(2).all(|pair| pair[0] != pair[1]), "a turn ends once: {ended:?}");
 }
 
-/// Where the workspace of the only session lies on the host, once it is there.
+/// Workspace of the only session on the machine, once it exists.
 fn found_workspace(ground: &Ground) -> Option<PathBuf> {
     let only = |dir: &Path| -> Option<PathBuf> {
         let mut entries = fs::read_dir(dir).ok()?.flatten().map(|entry| entry.path());
@@ -140,12 +140,12 @@ fn found_workspace(ground: &Ground) -> Option<PathBuf> {
     Some(only(&only(&ground.sandboxes().data_dir.join("sandboxes"))?)?.join("files/workspace"))
 }
 
-/// Where the workspace of the only session lies on the host.
+/// Workspace of the only session on the machine.
 pub fn workspace(ground: &Ground) -> PathBuf {
     found_workspace(ground).expect("one session has a disk")
 }
 
-/// Waits for something outside the service that cannot tell when it happens.
+/// Polls for a condition outside the service.
 pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
     let looked = async {
         let mut looks = tokio::time::interval(Duration::from_millis(10));
@@ -153,7 +153,7 @@ pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
             looks.tick().await;
         }
     };
-    assert!(tokio::time::timeout(Duration::from_secs(20), looked).await.is_ok(), "in vain: {what}");
+    assert!(tokio::time::timeout(Duration::from_secs(20), looked).await.is_ok(), "timed out: {what}");
 }
 
 /// Waits for a file in the only workspace of this ground.
@@ -161,7 +161,7 @@ pub async fn appears(ground: &Ground, name: &str) {
     comes_true(name, || found_workspace(ground).is_some_and(|place| place.join(name).exists())).await;
 }
 
-/// How many processes of this machine have `text` among their arguments.
+/// Number of processes of this machine with `text` in their arguments.
 pub fn processes(text: &str) -> usize {
     let all = fs::read_dir("/proc").expect("proc").flatten();
     let lines = all.filter_map(|process| fs::read(process.path().join("cmdline")).ok());

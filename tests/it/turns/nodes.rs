@@ -1,4 +1,4 @@
-//! Two nodes: processes with a data directory of their own each, on one database.
+//! Two nodes: processes with separate data directories, on one database.
 
 use std::time::Duration;
 
@@ -19,12 +19,12 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     let command = format!("echo first > file; (exec -a {mark} sleep 613 > /dev/null 2>&1 &)");
     let id = caller.play(json!([run(&command), { "text": "Done." }])).await;
     caller.settled(&id, 1).await;
-    // Nobody works with the sandbox, and longer than it waits: its node tells it that it lives.
+    // The sandbox is unused for longer than its orphan timeout: its node keeps it alive.
     tokio::time::sleep(Duration::from_secs(16)).await;
-    assert_eq!(processes(&mark), 1, "a sandbox of a node that lives is looked after");
+    assert_eq!(processes(&mark), 1, "a sandbox of a live node is not removed");
     first.kill();
 
-    // The machine is there, its service is not: another node waits as long as the sandbox may run.
+    // The machine is up, its service is not: another node waits as long as the sandbox may run.
     let other = tempfile::tempdir().unwrap();
     let second = Service::on(&ground.urls(), other.path(), &[]).await;
     let owner = second.owner();
@@ -37,7 +37,7 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     let waiting = owner.get(&format!("/sessions/{id}/events?limit=500")).await.ok();
     let waiting = waiting["data"].as_array().unwrap().clone();
-    assert_eq!(of(&waiting, "turn.started").len(), 1, "the session is still the lost node's");
+    assert_eq!(of(&waiting, "turn.started").len(), 1, "the session still belongs to the lost node");
     comes_true("the sandbox ends by itself", || processes(&mark) == 0).await;
     ground
         .sql(

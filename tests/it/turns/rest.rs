@@ -1,4 +1,4 @@
-//! Sessions that rest: their sandboxes stand still, go, and come back with their files.
+//! Idle sessions: their sandboxes are frozen, hibernated, and restored with their files.
 
 use std::{fs, path::Path};
 
@@ -10,11 +10,11 @@ use super::{
 };
 use crate::support::service::{Caller, Ground};
 
-/// Frozen soon, removed never.
+/// Frozen soon, never removed.
 const FROZEN: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
-/// Removed soon after it is frozen.
+/// Removed soon after the freeze.
 const ASLEEP: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
-/// Neither, within a test.
+/// Neither frozen nor removed within a test.
 const AWAKE: [&str; 2] = ["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
 
 /// Waits for the `count`-th event of that type.
@@ -33,28 +33,28 @@ async fn say(caller: &Caller, session: &str, command: &str, turns: usize) -> Vec
     caller.settled(session, turns).await
 }
 
-/// Files below a directory, of whatever depth.
+/// Number of files below a directory.
 fn files(directory: &Path) -> usize {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let count = |path: &Path| if path.is_dir() { files(path) } else { 1 };
     entries.flatten().map(|entry| count(&entry.path())).sum()
 }
 
-/// What lies in the blob store.
+/// Number of files in the blob store.
 pub fn blobs(ground: &Ground) -> usize {
     files(&ground.data_dir.path().join("blobs"))
 }
 
-/// Ends the only sandbox from outside; its disk stays.
+/// Destroys the only sandbox from outside; its disk stays.
 pub async fn destroy_sandbox(ground: &Ground) {
-    let local = Local::new(ground.sandboxes()).expect("sandboxes are here");
+    let local = Local::new(ground.sandboxes()).expect("sandboxes are supported here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
     local.destroy(found.sandbox.expect("a sandbox")).await.expect("it ends");
 }
 
-/// Ends the only sandbox from outside, and its disk with it.
+/// Destroys the only sandbox from outside, together with its disk.
 pub async fn destroy(ground: &Ground) {
-    let local = Local::new(ground.sandboxes()).expect("sandboxes are here");
+    let local = Local::new(ground.sandboxes()).expect("sandboxes are supported here");
     let found = local.list().await.expect("a list").pop().expect("a disk");
     if let Some(sandbox) = found.sandbox {
         local.destroy(sandbox).await.expect("it ends");
@@ -73,7 +73,7 @@ async fn a_sandbox_that_nobody_needs_is_frozen_and_goes_on_where_it_was() {
     let frozen = &of(&rested, "sandbox.frozen")[0]["body"];
     assert!(frozen["memory_bytes"].as_u64().expect("a number") > 0);
     let mut shown = Value::Null;
-    // The row follows the log.
+    // The row is updated after the log.
     while shown["state"] != "frozen" {
         shown = session(owner, &id).await["sandbox"].clone();
     }
@@ -83,7 +83,7 @@ async fn a_sandbox_that_nobody_needs_is_frozen_and_goes_on_where_it_was() {
 
     let log = say(owner, &id, "cat /tmp/mark; pgrep -c sleep", 2).await;
     assert_sound(&log);
-    assert_eq!(outputs(&log)[1], "here\n1\n", "what is in memory lasts too");
+    assert_eq!(outputs(&log)[1], "here\n1\n", "memory contents are preserved, too");
     assert_eq!((of(&log, "sandbox.created").len(), of(&log, "sandbox.thawed").len()), (1, 1));
     counted(owner, &id, "sandbox.frozen", 2).await;
     scene.close().await;
@@ -149,7 +149,7 @@ async fn what_is_lost_with_a_disk_is_said() {
     let saved_at = of(&rested, "sandbox.checkpoint_created")[0]["ts"].clone();
     service.stop().await;
 
-    // While it rests, nothing is lost with its sandbox.
+    // While the session is idle, nothing is lost with its sandbox.
     destroy(&ground).await;
     let service = ground.serve(&AWAKE).await;
     let owner = service.owner();
@@ -158,7 +158,7 @@ async fn what_is_lost_with_a_disk_is_said() {
     assert_eq!((of(&back, "sandbox.lost").len(), of(&back, "sandbox.files_lost").len()), (1, 0));
     assert_eq!(of(&back, "sandbox.checkpoint_restored").len(), 1);
 
-    // What was written since is.
+    // Files written since the checkpoint are lost.
     destroy(&ground).await;
     let lost = say(&owner, &id, "ls", 3).await;
     assert_sound(&lost);
@@ -195,7 +195,7 @@ async fn a_sandbox_rests_under_whatever_worker_comes() {
     service.stop().await;
     let service = ground.serve(&ASLEEP).await;
     let owner = service.owner();
-    // The job of the sandbox was due in ten minutes; its time is of the database.
+    // The job of the sandbox was due in ten minutes; its time is in the database.
     let mut superuser = ground.database.superuser().await;
     let moved =
         sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut superuser).await;

@@ -1,5 +1,5 @@
-//! The whole service as an ordinary user, its database with it, in a home that is closed
-//! to everybody else: a session works, sleeps, wakes, and is gone in the end.
+//! The whole service as an ordinary user, including its database, in a home that other users cannot enter: a
+//! session runs, hibernates, is restored, and leaves nothing.
 
 use std::{
     fs,
@@ -44,7 +44,7 @@ impl<'a> Unprivileged<'a> {
             said.push(line.ok()?);
             said.last()?.strip_prefix("sojourn serves ").map(|address| format!("{address}/v3"))
         });
-        let base = base.unwrap_or_else(|| panic!("it serves: {said:#?}"));
+        let base = base.unwrap_or_else(|| panic!("it logs its address: {said:#?}"));
         thread::spawn(move || lines.for_each(|line| eprintln!("{}", line.unwrap_or_default())));
         Self { user, child, owner: Caller::new(&base, KEY) }
     }
@@ -54,7 +54,7 @@ impl<'a> Unprivileged<'a> {
         self.child.wait().expect("it ends");
     }
 
-    /// As on Ctrl-C: the database ends with it.
+    /// As on Ctrl-C: the database stops with it.
     fn stop(mut self) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a number");
         kill_process(pid, Signal::TERM).expect("it runs");
@@ -67,7 +67,7 @@ fn data_dir(user: &OrdinaryUser) -> PathBuf {
     user.home().join("data")
 }
 
-/// Disks, bundles, sockets and the runtime's state of sandboxes.
+/// Disks, bundles, sockets and runtime state of sandboxes.
 fn left(user: &OrdinaryUser) -> Vec<PathBuf> {
     let disks = data_dir(user).join("sandboxes");
     let run_dir = PathBuf::from(fs::read_to_string(disks.join("run")).expect("where it runs"));
@@ -77,7 +77,7 @@ fn left(user: &OrdinaryUser) -> Vec<PathBuf> {
     disks.chain(entries(run_dir.join("sandboxes"))).chain(entries(run_dir.join("runtime"))).collect()
 }
 
-/// Removes what such a service keeps outside of its home, which a machine does itself.
+/// Removes the service's files outside its home, which the machine itself would do.
 struct RunDir(PathBuf);
 
 impl Drop for RunDir {
@@ -93,7 +93,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     assert!(geteuid().is_root(), "this test needs root to be another user");
     let user = OrdinaryUser::new();
     let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
-    // Frozen soon, put away never.
+    // Frozen soon, never hibernated.
     let service = Unprivileged::start(
         &user,
         &["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=600"],
@@ -108,9 +108,9 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     assert!(memory.expect("a number") > 0, "it is counted without a cgroup");
     steer(owner, &id, &script(json!([run("cat /tmp/mark; pgrep -c sleep"), { "text": "Done." }]))).await;
     let thawed = owner.settled(&id, 2).await;
-    assert_eq!(outputs(&thawed)[1], "here\n1\n", "it goes on where it stood");
+    assert_eq!(outputs(&thawed)[1], "here\n1\n", "it resumes where it stopped");
 
-    // Killed while a command runs; the next one finds the sandbox alive, and the command.
+    // Killed while a command runs; the next service finds the sandbox and the command alive.
     steer(owner, &id, &script(json!([run("touch started; sleep 3; echo over"), { "text": "Done." }]))).await;
     until_file(owner, &id, "started").await;
     service.kill();
@@ -129,14 +129,14 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     assert_eq!(outputs(&woken)[3], "kept\n0 agent\n644 agent\n");
     assert_eq!(of(&woken, "sandbox.checkpoint_restored").len(), 1);
 
-    // What it names and cannot have, it is told.
+    // A requirement that cannot be met is reported.
     let sized = owner.play_in(json!([run("true"), { "text": "Done." }]), json!({ "memory": "512Mi" })).await;
     let refused = owner.settled(&sized, 1).await;
     let end = &of(&refused, "turn.completed")[0]["body"];
     assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
     assert!(end["error"]["message"].as_str().expect("words").contains("`cpus` or `memory`"), "{end}");
 
-    // Killed in the middle of making and ending sandboxes; the next start clears up.
+    // Killed while creating and destroying sandboxes; the next start cleans up.
     for _ in 0..3 {
         steer(owner, &id, &script(json!([run("true"), { "text": "Done." }]))).await;
     }

@@ -1,11 +1,11 @@
-//! Sandboxes with a time to live: replaced before it is over, with the session's files.
+//! Sandboxes with a maximum lifetime: replaced before it ends, with the session's files.
 
 use serde_json::{Value, json};
 
 use super::{Scene, assert_sound, ends, log, of, outputs, run, script, session, steer, until};
 
-/// A session that waits for input, with a sandbox that lives for so many seconds. Shorter
-/// than callers may ask for, so that a test need not wait.
+/// A session that waits for input, with a sandbox lifetime in seconds that is shorter than the API allows, so
+/// that the test is fast.
 async fn short_lived(scene: &Scene, timeout: u64, buffer: u64) -> String {
     let environment = json!({ "cpus": 1.5, "memory": "256Mi", "timeout_seconds": 60 });
     let agent = scene.owner.inline_agent().await;
@@ -79,7 +79,7 @@ async fn a_sandbox_is_replaced_between_two_turns() {
     steer(owner, &id, &script(json!([run("echo here > a"), { "text": "Done." }]))).await;
     let log = until(owner, &id, "sandbox.rotation_completed").await;
     let at = |kind: &str| of(&log, kind)[0]["seq"].as_i64().expect("a seq");
-    assert!(at("turn.completed") < at("sandbox.rotation_started"), "nobody asked for it");
+    assert!(at("turn.completed") < at("sandbox.rotation_started"), "it was not requested");
     assert_eq!(of(&log, "sandbox.rotation_completed")[0]["turn_id"], Value::Null);
     steer(owner, &id, &script(json!([run("cat a"), { "text": "Done." }]))).await;
     let log = owner.settled(&id, 2).await;

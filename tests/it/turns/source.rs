@@ -19,7 +19,7 @@ async fn scene(host: &GitHost) -> Scene {
     Scene::open(&settings.each_ref().map(String::as_str)).await
 }
 
-/// A credential for what is below `base`; returns its id.
+/// A credential for repositories below `base`; returns its id.
 async fn credential(owner: &Caller, base: &str, key: &str, is_default: bool) -> String {
     let body = json!({ "provider": "git", "key": key, "base_url": base, "is_default": is_default });
     owner.post("/credentials", body).await.ok()["id"].as_str().expect("an id").to_owned()
@@ -42,7 +42,7 @@ fn done(command: &str) -> Value {
     json!([run(command), { "text": "Done." }])
 }
 
-/// Types of the events about sources, in order.
+/// Types of the `source.*` events, in order.
 fn told(log: &[Value]) -> Vec<&str> {
     log.iter().filter_map(|event| event["type"].as_str()?.strip_prefix("source.")).collect()
 }
@@ -89,7 +89,7 @@ async fn a_repository_for_everybody_is_cloned_before_the_first_command() {
     assert!(standings.iter().all(|source| source["status"] == "resolved"), "{standings:?}");
     assert_eq!(standings[3]["resolved_sha"], json!(pull));
     assert!(host.authorizations().is_empty());
-    // What was let through is in the log like everything else, and ended with the clones.
+    // Allowed egress is logged as usual, and is closed after the clones.
     assert!(of(&log, "egress.allowed").iter().all(|event| event["body"]["manner"] == "inspected"));
     let again = format!("git -C sources/app fetch; curl -s {} ; true", host.url("open/app.git/info/refs"));
     let asked = host.asked().len();
@@ -109,7 +109,7 @@ async fn a_token_opens_a_repository_and_never_enters_the_sandbox() {
     let owner = &scene.owner;
     let base = format!("https://localhost:{}/private", host.port);
     let id = credential(owner, &base, TOKEN, false).await;
-    // A trigger that looks around while the clone goes on.
+    // A lifecycle hook that reads `/proc` while the clone runs.
     let spy = "(until [ -e /tmp/stop ]; do cat /proc/[0-9]*/environ /proc/[0-9]*/cmdline 2>/dev/null; sleep 0.01; done \
         | tr '\\0' '\\n' > /tmp/seen) > /dev/null 2>&1 &";
     let coded = {
@@ -161,7 +161,7 @@ async fn a_repository_that_may_not_be_read_ends_the_turn_at_once() {
         assert_sound(&log);
         let end = &of(&log, "turn.completed")[0]["body"];
         assert_eq!(end["error"]["code"], "missing_repo_access", "{sources} {end}");
-        assert!(of(&log, "error.runtime").is_empty(), "it is not tried again");
+        assert!(of(&log, "error.runtime").is_empty(), "it is not retried");
         assert_eq!(told(&log), ["cloning", "failed"]);
         let shown = session(owner, &id).await;
         assert_eq!(
@@ -172,14 +172,14 @@ async fn a_repository_that_may_not_be_read_ends_the_turn_at_once() {
         assert_eq!((&standing["status"], &standing["retryable"]), (&json!("auth_required"), &json!(false)));
         assert_eq!(standing["error_code"], "source.auth_required");
     }
-    // With the right key behind the same credential, the next need clones it.
+    // With a valid key in the same credential, the next use clones it.
     let id = play(owner, done("true"), json!([{ "url": private, "credential": wrong }]), json!({})).await;
     owner.settled(&id, 1).await;
     owner.patch(&format!("/credentials/{wrong}"), json!({ "key": TOKEN })).await.ok();
     steer(owner, &id, &script(done("cat sources/app/README"))).await;
     let log = owner.settled(&id, 2).await;
     assert_eq!((ends(&log)[1], *outputs(&log).last().expect("one")), ("completed", "main\n"));
-    // A credential that was deleted opens nothing.
+    // A deleted credential grants nothing.
     let id = play(
         owner,
         json!([{ "text": "Hello." }]),
@@ -257,7 +257,7 @@ async fn the_trigger_after_the_clones_runs_once_and_its_failure_ends_the_turn() 
     let message = end["error"]["message"].as_str().expect("words");
     assert!(message.contains("post_clone ended with 4") && message.contains("the reason"), "{message}");
     assert!(of(&log, "error.runtime").is_empty());
-    // Without sources there is nothing for it to follow.
+    // Without sources there is no `post_clone` to run.
     let id = play(owner, done("echo ran"), json!([]), broken).await;
     assert_eq!(outputs(&owner.settled(&id, 1).await), ["ran\n"]);
     scene.close().await;
@@ -279,7 +279,7 @@ async fn sources_come_from_environment_agent_and_session_and_the_last_name_count
     let body = json!({ "agent": "with sources", "environment": "e", "sources": [{ "url": url, "name": "c" }],
         "input": { "script": done("for at in a b c; do git -C sources/$at rev-parse HEAD; done") } });
     let id = owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
-    // What an agent brings later is not this session's.
+    // A later source of the agent does not apply to this session.
     owner
         .patch(&format!("/agents/{}", agent["id"].as_str().expect("an id")), json!({ "sources": [] }))
         .await
@@ -320,7 +320,7 @@ async fn a_credential_goes_to_its_own_repositories_and_is_its_own_orgs() {
     let model = json!({ "provider": "anthropic", "key": "sk-ant-something" });
     let model = owner.post("/credentials", model).await.ok()["id"].clone();
     assert!(asks(owner, json!({ "url": url, "credential": model })).await.contains("provider `git`"));
-    // The default one is used where it fits, and is of no use to models.
+    // The default credential is used where it matches, and is of no use to models.
     let id = play(owner, done("cat sources/app/README"), json!([{ "url": url }]), json!({})).await;
     assert_eq!(outputs(&owner.settled(&id, 1).await), ["main\n"]);
     assert_eq!(session(owner, &id).await["sources"][0]["credential_id"], json!(own));

@@ -1,4 +1,4 @@
-//! Messages and turns: who joins which, in what order they are read.
+//! Messages and turns: which turn reads a message, and in which order.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ use crate::{
     support::service::Caller,
 };
 
-/// A session whose model the test plays.
+/// A session whose model is a fake of the test.
 async fn with_fake(owner: &Caller, input: &str) -> String {
     let agent = json!({ "name": "fake", "prompt": "Answer.", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
     let agent = owner.post("/agents", agent).await.ok();
@@ -18,7 +18,7 @@ async fn with_fake(owner: &Caller, input: &str) -> String {
 
 #[tokio::test]
 async fn inputs_that_wait_share_one_turn() {
-    // Without a worker everything waits.
+    // Without a worker everything stays queued.
     let scene = Scene::open(&["--role=api"]).await;
     let owner = &scene.owner;
     let id = owner.play(json!([{ "text": "Never." }])).await;
@@ -60,7 +60,7 @@ async fn a_steer_during_a_turn_is_read_by_the_next_one_with_the_others_in_order(
     fake.called(1).await;
     let two = steer(owner, &id, "two").await;
     let three = steer(owner, &id, "three").await;
-    // Durable at once, and the turn that runs is not touched.
+    // Durable at once, and the running turn is unchanged.
     let running = session(owner, &id).await;
     assert_eq!((running["status"].as_str(), running["head"].as_i64()), (Some("running"), Some(three)));
     assert_eq!(running["input_cursor"], 2);
@@ -127,7 +127,7 @@ async fn many_steers_at_once_lose_nothing_and_leave_no_gap() {
     places.dedup();
     assert_eq!(places.len(), texts.len());
     let last = *places.last().expect("some");
-    // However they fell into turns, all of them are read.
+    // All of them are read, in whichever turns.
     let is_read = |event: &serde_json::Value| event["body"]["input_to_seq"].as_i64() >= Some(last);
     owner.follow(&id, |event| event["type"] == "turn.started" && is_read(event)).await;
     let turns = of(&log(owner, &id).await, "turn.started").len();

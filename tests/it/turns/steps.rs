@@ -1,8 +1,8 @@
-//! A service that is killed at one certain step of what it does to a sandbox: it is held
-//! there, killed, started again, and all is as if nothing had been.
+//! A service that is killed at one step of a sandbox operation: it is blocked there, killed, restarted, and
+//! the outcome is the same as without the kill.
 //!
-//! Nothing in the service knows of this. It is held where it writes, by a trigger that
-//! waits for a lock, and where it calls a program, by another of that name.
+//! The service is not aware of it. It is blocked at a write by a trigger that waits for a lock, and at a
+//! program by a wrapper of the same name.
 
 use std::time::Duration;
 
@@ -25,31 +25,31 @@ use crate::support::{
 };
 
 const AFTER_RESTART: &str = "after the restart";
-/// Steps that are taken at the same time.
+/// Number of steps tested concurrently.
 const AT_ONCE: usize = 4;
 
-/// What the service does when it is killed.
+/// Operation during which the service is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
-    /// Makes a sandbox for the session's first command.
+    /// Creates a sandbox for the session's first command.
     Make,
-    /// Freezes one that nobody needs, and saves its files.
+    /// Freezes an idle sandbox, and saves its files.
     Freeze,
-    /// Removes one that nobody needs.
+    /// Hibernates an idle sandbox.
     Sleep,
-    /// Goes on with a frozen one.
+    /// Thaws a frozen sandbox.
     Thaw,
-    /// Makes one with the files of a checkpoint.
+    /// Creates a sandbox with the files of a checkpoint.
     Wake,
-    /// Puts another in the place of one whose time is over.
+    /// Replaces a sandbox whose lifetime is over.
     Replace,
-    /// Saves the files because a caller wants it.
+    /// Creates a checkpoint on a caller's request.
     Save,
-    /// Removes what a closed session had.
+    /// Removes the resources of a closed session.
     Close,
 }
 
-/// What there is of the session when its service has been started again.
+/// Resources of the session after its service was restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum After {
     Nothing,
@@ -60,7 +60,7 @@ use After::{Nothing, OneSandbox};
 use Then::{GoesOn, GoesOnLate, IsLost};
 use Way::{Close, Freeze, Make, Replace, Save, Sleep, Thaw, Wake};
 
-/// The step, when the kill falls, what becomes of what was begun there, what is left of it.
+/// Operation, description of the kill, its point, the fate of blocked work, and the remaining resources.
 type Step = (Way, &'static str, Point, Then, After);
 
 const INSERT: &str = "insert on sandbox";
@@ -126,7 +126,7 @@ const REPLACING: [Step; 12] = [
     (Replace, "before `sandbox.rotation_completed`", Point::Event("sandbox.rotation_completed"), IsLost, OneSandbox),
 ];
 
-/// Sandboxes rest never within a test, or soon.
+/// Sandboxes never idle within a test, or idle soon.
 const AWAKE: [&str; 3] =
     ["--lease-ms=1000", "--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
 const FROZEN_SOON: [&str; 3] =
@@ -143,7 +143,7 @@ impl Way {
         }
     }
 
-    /// Brings the session to where the step begins; returns how many turns it had.
+    /// Brings the session to the state before the step; returns its number of turns.
     async fn prepare(self, scene: &Scene) -> usize {
         match self {
             Make | Freeze | Sleep => return 0,
@@ -160,7 +160,7 @@ impl Way {
         1
     }
 
-    /// Has the service do what it is killed in; returns how many turns there are then.
+    /// Starts the operation in which the service is killed; returns the expected number of turns.
     async fn begin(self, scene: &Scene) -> usize {
         let path = format!("/sessions/{}", scene.session);
         match self {
@@ -177,7 +177,7 @@ impl Way {
             }
             Save => {
                 let ask = scene.caller.request(Method::POST, &format!("{path}/checkpoints"));
-                // It has no answer: who would give it is killed.
+                // The response never arrives: the service is killed.
                 tokio::spawn(ask.json(&json!({})).send());
             }
             Close => drop(scene.caller.post(&format!("{path}/archive"), json!({})).await.ok()),
@@ -186,7 +186,7 @@ impl Way {
     }
 }
 
-/// One session and its service, which is killed and started again.
+/// One session and its service, which is killed and restarted.
 struct Scene {
     ground: Ground,
     caller: Caller,
@@ -202,7 +202,7 @@ impl Scene {
         Self { ground, caller, session }
     }
 
-    /// Begins the turn of this number, which leaves a trace that no other leaves.
+    /// Starts turn number `turn`, which leaves a unique trace.
     async fn steer(&self, turn: usize) {
         let command = format!("echo {turn} >> file; cat file");
         steer(&self.caller, &self.session, &script(json!([run(&command), { "text": "Done." }]))).await;
@@ -213,8 +213,8 @@ impl Scene {
         self.settled(turn).await;
     }
 
-    /// Waits for the end of so many turns. Each of them ran its command once, and found
-    /// what those before it left.
+    /// Waits for the end of `turns` turns. Each of them ran its command once, and found the traces of those
+    /// before it.
     async fn settled(&self, turns: usize) {
         let log = self.caller.settled(&self.session, turns).await;
         assert_sound(&log);
@@ -232,14 +232,14 @@ impl Scene {
             .await;
     }
 
-    /// Waits until there is just this, and as many rows of sandboxes.
+    /// Waits until exactly these resources remain, and as many sandbox rows.
     async fn comes_down_to(&self, wanted: Left, when: &str) {
         let rows = i64::from(wanted != Left::default());
-        // Within one look of the reaper, whose next is a minute later.
+        // Within one sweep of the reaper; the next one is a minute later.
         for _ in 0..400 {
             let live = self.ground.count("select count(*) from sandbox where state <> 'ended'").await;
             let mut left = Left::of(&self.ground).await;
-            // What ran a command may stand still in a frozen sandbox before it is gone.
+            // The process of a command may be frozen with its sandbox before it is removed.
             if wanted.processes > 0 && when == AFTER_RESTART {
                 left.processes = left.processes.min(wanted.processes);
             }
@@ -252,7 +252,7 @@ impl Scene {
     }
 }
 
-/// Kills the service at this step and starts it again. Returns what was left at once.
+/// Kills the service at this step and restarts it; returns the leftovers before the cleanup.
 async fn take((way, _, at, then, after): Step, one: Left) -> Left {
     let ground = Ground::new().await;
     let mut hold = Hold::at(&ground, at).await;
@@ -286,13 +286,13 @@ async fn take((way, _, at, then, after): Step, one: Left) -> Left {
     left
 }
 
-/// What one sandbox is that nothing happened to.
+/// Resources of one undisturbed sandbox.
 async fn one_sandbox() -> Left {
     let ground = Ground::new().await;
     let program = Program::start(&ground, &AWAKE);
     let scene = Scene::open(ground, &program).await;
     scene.say(1).await;
-    // What ran the command ends a moment after it.
+    // The runner of the command ends a moment after it.
     let mut one = Left::of(&scene.ground).await;
     while one.processes > 1 {
         tokio::time::sleep(Duration::from_millis(10)).await;
@@ -303,12 +303,12 @@ async fn one_sandbox() -> Left {
     one
 }
 
-/// Takes steps, some at a time, and prints what the kill left at each.
+/// Runs the steps, a few in parallel, and prints the leftovers of each.
 async fn take_all(steps: &'static [Step]) {
     let one = one_sandbox().await;
     let names = one.rows().map(|(what, _)| what).join(" | ");
     let counts = |left: &Left| left.rows().map(|(_, count)| count.to_string()).join(" | ");
-    // Each in a thread of its own: a step that fails ends no other.
+    // Each in its own thread: a failed step stops no other.
     let alone = |step: Step| spawn_blocking(move || Handle::current().block_on(take(step, one)));
     let taken = stream::iter(steps).map(async |step| (step, alone(*step).await));
     let mut taken: Vec<_> = taken.buffer_unordered(AT_ONCE).collect().await;

@@ -1,5 +1,5 @@
-//! A real task: a failing test suite is repaired in a real sandbox, by a model
-//! that is played by endpoints as strict as the real ones.
+//! A realistic task: a failing test suite is fixed in a real sandbox, by a model behind strict fakes of the
+//! provider endpoints.
 
 use serde_json::{Value, json};
 
@@ -10,7 +10,7 @@ use crate::{
     support::service::Caller,
 };
 
-/// A repository whose test suite fails: `median` forgets to sort.
+/// A repository whose test suite fails: `median` does not sort.
 const PUT: &str = r#"set -e
 git init -q -b main repo && cd repo
 echo __pycache__/ > .gitignore
@@ -44,7 +44,7 @@ fn used() -> Used {
     Used { input: 900, output: 60, cache_write: 40, cache_read: 500 }
 }
 
-/// Looks, tests, edits, tests again, reads; then reports what the tests said.
+/// Explores, tests, edits, tests again, reads; then reports the result of the tests.
 fn answers() -> Vec<Step> {
     let steps = vec![
         Step::text("I put the repository in place.").and_tool("bash", json!({ "command": PUT })),
@@ -90,13 +90,13 @@ fn assert_repaired(log: &[Value]) {
     for line in SORTED.lines() {
         assert!(outputs[6].contains(line), "{}", outputs[6]);
     }
-    assert_eq!(outputs[7].trim(), "2", "the repair is committed and nothing else changed");
+    assert_eq!(outputs[7].trim(), "2", "the fix is committed and nothing else changed");
     let codes: Vec<_> =
         of(log, "exec.completed").iter().map(|event| event["body"]["exit_code"].clone()).collect();
     assert_eq!(codes, [0, 1, 0, 0].map(Value::from));
 }
 
-/// Plays the task through one provider's adapter.
+/// Runs the task through one provider's adapter.
 async fn repair<D: Named>(setting: &str, path: &str) {
     let fake = Fake::script(D::default(), answers()).await;
     let scene = Scene::open(&[&format!("--{setting}={}{path}", fake.base_url)]).await;

@@ -1,4 +1,4 @@
-//! Tools as a turn uses them: questions, mistakes, large output, lost sandboxes.
+//! Tools in a turn: questions, invalid calls, large output, lost sandboxes.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -29,7 +29,7 @@ async fn a_question_waits_for_its_answer_without_a_worker() {
         json!({ "text": "Which branch?", "awaiting_input": true, "options": ["main", "next"] })
     );
     assert_eq!(asking["last_turn"]["result_event_id"], result["id"]);
-    // Nobody is held up by the wait.
+    // The wait blocks no other session.
     let other = owner.play(json!([{ "text": "Meanwhile." }])).await;
     owner.settled(&other, 1).await;
 
@@ -61,7 +61,7 @@ async fn what_only_reads_runs_together_and_what_changes_runs_alone() {
     let failed: Vec<_> =
         of(&log, "tool.result").iter().map(|event| event["body"]["is_error"] == true).collect();
     assert_eq!(failed, [false, false, false, false, false, true], "{outputs:?}");
-    // The three that only read were settled in one append.
+    // The three read-only calls were settled in one append.
     let times: Vec<_> = of(&log, "tool.result").iter().map(|event| event["ts"].clone()).collect();
     assert!(times[1] == times[2] && times[2] == times[3] && times[3] != times[4], "{times:?}");
     scene.close().await;
@@ -169,7 +169,7 @@ async fn a_body_that_is_too_large_for_a_row_comes_back_whole_to_the_model() {
     let log = owner.settled(&id, 1).await;
     let result = of(&log, "tool.result")[0];
     assert_eq!(result["body_truncated"], true);
-    // The next turn reads the log anew, blob and all.
+    // The next turn reads the log again, including the blob.
     steer(owner, &id, "Again.").await;
     owner.settled(&id, 2).await;
     let said = |call: usize| fake.requests()[call].body["messages"][2]["content"][0]["content"].to_string();
@@ -204,7 +204,7 @@ async fn a_sandbox_that_dies_in_the_middle_is_said_to_and_replaced_with_its_file
     let first = "echo once >> counter; echo kept > ~/kept; touch ready; sleep 600";
     let id = owner.play(json!([run(first), run("cat counter ~/kept"), { "text": "I see." }])).await;
     appears(&scene.ground, "ready").await;
-    let local = Local::new(scene.ground.sandboxes()).expect("sandboxes are here");
+    let local = Local::new(scene.ground.sandboxes()).expect("sandboxes are supported here");
     let found = local.list().await.expect("a list");
     let dead = found.iter().find_map(|found| found.sandbox).expect("a sandbox");
     local.destroy(dead).await.expect("it ends");
@@ -219,7 +219,7 @@ async fn a_sandbox_that_dies_in_the_middle_is_said_to_and_replaced_with_its_file
     scene.close().await;
 }
 
-/// The first process of the sandbox in which a process with this mark runs.
+/// Init process of the sandbox in which a process with this mark runs.
 fn init_of(mark: &str) -> Pid {
     let status = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |pid: i32, name: &str| -> i32 {

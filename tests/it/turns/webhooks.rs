@@ -38,7 +38,7 @@ async fn deliveries(owner: &Caller, session: &str) -> Vec<Value> {
     page["data"].as_array().expect("a page").clone()
 }
 
-/// Waits until the only deliveries that a session has look as `is_it` wants.
+/// Waits until the session's deliveries satisfy `is_it`.
 async fn settles(owner: &Caller, session: &str, is_it: impl Fn(&[Value]) -> bool) -> Vec<Value> {
     let looked = async {
         let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
@@ -57,7 +57,7 @@ fn all(deliveries: &[Value], status: &str) -> bool {
     !deliveries.is_empty() && deliveries.iter().all(|delivery| delivery["status"] == status)
 }
 
-/// What is due some day is due now.
+/// Makes all scheduled deliveries due now.
 async fn hurry(ground: &Ground) {
     let mut superuser = ground.database.superuser().await;
     let sql = "update delivery set ready_at = now() where status = 'failed'";
@@ -182,14 +182,14 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
     assert_eq!(found[0]["response_code"], 410);
     let destinations = owner.get(&format!("/sessions/{session}/destinations")).await.ok();
     assert_eq!(destinations["data"][0]["enabled"], false);
-    // What waited for it dies when it comes up, and what comes is not written.
+    // A waiting delivery becomes `dead_letter` when it is due, and later events create none.
     hurry(&scene.ground).await;
     settles(owner, &session, |found| found.len() == 2 && all(found, "dead_letter")).await;
     steer(owner, &session, "And again.").await;
     owner.settled(&session, 3).await;
     assert_eq!(deliveries(owner, &session).await.len(), 2);
 
-    // Enabled again, it hears what comes, and what is sent again under its old id.
+    // Enabled again, it receives new events, and redeliveries under their old id.
     let path = destinations["data"][0]["id"].as_str().expect("an id");
     owner.patch(&format!("/sessions/{session}/destinations/{path}"), json!({ "enabled": true })).await.ok();
     let dead = found[0]["id"].as_str().expect("an id");
@@ -214,7 +214,7 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     let created = create(&api.owner(), json!({ "destinations": [destination], "input": "Go." })).await;
     let session = id(&created);
     api.stop().await;
-    // The turn ends where no dispatcher is.
+    // The turn ends in a process without a dispatcher.
     let worker = ground.serve(&["--role=worker"]).await;
     let mut superuser = ground.database.superuser().await;
     let looked = async {
@@ -233,7 +233,7 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     assert_eq!(tokio::time::timeout(std::time::Duration::from_secs(20), looked).await, Ok(1));
     worker.stop().await;
     assert_eq!(receiver.connections(), 0);
-    // A dispatcher took it, and died before it was sent.
+    // A dispatcher claimed it, and died before sending.
     let sql = "update delivery set status = 'delivering', attempts = 1, ready_at = now()";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     superuser.close().await.expect("a clean end");

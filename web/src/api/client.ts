@@ -1,4 +1,4 @@
-// The API as the pages speak it: typed by openapi.yaml, with the key of this tab.
+// API client of the pages: typed by openapi.yaml, authenticated with the API key of this tab.
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema";
 import { Failure } from "./failure";
@@ -11,13 +11,13 @@ const PAUSE_MS = 800;
 
 export const pause = (ms: number) => new Promise((done) => setTimeout(done, ms));
 
-/** A name for a request, so that trying it again does it once. */
+/** Random `Idempotency-Key`, so that a retried request is applied once. */
 function nonce(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 
-/** Sends a request; one that is safe to repeat survives a restart of the service. */
+/** Sends a request. Retries one that is safe to repeat, so it survives a restart of the service. */
 async function send(request: Request): Promise<Response> {
   const repeatable = request.method === "GET" || request.headers.has("Idempotency-Key");
   for (let attempt = 1; ; attempt++) {
@@ -47,14 +47,14 @@ api.use({
   },
 });
 
-/** The body of a success; throws a `Failure` otherwise. */
+/** Returns the body of a success; throws a `Failure` otherwise. */
 export async function take<T>(answer: Promise<{ data?: T; error?: unknown; response: Response }>): Promise<T> {
   const { data, error, response } = await answer;
   if (!response.ok) throw Failure.of(error, response.status);
   return data as T;
 }
 
-/** Any path of the API, for links that the service itself hands out. */
+/** Requests any path of the API, for links that the service returns. */
 export async function takePath(path: string): Promise<unknown> {
   const headers = { Authorization: `Bearer ${readKey() ?? ""}` };
   const response = await send(new Request(path, { headers }));

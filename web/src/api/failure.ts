@@ -1,9 +1,9 @@
-// Why a request was not done, in words that say what to do about it.
+// Failed requests, with advice on what to do about them.
 import type { components } from "./schema";
 
 type Detail = components["schemas"]["ErrorDetail"];
 
-/** A refusal of the service, or `unreachable` when there was no answer at all. */
+/** An error response of the service, or `unreachable` when there was no response. */
 export class Failure extends Error {
   readonly type: Detail["type"] | "unreachable";
   readonly code?: string;
@@ -20,7 +20,7 @@ export class Failure extends Error {
 
   static of(body: unknown, status: number): Failure {
     const detail = (body as { error?: Detail } | undefined)?.error;
-    if (!detail) return new Failure(`The service answered ${status} without a reason.`, { type: "internal" });
+    if (!detail) return new Failure(`The service returned ${status} without an error message.`, { type: "internal" });
     return new Failure(detail.message, detail);
   }
 
@@ -29,26 +29,26 @@ export class Failure extends Error {
   }
 }
 
-/** What a person can do about it; nothing where the message says so itself. */
+/** Advice for the user; undefined where the error message already contains it. */
 export function advice(failure: Failure): string | undefined {
   switch (failure.type) {
     case "unreachable":
-      return "Is it running, and is this network up? The page goes on by itself when it is back.";
+      return "Check that it is running and that this machine is online. The page recovers by itself.";
     case "unauthorized":
       return "Sign in with another key.";
     case "forbidden":
       return "This key lacks a scope. Sign in with a key that has it.";
     case "rate_limited":
-      return "This key asks too often. Wait a moment, then try again.";
+      return "This key exceeded its rate limit. Wait a moment, then try again.";
     case "unavailable":
       return "The service is busy or restarting. Trying again is safe.";
     case "internal":
-      return "This is a fault of the service. Its log names the request by its id.";
+      return "This is an error of the service. Its log contains the request id.";
     case "conflict":
-      return failure.code === "archived" ? "Create a new session to go on." : undefined;
+      return failure.code === "archived" ? "Create a new session to continue." : undefined;
     case "unprocessable":
       return failure.code === "no_credential"
-        ? "Store a key for the model's provider under Credentials, or name one in the agent."
+        ? "Store a key for the model's provider under Credentials, or select one in the agent."
         : undefined;
     default:
       return undefined;

@@ -1,17 +1,17 @@
-// Files of a session's sandbox, part by part, as the service gives them.
+// Files of a session's sandbox, read in ranges.
 import { api } from "./client";
 import { Failure } from "./failure";
 
-/** What one answer may hold; the service's own bound. */
+/** Largest range of one response, in bytes; the service's own limit. */
 const PART_BYTES = 64 << 20;
 
 export interface Part {
   bytes: Blob;
-  /** Of the whole file. */
+  /** Size of the whole file, in bytes. */
   size: number;
 }
 
-/** Reads `length` bytes from `first` on, fewer at the file's end. */
+/** Reads `length` bytes at offset `first`; fewer at the end of the file. */
 export async function readPart(session: string, path: string, first: number, length: number, signal?: AbortSignal): Promise<Part> {
   const { data, error, response } = await api.GET("/v3/sessions/{session_id}/files", {
     params: {
@@ -24,12 +24,12 @@ export async function readPart(session: string, path: string, first: number, len
   });
   if (!response.ok) throw Failure.of(error, response.status);
   const bytes = data as unknown as Blob;
-  // An empty file has no range, and is answered whole.
+  // An empty file has no range and is returned whole.
   const size = Number(response.headers.get("Content-Range")?.split("/")[1] ?? bytes.size);
   return { bytes, size };
 }
 
-/** Reads all of a file, and gives it to the browser to keep under `name`. */
+/** Reads a whole file and has the browser store it as `name`. */
 export async function download(session: string, path: string, name: string, onProgress: (part: number) => void): Promise<void> {
   const parts: Blob[] = [];
   let read = 0;
@@ -40,12 +40,12 @@ export async function download(session: string, path: string, name: string, onPr
     if (bytes.size === 0 || read >= size) break;
     onProgress(read / size);
   }
-  // Of no type that a browser would open.
+  // A content type that no browser opens.
   const url = URL.createObjectURL(new Blob(parts, { type: "application/octet-stream" }));
   const link = document.createElement("a");
   link.href = url;
   link.download = name;
   link.click();
-  // The browser has begun to read it by then.
+  // The browser has started to read the blob by then.
   setTimeout(() => URL.revokeObjectURL(url), 60_000);
 }

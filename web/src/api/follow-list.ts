@@ -1,4 +1,4 @@
-// The list of sessions as a stream: what is there, then every change.
+// Session list as a stream: the current sessions, then every change.
 import type { Schemas } from "./client";
 import { type Connection, stream } from "./stream";
 
@@ -15,7 +15,7 @@ interface Follower {
   signal: AbortSignal;
 }
 
-/** Follows until the signal; throws a `Failure` when the service refuses for good. */
+/** Follows until `signal` is aborted; throws a `Failure` that a retry cannot fix. */
 export async function followList(filters: Record<string, string | undefined>, follower: Follower): Promise<void> {
   const query = new URLSearchParams({ stream: "sse" });
   for (const [name, value] of Object.entries(filters)) if (value) query.set(name, value);

@@ -1,5 +1,4 @@
-// A session's log as a stream: resumed where it was cut, without a gap and without a
-// duplicate.
+// Session log as a stream: resumed after a disconnect without gaps or duplicates.
 import type { Schemas } from "./client";
 import { type Connection, stream } from "./stream";
 
@@ -14,7 +13,7 @@ interface Follower {
   signal: AbortSignal;
 }
 
-/** Follows until the signal; throws a `Failure` when the service refuses for good. */
+/** Follows until `signal` is aborted; throws a `Failure` that a retry cannot fix. */
 export async function follow(session: string, follower: Follower): Promise<void> {
   let { after } = follower;
   await stream({
@@ -24,7 +23,7 @@ export async function follow(session: string, follower: Follower): Promise<void>
       let isGapless = true;
       for (const { data } of messages) {
         const event = JSON.parse(data) as Event;
-        // Gapless by contract; anything else is a connection that cannot be trusted.
+        // The API promises no gaps, so a gap means that this connection is broken.
         if (event.seq > after + 1) isGapless = false;
         if (event.seq !== after + 1) continue;
         after = event.seq;

@@ -1,9 +1,9 @@
-// The API key of whoever is signed in: kept for this tab only, never in a URL.
+// API key of the signed-in user: stored for this tab only, never in a URL.
 
 const NAME = "sojourn.key";
 const listeners = new Set<() => void>();
 
-/** Why the last key was dropped, for the sign-in page. */
+/** Reason for the last sign-out, for the sign-in page. */
 let reason: string | undefined;
 
 export function readKey(): string | null {

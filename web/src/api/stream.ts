@@ -1,5 +1,5 @@
-// Server-sent events read by fetch, so that the key travels in a header; one connection
-// after the other, each from where the last one was cut.
+// Server-sent events read with fetch, so that the key travels in a header. Reconnects and resumes after a
+// disconnect.
 import { createParser } from "eventsource-parser";
 import { pause } from "./client";
 import { Failure } from "./failure";
@@ -7,7 +7,7 @@ import { readKey, signOut } from "./key";
 
 export type Connection = "connecting" | "live" | "cut";
 
-/** The service says something every 10 s; silence for longer than this is a cut. */
+/** The service sends something every 10 s; a longer silence counts as a disconnect. */
 const SILENCE_MS = 25_000;
 const PAUSE_MS = { first: 300, longest: 5_000 };
 
@@ -17,15 +17,15 @@ export interface Message {
 }
 
 export interface Reader {
-  /** Where to read on, and the id of what was seen last. */
+  /** Where to resume: the path, and the id of the last message. */
   request(): { path: string; lastId?: string };
-  /** What came together; false when the connection cannot be trusted. */
+  /** Messages that arrived together; returns false when the connection is broken. */
   onMessages(messages: Message[]): boolean;
   onConnection(connection: Connection): void;
   signal: AbortSignal;
 }
 
-/** Reads until the signal; throws a `Failure` when the service refuses for good. */
+/** Reads until `signal` is aborted; throws a `Failure` that a retry cannot fix. */
 export async function stream(reader: Reader): Promise<void> {
   let wait = PAUSE_MS.first;
   while (!reader.signal.aborted) {
@@ -42,7 +42,7 @@ export async function stream(reader: Reader): Promise<void> {
   }
 }
 
-/** One connection, from its answer to its end. */
+/** One connection, from its response to its end. */
 async function connection(reader: Reader, progressed: () => void): Promise<"refused" | "ended"> {
   const quiet = new AbortController();
   const signal = AbortSignal.any([reader.signal, quiet.signal]);
@@ -80,7 +80,7 @@ async function connection(reader: Reader, progressed: () => void): Promise<"refu
   }
 }
 
-/** Waits, but no longer than until the network or the reader is back. */
+/** Waits `ms`, or until the network is back, the tab is visible again, or `signal` is aborted. */
 async function awake(ms: number, signal: AbortSignal): Promise<void> {
   const done = new AbortController();
   const end = () => done.abort();

@@ -1,4 +1,4 @@
-// An agent's fields, for a new one and for a change.
+// Form of an agent: create and edit.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -37,7 +37,7 @@ function begun(agent?: Agent): Form {
   };
 }
 
-/** What both requests have in common. */
+/** Fields that the create and update requests share. */
 function configuration(form: Form, set?: Schemas["Limits"]) {
   const model_options: Schemas["ModelOptions"] = {};
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
@@ -83,18 +83,18 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
   return (
     <form onSubmit={submit}>
       {!agent && (
-        <Field label="Name" hint="Unique; programs may name it instead of its id.">
+        <Field label="Name" hint="Unique; the API accepts it instead of the id.">
           {(id, hint) => (
             <input id={id} aria-describedby={hint} required value={form.name} onChange={(event) => set({ name: event.target.value })} />
           )}
         </Field>
       )}
-      <Field label="Prompt" hint="Who the agent is and how it works.">
+      <Field label="Prompt" hint="System prompt of the agent.">
         {(id, hint) => (
           <textarea id={id} aria-describedby={hint} rows={6} required value={form.prompt} onChange={(event) => set({ prompt: event.target.value })} />
         )}
       </Field>
-      <Field label="Model" hint="provider/model. Those of scripted/ need no provider: scripted/demo fixes a small repository.">
+      <Field label="Model" hint="provider/model. Models of scripted/ need no provider: scripted/demo fixes a small repository.">
         {(id, hint) => (
           <>
             <input id={id} aria-describedby={hint} required list="models" className="mono" value={form.model} onChange={(event) => set({ model: event.target.value })} />
@@ -106,10 +106,10 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           </>
         )}
       </Field>
-      <Field label="Credential" hint="Whose key the model is called with.">
+      <Field label="Credential" hint="Provider key for model calls.">
         {(id, hint) => (
           <select id={id} aria-describedby={hint} value={form.credential} onChange={(event) => set({ credential: event.target.value })}>
-            <option value="">the organization's default for the provider</option>
+            <option value="">default of the organization for the provider</option>
             {credentials.list.map((credential) => (
               <option key={credential.id} value={credential.id}>
                 {credential.provider} · {credential.name ?? "unnamed"} · …{credential.last4}
@@ -120,28 +120,28 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
       </Field>
       <details>
         <summary>Tools, options and limits</summary>
-        <Field label="Tools" hint="Names, with commas between them; empty for all: bash, read, write, edit, glob, grep, ask.">
+        <Field label="Tools" hint="Comma-separated names; empty for all: bash, read, write, edit, glob, grep, ask.">
           {(id, hint) => (
             <input id={id} aria-describedby={hint} value={form.tools} onChange={(event) => set({ tools: event.target.value })} />
           )}
         </Field>
         <div className="row">
-          <Field label="Output tokens" hint="of one call; 16,384 when empty">
+          <Field label="Output tokens" hint="per model call; 16,384 when empty">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} inputMode="numeric" pattern="[0-9]*" value={form.max_tokens} onChange={(event) => set({ max_tokens: event.target.value })} />
             )}
           </Field>
-          <Field label="Effort" hint="how hard to think">
+          <Field label="Effort" hint="reasoning effort">
             {(id, hint) => (
               <select id={id} aria-describedby={hint} value={form.effort} onChange={(event) => set({ effort: event.target.value as Form["effort"] })}>
-                <option value="">the model's own</option>
+                <option value="">default of the model</option>
                 <option value="low">low</option>
                 <option value="medium">medium</option>
                 <option value="high">high</option>
               </select>
             )}
           </Field>
-          <Field label="Thinking tokens" hint="1,024 or more; none when empty">
+          <Field label="Thinking tokens" hint="at least 1,024; off when empty">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} inputMode="numeric" pattern="[0-9]*" value={form.thinking} onChange={(event) => set({ thinking: event.target.value })} />
             )}

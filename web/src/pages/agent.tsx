@@ -1,4 +1,4 @@
-// One agent: what it is, how it came to be so, and how two revisions differ.
+// One agent: its configuration, its revisions, and the difference between two of them.
 import { useState } from "react";
 import { useInfiniteQuery, useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { diffLines } from "diff";
@@ -49,11 +49,11 @@ export function AgentPage({ id, tab }: { id: string; tab?: string }) {
           <button type="button" onClick={() => setOpen("edit")}>
             Edit
           </button>
-          <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+          <Confirmed label="Delete" sure="Confirm delete" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
         </div>
       </div>
       <Trouble error={remove.error} />
-      <nav className="tabs" aria-label="Parts of the agent">
+      <nav className="tabs" aria-label="Agent tabs">
         {TABS.map(([name, label]) => (
           <Link
             key={label}
@@ -99,7 +99,7 @@ function About({ agent }: { agent: Agent }) {
         </dd>
         <dt>Sessions</dt>
         <dd>
-          <Link href={`/?agent=${agent.id}`}>Those of this agent</Link>
+          <Link href={`/?agent=${agent.id}`}>Sessions of this agent</Link>
         </dd>
       </dl>
       <h2>Prompt</h2>
@@ -136,7 +136,7 @@ function Revisions({ agent }: { agent: string }) {
     onSuccess: () => queries.invalidateQueries({ queryKey: ["agent", agent] }),
   });
   const list = query.data?.pages.flatMap((page) => page.data) ?? [];
-  // The newest two, until someone chooses.
+  // The newest two, until the user chooses.
   const after = list.find(({ id }) => id === chosen[1]) ?? list[0];
   const before = list.find(({ id }) => id === chosen[0]) ?? list[1];
   return (
@@ -190,7 +190,7 @@ function Choice(props: { label: string; list: Revision[]; value: string; onChang
   );
 }
 
-/** A revision as text, so that all of it can be compared. */
+/** A revision as text, for the comparison. */
 function written(revision: Revision): string {
   const tools = revision.tools?.join(", ") ?? "all";
   const options = JSON.stringify(revision.model_options);

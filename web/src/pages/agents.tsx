@@ -1,4 +1,4 @@
-// All agents, and the making of one.
+// List of agents, and the form to create one.
 import { useState } from "react";
 import { useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useLocation } from "wouter";

@@ -1,4 +1,4 @@
-// What was done to the organization, by whom: never changed, newest first.
+// Audit log of the organization, newest first.
 import { useState } from "react";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Empty, Loading, More, Trouble } from "../parts/basics";
@@ -26,11 +26,11 @@ export function AuditPage() {
       <Trouble error={query.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
       {query.isSuccess && list.length === 0 && (
-        <Empty title={isFiltered ? "Nothing matches" : "Nothing to tell yet"}>
+        <Empty title={isFiltered ? "No record matches" : "No records yet"}>
           <p>
             {isFiltered
-              ? "Widen the filters above."
-              : "Whoever makes a key, rotates a secret or deletes a session is written down here; the record cannot be changed."}
+              ? "Change or clear the filters above."
+              : "Actions such as creating a key, rotating a secret or deleting a session are recorded here. Records cannot be changed."}
           </p>
         </Empty>
       )}
@@ -38,7 +38,7 @@ export function AuditPage() {
       <More query={query} />
       {list.length > 0 && (
         <p className="quiet">
-          <code>sojourn audit export</code> writes all of it as NDJSON.
+          <code>sojourn audit export</code> exports the audit log as NDJSON.
         </p>
       )}
     </>

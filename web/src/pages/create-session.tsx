@@ -1,4 +1,4 @@
-// A new session: which agent, what it is to do.
+// Form of a new session.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { Link, useLocation } from "wouter";
@@ -7,7 +7,7 @@ import { Dialog, Field, Trouble } from "../parts/basics";
 import { limitsOf, LimitFields } from "../parts/limits";
 import { useAgents } from "./agents";
 
-/** Text as it is; an object where someone wrote one. */
+/** The input as text, or as a parsed JSON object. */
 function parsed(input: string, isObject: boolean): Schemas["CreateSession"]["input"] {
   if (!isObject) return input.trim() === "" ? undefined : input;
   const value: unknown = JSON.parse(input);
@@ -55,7 +55,7 @@ export function CreateSession({ onClose, agent: first }: { onClose: () => void; 
     <Dialog title="New session" onClose={onClose}>
       {agents.query.isSuccess && agents.list.length === 0 ? (
         <p>
-          A session runs an agent, and there is none yet. <Link href="/agents">Make an agent first.</Link>
+          A session runs an agent, and there is none yet. <Link href="/agents">Create an agent first.</Link>
         </p>
       ) : (
         <form onSubmit={submit}>
@@ -70,7 +70,7 @@ export function CreateSession({ onClose, agent: first }: { onClose: () => void; 
               </select>
             )}
           </Field>
-          <Field label="What is to be done" hint="Left empty, the session waits for its first message.">
+          <Field label="Input" hint="The task. When empty, the session waits for its first message.">
             {(id, hint) => (
               <textarea
                 id={id}
@@ -85,9 +85,9 @@ export function CreateSession({ onClose, agent: first }: { onClose: () => void; 
           </Field>
           <label className="check">
             <input type="checkbox" checked={isObject} onChange={(event) => setIsObject(event.target.checked)} />
-            This is a JSON object
+            Parse the input as a JSON object
           </label>
-          <Field label="Title" hint="For people; optional.">
+          <Field label="Title" hint="Optional.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} value={title} onChange={(event) => setTitle(event.target.value)} />
             )}
@@ -95,7 +95,7 @@ export function CreateSession({ onClose, agent: first }: { onClose: () => void; 
           <details>
             <summary>Limits and webhook</summary>
             <LimitFields values={limits} onChange={setLimits} />
-            <Field label="Webhook" hint="https address that is told of messages and ends of turns. Its signing secret is in the API's answer only; add a destination in the session to see one.">
+            <Field label="Webhook" hint="https URL that receives messages and turn ends. Its signing secret is only in the API response; to see a secret, add a destination in the session instead.">
               {(id, hint) => (
                 <input
                   id={id}

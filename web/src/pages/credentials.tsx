@@ -1,4 +1,4 @@
-// Keys of model providers: added, rotated, deleted, never shown again.
+// Provider keys: added, rotated, deleted, never shown again.
 import { type FormEvent, useState } from "react";
 import { useInfiniteQuery, useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -34,8 +34,8 @@ export function CredentialsPage() {
       {query.isSuccess && list.length === 0 && (
         <Empty title="No provider keys yet">
           <p>
-            A real model is called with a key of its provider. It is stored sealed, used by the service alone, and never
-            shown again; a sandbox does not see it. Models of <code>scripted/</code> need none.
+            Calls to a model need a key of its provider. The key is stored encrypted, used only by the service, and never
+            shown again; sandboxes do not see it. Models of <code>scripted/</code> need no key.
           </p>
         </Empty>
       )}
@@ -93,7 +93,7 @@ function Card({ credential, onRotate }: { credential: Credential; onRotate: () =
       <button type="button" onClick={onRotate}>
         Rotate
       </button>
-      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate(undefined)} />
+      <Confirmed label="Delete" sure="Confirm delete" disabled={remove.isPending} onConfirm={() => remove.mutate(undefined)} />
       <Trouble error={remove.error ?? prefer.error} />
     </li>
   );
@@ -101,7 +101,7 @@ function Card({ credential, onRotate }: { credential: Credential; onRotate: () =
 
 function KeyField({ value, onChange }: { value: string; onChange: (value: string) => void }) {
   return (
-    <Field label="Key" hint="Sealed when it is stored, and never shown again.">
+    <Field label="Key" hint="Stored encrypted, never shown again.">
       {(id, hint) => (
         <input
           id={id}
@@ -128,25 +128,25 @@ function AddForm({ onDone }: { onDone: () => void }) {
   };
   return (
     <form onSubmit={submit}>
-      <Field label="Provider" hint="anthropic, openai, or any name together with an endpoint that speaks OpenAI's protocol.">
+      <Field label="Provider" hint="anthropic, openai, or any name with an OpenAI-compatible endpoint.">
         {(id, hint) => (
           <input id={id} aria-describedby={hint} required value={form.provider} onChange={(event) => set({ provider: event.target.value })} />
         )}
       </Field>
       <KeyField value={form.key} onChange={(key) => set({ key })} />
-      <Field label="Name" hint="To tell keys apart; optional.">
+      <Field label="Name" hint="Optional label.">
         {(id, hint) => (
           <input id={id} aria-describedby={hint} value={form.name} onChange={(event) => set({ name: event.target.value })} />
         )}
       </Field>
-      <Field label="Endpoint" hint="Only for another endpoint than the provider's own.">
+      <Field label="Endpoint" hint="Only if it differs from the provider's default.">
         {(id, hint) => (
           <input id={id} aria-describedby={hint} type="url" value={form.base_url} onChange={(event) => set({ base_url: event.target.value })} />
         )}
       </Field>
       <label className="check">
         <input type="checkbox" checked={form.is_default} onChange={(event) => set({ is_default: event.target.checked })} />
-        Use it for agents without a credential of their own
+        Use as the default for agents without a credential
       </label>
       <Trouble error={add.error} />
       <footer>
@@ -168,7 +168,7 @@ function RotateForm({ credential, onDone }: { credential: Credential; onDone: ()
   };
   return (
     <form onSubmit={submit}>
-      <p>Sessions that use this credential go on with the new key from their next model call.</p>
+      <p>Sessions that use this credential switch to the new key at their next model call.</p>
       <KeyField value={key} onChange={setKey} />
       <Trouble error={rotate.error} />
       <footer>

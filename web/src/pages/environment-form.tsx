@@ -1,4 +1,4 @@
-// The form of an environment: size, network, variables, a script, secrets.
+// Form of an environment: size, network, variables, a script, secrets.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -11,7 +11,7 @@ type Secret = Schemas["EnvironmentSecret"];
 interface SecretForm {
   name: string;
   hosts: string;
-  /** Empty keeps the value that is stored. */
+  /** Empty keeps the stored value. */
   value: string;
   isStored: boolean;
 }
@@ -31,9 +31,9 @@ function formOf(environment?: Environment) {
   };
 }
 
-/** What the form says; throws an `Error` in plain words where it cannot be read. */
+/** Reads the form; throws an `Error` for the user where a field is invalid. */
 function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["CreateEnvironment"] {
-  // Fields without a place in the form stay as they are.
+  // Fields that are not in the form keep their value.
   const config: Schemas["Environment"] = { ...before?.config };
   config.cpus = form.cpus === "" ? undefined : Number(form.cpus);
   config.memory = form.memory.trim() || undefined;
@@ -71,7 +71,7 @@ export function EnvironmentForm({ environment, onDone }: { environment?: Environ
     try {
       save.mutate(read(form, environment));
     } catch (error) {
-      setInvalid(error instanceof Error ? error.message : "The form cannot be read.");
+      setInvalid(error instanceof Error ? error.message : "The form is invalid.");
     }
   };
   return (
@@ -80,37 +80,37 @@ export function EnvironmentForm({ environment, onDone }: { environment?: Environ
         {(id) => <input id={id} required value={form.name} onChange={(event) => set({ name: event.target.value })} />}
       </Field>
       <div className="row">
-        <Field label="Processors" hint="0.1 to 16; 2 when empty.">
+        <Field label="CPUs" hint="0.1 to 16; 2 when empty.">
           {(id, hint) => (
             <input id={id} aria-describedby={hint} type="number" min="0.1" max="16" step="any" value={form.cpus} onChange={(event) => set({ cpus: event.target.value })} />
           )}
         </Field>
-        <Field label="Memory" hint="As in 512Mi or 4Gi; 2Gi when empty.">
+        <Field label="Memory" hint="For example 512Mi or 4Gi; 2Gi when empty.">
           {(id, hint) => (
             <input id={id} aria-describedby={hint} value={form.memory} onChange={(event) => set({ memory: event.target.value })} />
           )}
         </Field>
       </div>
-      <Field label="Network" hint="What may be reached, one a line: a host, then methods and a path where only those are meant. api.github.com GET,POST /repos/acme">
+      <Field label="Network" hint="Allowed hosts, one per line, optionally with methods and a path: api.github.com GET,POST /repos/acme">
         {(id, hint) => (
           <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.network} onChange={(event) => set({ network: event.target.value })} />
         )}
       </Field>
       <Secrets list={form.secrets} onChange={(secrets) => set({ secrets })} />
       <details>
-        <summary>Variables and a script</summary>
-        <Field label="Variables" hint="NAME=value, one a line; commands see them. Secrets do not belong here.">
+        <summary>Variables and script</summary>
+        <Field label="Variables" hint="NAME=value, one per line. Visible to commands; do not put secrets here.">
           {(id, hint) => (
             <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.variables} onChange={(event) => set({ variables: event.target.value })} />
           )}
         </Field>
-        <Field label="Script" hint="Run by bash once in each new sandbox, before its first command.">
+        <Field label="Script" hint="bash script, run once in each new sandbox before its first command.">
           {(id, hint) => (
             <textarea id={id} aria-describedby={hint} className="mono" rows={4} spellCheck={false} value={form.post_start} onChange={(event) => set({ post_start: event.target.value })} />
           )}
         </Field>
       </details>
-      {environment && <p className="quiet">Sessions keep what they began with, but for the values of secrets.</p>}
+      {environment && <p className="quiet">Existing sessions keep their configuration; only secret values change.</p>}
       {invalid && (
         <p className="trouble" role="alert">
           {invalid}
@@ -139,10 +139,10 @@ function Secrets({ list, onChange }: { list: SecretForm[]; onChange: (list: Secr
               <input id={id} required className="mono" value={secret.name} onChange={(event) => set(at, { name: event.target.value, isStored: false })} />
             )}
           </Field>
-          <Field label="Hosts that get it">
+          <Field label="Allowed hosts">
             {(id) => <input id={id} required value={secret.hosts} onChange={(event) => set(at, { hosts: event.target.value })} />}
           </Field>
-          <Field label="Value" hint={secret.isStored ? "Empty keeps the one that is stored." : "Sealed, never shown again."}>
+          <Field label="Value" hint={secret.isStored ? "Empty keeps the stored value." : "Stored encrypted, never shown again."}>
             {(id, hint) => (
               <input id={id} aria-describedby={hint} type="password" autoComplete="off" required={!secret.isStored} value={secret.value} onChange={(event) => set(at, { value: event.target.value })} />
             )}

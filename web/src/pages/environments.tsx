@@ -1,4 +1,4 @@
-// Environments: what sandboxes are, what they may reach, which secrets stand in for them.
+// List of environments: size, allowed hosts and secrets of sandboxes.
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -34,12 +34,12 @@ export function EnvironmentsPage() {
       {query.isSuccess && list.length === 0 && (
         <Empty title="No environments yet">
           <p>
-            A sandbox has two processors, 2 GiB of memory and no way out. An environment gives it more or less, and names
-            the hosts that it may reach.
+            A sandbox has 2 CPUs, 2 GiB of memory and no network by default. An environment sets its size and the hosts
+            that it may reach.
           </p>
           <p>
-            A secret never enters a sandbox: it sees a placeholder, which is replaced on the way to the hosts that the
-            secret is bound to, and nowhere else.
+            A secret never enters a sandbox. The sandbox sees a placeholder, which the egress proxy replaces only in
+            requests to the hosts that the secret is bound to.
           </p>
         </Empty>
       )}
@@ -59,9 +59,9 @@ export function EnvironmentsPage() {
 }
 
 const BUILDS: Record<Schemas["EnvironmentBuildState"], string> = {
-  building: "is being made",
-  ready: "is ready",
-  failed: "could not be made",
+  building: "building",
+  ready: "ready",
+  failed: "build failed",
 };
 
 function Card({ environment, onEdit }: { environment: Environment; onEdit: () => void }) {
@@ -75,14 +75,14 @@ function Card({ environment, onEdit }: { environment: Environment; onEdit: () =>
   });
   const { cpus, image, memory, network, lifecycle_hooks } = environment.config;
   const rules = writeRules(network?.allow ?? []);
-  const size = [cpus != null && `${cpus} processors`, memory].filter(Boolean).join(", ") || "default size";
+  const size = [cpus != null && `${cpus} CPUs`, memory].filter(Boolean).join(", ") || "default size";
   return (
     <li>
       <strong>{environment.name}</strong>
       <span className="quiet">{size}</span>
-      {image && <span className="quiet">on {image}</span>}
+      {image && <span className="quiet">image {image}</span>}
       {environment.build && <span className="quiet">{BUILDS[environment.build.state]}</span>}
-      {lifecycle_hooks?.post_start && <span className="quiet">runs a script first</span>}
+      {lifecycle_hooks?.post_start && <span className="quiet">runs a start script</span>}
       {environment.secrets.map((secret) => (
         <span key={secret.name} className="quiet">
           secret <span className="mono">{secret.name}</span> for {secret.hosts.join(", ")}
@@ -94,9 +94,9 @@ function Card({ environment, onEdit }: { environment: Environment; onEdit: () =>
       <button type="button" onClick={onEdit}>
         Edit
       </button>
-      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+      <Confirmed label="Delete" sure="Confirm delete" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
       <p className="whole">
-        {rules === "" ? <span className="quiet">reaches nothing</span> : <span className="mono lines">{rules}</span>}
+        {rules === "" ? <span className="quiet">no network</span> : <span className="mono lines">{rules}</span>}
       </p>
       <Trouble error={remove.error} />
     </li>

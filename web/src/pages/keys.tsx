@@ -1,4 +1,4 @@
-// API keys: made with scopes, shown once, replaced, revoked.
+// API keys: created with scopes, shown once, rotated, revoked.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -9,11 +9,11 @@ import { ShownOnce } from "../parts/secret";
 type Key = Schemas["Key"];
 
 const LIST = ["keys"];
-/** What keys are usually for; any scope can be typed. */
+/** Common sets of scopes; any scope can be typed. */
 const USES = [
-  ["*", "everything"],
-  ["sessions:*, agents:read", "a back-end that runs sessions"],
-  ["sessions:read, agents:read, usage:read", "only look"],
+  ["*", "full access"],
+  ["sessions:*, agents:read", "run sessions"],
+  ["sessions:read, agents:read, usage:read", "read-only"],
 ] as const;
 const DAY_MS = 86_400_000;
 
@@ -35,7 +35,7 @@ export function KeysPage() {
       {query.isPending && <Loading />}
       {query.isSuccess && list.length === 0 && (
         <Empty title="No keys">
-          <p>Each program gets a key of its own, with the scopes that it needs and no more.</p>
+          <p>Create one key per program, with only the scopes that it needs.</p>
         </Empty>
       )}
       <ul className="cards">
@@ -51,7 +51,7 @@ export function KeysPage() {
   );
 }
 
-/** Why a key opens nothing any more. */
+/** Why a key is no longer valid. */
 function ended(key: Key): string | undefined {
   if (key.revoked_at) return "revoked";
   return key.expires_at && Date.parse(key.expires_at) <= Date.now() ? "expired" : undefined;
@@ -73,28 +73,28 @@ function Card({ of: key }: { of: Key }) {
       <span className="quiet grow">
         {key.last_used_at ? (
           <>
-            used <Age ts={key.last_used_at} />
+            last used <Age ts={key.last_used_at} />
           </>
         ) : (
           "never used"
         )}
         {key.expires_at && !why && (
           <>
-            , ends <Age ts={key.expires_at} />
+            , expires <Age ts={key.expires_at} />
           </>
         )}
       </span>
       {!why && (
         <>
-          <Confirmed label="Rotate" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
-          <Confirmed label="Revoke" sure="Revoke it?" disabled={revoke.isPending} onConfirm={() => revoke.mutate()} />
+          <Confirmed label="Rotate" sure="Confirm replace" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
+          <Confirmed label="Revoke" sure="Confirm revoke" disabled={revoke.isPending} onConfirm={() => revoke.mutate()} />
         </>
       )}
       <Trouble error={rotate.error ?? revoke.error} />
       {rotate.data && (
         <Dialog title={`New key for ${key.name}`} onClose={rotate.reset}>
           <ShownOnce secret={rotate.data.key} label="API key" onDone={rotate.reset}>
-            <p>The old key goes on for a day. The new one is shown this once:</p>
+            <p>The old key stays valid for one day. The new key is shown only once:</p>
           </ShownOnce>
         </Dialog>
       )}
@@ -119,28 +119,28 @@ function NewKey({ onMade, onClose }: { onMade: () => void; onClose: () => void }
     <Dialog title="New key" onClose={onClose}>
       {make.isSuccess ? (
         <ShownOnce secret={make.data.key} label="API key" onDone={onClose}>
-          <p>Keep it now: the service stores only a hash of it, and shows it this once.</p>
+          <p>Copy it now: the service stores only a hash and shows the key only once.</p>
         </ShownOnce>
       ) : (
         <form onSubmit={submit}>
-          <Field label="Name" hint="Whose it is, or what for.">
+          <Field label="Name" hint="Owner or purpose of the key.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} required value={form.name} onChange={(event) => set({ name: event.target.value })} />
             )}
           </Field>
-          <Field label="Scopes" hint="As in sessions:read or agents:*, with commas; no more than your own key has.">
+          <Field label="Scopes" hint="Comma-separated, for example sessions:read, agents:*. At most the scopes of your own key.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} required value={form.scopes} onChange={(event) => set({ scopes: event.target.value })} />
             )}
           </Field>
-          <p className="actions" role="group" aria-label="Usual scopes">
+          <p className="actions" role="group" aria-label="Common scopes">
             {USES.map(([scopes, use]) => (
               <button key={scopes} type="button" className="small" onClick={() => set({ scopes })}>
                 {use}
               </button>
             ))}
           </p>
-          <Field label="Ends after days" hint="Empty: it goes on until it is revoked.">
+          <Field label="Expires after days" hint="Empty: valid until revoked.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} type="number" min="1" max="3650" value={form.days} onChange={(event) => set({ days: event.target.value })} />
             )}
@@ -148,7 +148,7 @@ function NewKey({ onMade, onClose }: { onMade: () => void; onClose: () => void }
           <Trouble error={make.error} />
           <footer>
             <button type="submit" className="main" disabled={make.isPending}>
-              Make the key
+              Create key
             </button>
           </footer>
         </form>

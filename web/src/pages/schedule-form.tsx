@@ -1,4 +1,4 @@
-// The form of a schedule: when, what is said, what becomes of overlaps.
+// Form of a schedule: times, input, overlap policy.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -9,13 +9,13 @@ import { schedulesOf } from "./schedules";
 
 type Schedule = Schemas["Schedule"];
 
-/** Usual times; any five fields can be typed. */
+/** Common times; any cron expression of five fields can be typed. */
 const TIMES = [
-  ["0 * * * *", "each hour"],
-  ["0 7 * * *", "each day at 7"],
+  ["0 * * * *", "hourly"],
+  ["0 7 * * *", "daily at 7"],
   ["0 7 * * MON-FRI", "weekdays at 7"],
   ["0 9 * * MON", "Mondays at 9"],
-  ["0 9 1 * *", "the first of a month"],
+  ["0 9 1 * *", "monthly on day 1"],
 ] as const;
 
 const ZONES = ["UTC", ...Intl.supportedValuesOf("timeZone")];
@@ -37,7 +37,7 @@ function begun(schedule?: Schedule) {
 
 type Form = ReturnType<typeof begun>;
 
-/** What the form says; throws where the input is no object although it should be. */
+/** Reads the form; throws where the input should be a JSON object and is not. */
 function read(form: Form, schedule?: Schedule): Schemas["CreateSchedule"] {
   const input = form.isObject ? (JSON.parse(form.input) as Record<string, unknown>) : form.input;
   const when = { cron: form.cron.trim(), time_zone: form.time_zone.trim(), overlap: form.overlap, input };
@@ -47,7 +47,7 @@ function read(form: Form, schedule?: Schedule): Schemas["CreateSchedule"] {
     ...when,
     title: form.title.trim() || null,
     ...(Object.keys(limits).length > 0 && { limits }),
-    // An environment that is no name stays as it is.
+    // An inline environment is kept as it is.
     ...(typeof schedule?.environment !== "object" && { environment: form.environment || null }),
   };
 }
@@ -105,39 +105,39 @@ export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone
           )}
         </Field>
       </div>
-      <p className="actions" role="group" aria-label="Usual times">
+      <p className="actions" role="group" aria-label="Common times">
         {TIMES.map(([cron, said]) => (
           <button key={cron} type="button" className="small" onClick={() => set({ cron })}>
             {said}
           </button>
         ))}
       </p>
-      <Field label="What it is told" hint="The same each time.">
+      <Field label="Input" hint="Sent on each run.">
         {(id, hint) => (
           <textarea id={id} aria-describedby={hint} rows={4} required className={form.isObject ? "mono" : ""} value={form.input} onChange={(event) => set({ input: event.target.value })} />
         )}
       </Field>
       <label className="check">
         <input type="checkbox" checked={form.isObject} onChange={(event) => set({ isObject: event.target.checked })} />
-        This is a JSON object
+        Parse the input as a JSON object
       </label>
-      <Field label="While the run before goes on">
+      <Field label="While the previous run is active">
         {(id) => (
           <select id={id} value={form.overlap} onChange={(event) => set({ overlap: event.target.value as Form["overlap"] })}>
-            <option value="skip">skip this one</option>
-            <option value="allow">run this one too</option>
+            <option value="skip">skip the new run</option>
+            <option value="allow">start the new run as well</option>
           </select>
         )}
       </Field>
       {!wakes && (
-        <Field label="Title" hint="Of the sessions that it makes.">
+        <Field label="Title" hint="Title of the sessions that it creates.">
           {(id, hint) => <input id={id} aria-describedby={hint} value={form.title} onChange={(event) => set({ title: event.target.value })} />}
         </Field>
       )}
       <details>
         <summary>Session, environment, limits</summary>
         {!schedule && (
-          <Field label="Session to wake" hint="Its id: each time it is sent the message. Empty: each time gets a session of its own.">
+          <Field label="Session to wake" hint="Session id. Each run sends the input to this session. Empty: each run creates a session.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} className="mono" value={form.session_id} onChange={(event) => set({ session_id: event.target.value })} />
             )}
@@ -148,7 +148,7 @@ export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone
             <Field label="Environment">
               {(id) => (
                 <select id={id} value={form.environment} onChange={(event) => set({ environment: event.target.value })}>
-                  <option value="">the usual one</option>
+                  <option value="">default</option>
                   {environments.list.map(({ id, name }) => (
                     <option key={id} value={id}>
                       {name}
@@ -163,7 +163,7 @@ export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone
       </details>
       {invalid && (
         <p className="trouble" role="alert">
-          What it is told is not a JSON object.
+          The input is not a JSON object.
         </p>
       )}
       <Trouble error={save.error} />

@@ -1,4 +1,4 @@
-// What an agent does at stated times: its schedules, and what became of their runs.
+// Schedules of an agent, and their runs.
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -38,12 +38,12 @@ export function Schedules({ agent }: { agent: string }) {
       <Trouble error={query.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
       {query.isSuccess && list.length === 0 && (
-        <Empty title="Nothing is scheduled">
+        <Empty title="No schedules yet">
           <p>
-            A schedule tells this agent the same thing at stated times. Each time it gets a session of its own, or wakes
-            one that is there.
+            A schedule sends the same input to this agent at fixed times. Each run creates a session or wakes an existing
+            one.
           </p>
-          <p>A morning report on weekdays is “0 7 * * MON-FRI” in your time zone, with what is to be looked at.</p>
+          <p>For example, “0 7 * * MON-FRI” runs a report at 7 on weekdays in your time zone.</p>
         </Empty>
       )}
       <ul className="cards">
@@ -61,7 +61,7 @@ export function Schedules({ agent }: { agent: string }) {
   );
 }
 
-/** What every run is told, in short. */
+/** Input of a run as short text. */
 function told(input: Schedule["input"]): string {
   if (typeof input === "string") return input;
   return typeof input.text === "string" ? input.text : JSON.stringify(input);
@@ -128,7 +128,7 @@ function Card({ schedule, onEdit }: { schedule: Schedule; onEdit: () => void }) 
         <button type="button" onClick={onEdit}>
           Edit
         </button>
-        <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+        <Confirmed label="Delete" sure="Confirm delete" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
         <button type="button" className="plain" aria-expanded={showsRuns} onClick={() => setShowsRuns(!showsRuns)}>
           Runs
         </button>
@@ -154,13 +154,13 @@ function Runs({ schedule }: { schedule: Schedule }) {
   return (
     <div className="whole">
       <Trouble error={query.error} />
-      {query.isSuccess && list.length === 0 && <p className="quiet">It has not run yet. “Run now” starts a run at once.</p>}
+      {query.isSuccess && list.length === 0 && <p className="quiet">No runs yet. “Run now” starts one immediately.</p>}
       <ul className="runs" aria-label="Runs">
         {list.map((run) => (
           <li key={run.id}>
             <Badge of={run.state} />
             <Age ts={run.slot} />
-            {run.manual && <span className="quiet">by hand</span>}
+            {run.manual && <span className="quiet">manual</span>}
             {run.session_id && <Link href={`/sessions/${run.session_id}`}>session</Link>}
             {run.error && (
               <span>

@@ -1,4 +1,4 @@
-// All sessions, newest first, with their state as it is now.
+// List of sessions, newest first, updated live.
 import { useEffect, useState } from "react";
 import { keepPreviousData, useInfiniteQuery } from "@tanstack/react-query";
 import { Link, useLocation } from "wouter";
@@ -30,7 +30,7 @@ function useSessions(filters: Filters) {
   return useInfiniteQuery({
     queryKey: ["sessions", filters],
     queryFn: ({ pageParam, signal }) =>
-      // The same path can also be a stream, which is asked for otherwise.
+      // The cast is needed because the same path can also return a stream.
       take(api.GET("/v3/sessions", { params: { query: { ...filters, limit: 50, cursor: pageParam } }, signal })) as Promise<Page>,
     initialPageParam: undefined as string | undefined,
     getNextPageParam: (page) => page.next_cursor ?? undefined,
@@ -38,7 +38,7 @@ function useSessions(filters: Filters) {
   });
 }
 
-/** What the stream said of each session since it began; null of one that is not listed. */
+/** Sessions by id as the stream reported them; null for one that is no longer listed. */
 type Said = Map<string, Session | null>;
 
 /** Follows the list with these filters. */
@@ -65,14 +65,14 @@ function useLiveSessions(filters: Filters): { said: Said; connection: Connection
   return { said: live.wanted === wanted ? live.said : new Map(), connection, error };
 }
 
-/** The pages that were loaded, as they are now. Ids grow with time, so they are the order. */
+/** The loaded pages with the stream's changes applied. Ids grow with time and give the order. */
 function current(pages: Page[], said: Said): Session[] {
   const sessions = new Map(pages.flatMap((page) => page.data).map((session) => [session.id, session]));
   const last = pages.at(-1);
   const oldest = last?.next_cursor ? last.data.at(-1)?.id : undefined;
   for (const [id, session] of said) {
     if (session === null) sessions.delete(id);
-    // An older one belongs to a page that was not asked for.
+    // An older session belongs to a page that is not loaded.
     else if (oldest === undefined || id >= oldest) sessions.set(id, session);
   }
   return [...sessions.values()].sort((one, other) => (one.id < other.id ? 1 : -1));
@@ -172,28 +172,28 @@ function NoSessions({ isFiltered }: { isFiltered: boolean }) {
   if (isFiltered) {
     return (
       <Empty title="No session matches">
-        <p>Widen the filters above.</p>
+        <p>Change or clear the filters above.</p>
       </Empty>
     );
   }
   return (
     <Empty title="No sessions yet">
       <p>
-        A session is one piece of work for an agent: it runs in turns, can be steered while it runs, and its log stays.
+        A session is one task of an agent. It runs in turns, can be steered while it runs, and has a durable log.
       </p>
       <ol>
         <li>
-          <Link href="/agents">Make an agent</Link>: a prompt, a model, tools. The model <code>scripted/demo</code> needs
-          no provider and no key.
+          <Link href="/agents">Create an agent</Link>: a prompt, a model, tools. The model <code>scripted/demo</code> needs
+          no provider key.
         </li>
-        <li>Press “New session”, choose the agent, say what is to be done.</li>
-        <li>Watch it work, answer what it asks, steer it.</li>
+        <li>Press “New session”, select the agent, enter the task.</li>
+        <li>Follow its work, answer its questions, steer it.</li>
       </ol>
     </Empty>
   );
 }
 
-/** Whether the status says less than the end of its last turn. */
+/** Whether the end of the last turn says more than the status. */
 const isSettled = ({ status }: Session) => status === "idle" || status === "failed" || status === "archived";
 
 function Table({ sessions }: { sessions: Session[] }) {

@@ -1,11 +1,11 @@
-// Signing in: with an API key that is tried before it is kept.
+// Sign-in: an API key is tried before it is stored.
 import { type FormEvent, useState } from "react";
 import { Failure } from "../api/failure";
 import { signedOutBecause, signIn } from "../api/key";
 import mark from "../mark.svg";
 import { Field, Trouble } from "../parts/basics";
 
-/** Asks for one session: any answer but 401 means that the key is good for something. */
+/** Requests one session. Success or 403 proves that the key is valid. */
 async function proven(key: string): Promise<void> {
   const response = await fetch("/v3/sessions?limit=1", { headers: { Authorization: `Bearer ${key}` } }).catch(() => {
     throw Failure.unreachable();
@@ -25,7 +25,7 @@ export function SignInPage() {
     setTrying(true);
     setError(undefined);
     try {
-      // A header takes no other letters, and a key has none.
+      // A key has only these characters, and a header takes no others.
       const trimmed = key.trim();
       if (!/^[\x21-\x7e]+$/.test(trimmed)) throw new Error("not a key");
       await proven(trimmed);
@@ -40,9 +40,9 @@ export function SignInPage() {
       <form onSubmit={submit}>
         <img src={mark} alt="" width="48" height="48" />
         <h1>Sojourn</h1>
-        <p className="quiet">Agents that work for minutes or months, and what they are doing.</p>
+        <p className="quiet">Durable agent sessions.</p>
         {why && !error && <p role="alert">{why}</p>}
-        <Field label="API key" hint="It stays in this tab and is gone when the tab is closed.">
+        <Field label="API key" hint="Stored in this tab only, until the tab is closed.">
           {(id, hint) => (
             <input
               id={id}
@@ -60,16 +60,16 @@ export function SignInPage() {
         {error instanceof Failure ? (
           <Trouble error={error} />
         ) : (
-          error !== undefined && <p role="alert">That is not an API key: it has letters, digits and _ only.</p>
+          error !== undefined && <p role="alert">This is not an API key: a key has only letters, digits and _.</p>
         )}
         <button type="submit" className="main" disabled={trying}>
-          {trying ? "Trying…" : "Sign in"}
+          {trying ? "Signing in…" : "Sign in"}
         </button>
         <details>
           <summary>Where is my key?</summary>
           <p>
-            The service printed it when it first started, and keeps it in <code>data/api-key</code> below the directory
-            that it was started in. Another organization gets one by <code>sojourn admin create-org NAME</code>.
+            The service printed it at its first start and stores it in <code>data/api-key</code> below its working
+            directory. <code>sojourn admin create-org NAME</code> creates another organization with its own key.
           </p>
         </details>
       </form>

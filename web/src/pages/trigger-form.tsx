@@ -1,4 +1,4 @@
-// The form of a trigger, and its secret, which is shown once.
+// Form of a trigger, and its secret, which is shown once.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -16,12 +16,12 @@ export function writeReact(react: Trigger["react"]): string {
   return (react ?? []).map(({ event, actions }) => `${event}: ${actions.join(", ")}`).join("\n");
 }
 
-/** Throws an `Error` that names the line which is none. The service knows the events. */
+/** Throws an `Error` that names the invalid line. The service validates the events. */
 function readReact(text: string): React[] {
   const lines = text.split("\n").filter((line) => line.trim() !== "");
   return lines.map((line, at) => {
     const [event, actions] = line.split(":").map((part) => part.trim());
-    if (!event || !actions) throw new Error(`Line ${at + 1} of the events is not “event: action, action”.`);
+    if (!event || !actions) throw new Error(`Line ${at + 1} of the events must have the form “event: action, action”.`);
     return { event: event as React["event"], actions: actions.split(/[\s,]+/).filter(Boolean) };
   });
 }
@@ -47,7 +47,7 @@ function read(form: Form, trigger?: Trigger): Omit<Schemas["CreateTrigger"], "ki
     ...(form.kind === "github" && of),
     title: form.title.trim() || null,
     ...(Object.keys(limits).length > 0 && { limits }),
-    // An environment that is no name stays as it is.
+    // An inline environment is kept as it is.
     ...(typeof trigger?.environment !== "object" && { environment: form.environment || null }),
   };
 }
@@ -74,7 +74,7 @@ export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger
     try {
       save.mutate(read(form, trigger));
     } catch (error) {
-      setInvalid(error instanceof Error ? error.message : "The form cannot be read.");
+      setInvalid(error instanceof Error ? error.message : "The form is invalid.");
     }
   };
   if (!trigger && save.isSuccess) return <Made trigger={save.data} onDone={onDone} />;
@@ -91,7 +91,7 @@ export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger
         </Field>
       )}
       {form.kind === "github" && <Github form={form} set={set} />}
-      <Field label="Title" hint="Of the sessions that it starts.">
+      <Field label="Title" hint="Title of the sessions that it starts.">
         {(id, hint) => <input id={id} aria-describedby={hint} value={form.title} onChange={(event) => set({ title: event.target.value })} />}
       </Field>
       <details>
@@ -99,7 +99,7 @@ export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger
         <Field label="Environment">
           {(id) => (
             <select id={id} value={form.environment} onChange={(event) => set({ environment: event.target.value })}>
-              <option value="">the usual one</option>
+              <option value="">default</option>
               {environments.list.map(({ id, name }) => (
                 <option key={id} value={id}>
                   {name}
@@ -128,17 +128,17 @@ export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger
 function Github({ form, set }: { form: Form; set: (change: Partial<Form>) => void }) {
   return (
     <>
-      <Field label="Mention" hint="A user's name: a new comment that names it starts a session.">
+      <Field label="Mention" hint="GitHub user name. A new comment that mentions it starts a session.">
         {(id, hint) => (
           <input id={id} aria-describedby={hint} placeholder="acme-bot" value={form.mention} onChange={(event) => set({ mention: event.target.value })} />
         )}
       </Field>
-      <Field label="Events" hint="One a line, with the actions that count: issues: opened, labeled">
+      <Field label="Events" hint="One per line, with its actions. Example: issues: opened, labeled">
         {(id, hint) => (
           <textarea id={id} aria-describedby={hint} className="mono" rows={2} spellCheck={false} value={form.react} onChange={(event) => set({ react: event.target.value })} />
         )}
       </Field>
-      <Field label="Whose words count" hint="What strangers write is a stranger's request: give such an agent little to break.">
+      <Field label="Allowed authors" hint="Anyone can then send instructions to this agent: restrict its permissions.">
         {(id, hint) => (
           <select id={id} aria-describedby={hint} value={form.authors} onChange={(event) => set({ authors: event.target.value as Form["authors"] })}>
             <option value="members">members of the repository</option>
@@ -155,12 +155,12 @@ function Made({ trigger, onDone }: { trigger: Trigger; onDone: () => void }) {
   return (
     <ShownOnce secret={trigger.secret} label="Trigger secret" onDone={onDone}>
       <p>
-        The address, to which messages are sent: <Copy text={address} label="Copy the address" />
+        URL to send messages to: <Copy text={address} label="Copy the URL" />
       </p>
       <pre className="output" tabIndex={0} role="region" aria-label="Trigger address">
         {address}
       </pre>
-      <p>The secret, with which they are signed. It is shown this once:</p>
+      <p>Signing secret of the messages. It is shown only once:</p>
     </ShownOnce>
   );
 }

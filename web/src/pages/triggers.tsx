@@ -1,4 +1,4 @@
-// Addresses at which others start sessions of an agent, without a key of this service.
+// Triggers of an agent: inbound webhooks that start sessions without an API key.
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -28,14 +28,14 @@ export function Triggers({ agent }: { agent: string }) {
       <Trouble error={query.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
       {query.isSuccess && list.length === 0 && (
-        <Empty title="Nobody starts this agent from outside">
+        <Empty title="No triggers yet">
           <p>
-            A trigger is an address to which others send signed messages, each of which starts a session: GitHub, when
-            somebody mentions the agent in a comment, or any program of yours.
+            A trigger is a URL that receives signed messages. Each message starts a session: from GitHub, when a comment
+            mentions the agent, or from your own program.
           </p>
           <ol>
-            <li>Make a trigger, and keep the secret that is shown.</li>
-            <li>Give its address and the secret to the sender; in GitHub, as a webhook of the repository.</li>
+            <li>Create a trigger and store the secret that is shown.</li>
+            <li>Configure the sender with the URL and the secret; in GitHub, as a webhook of the repository.</li>
             <li>Mention the agent. The session appears in the list.</li>
           </ol>
         </Empty>
@@ -83,7 +83,7 @@ function Card({ trigger, onEdit }: { trigger: Trigger; onEdit: () => void }) {
         </span>
       )}
       <p className="whole">
-        <span className="mono">{address}</span> <Copy text={address} label="Copy the address" />
+        <span className="mono">{address}</span> <Copy text={address} label="Copy the URL" />
       </p>
       <div className="actions whole">
         <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
@@ -92,14 +92,14 @@ function Card({ trigger, onEdit }: { trigger: Trigger; onEdit: () => void }) {
         <button type="button" onClick={onEdit}>
           Edit
         </button>
-        <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
-        <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+        <Confirmed label="New secret" sure="Confirm replace" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
+        <Confirmed label="Delete" sure="Confirm delete" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
       </div>
       <Trouble error={turn.error ?? rotate.error ?? remove.error} />
       {rotate.data && (
-        <Dialog title="The new secret" onClose={rotate.reset}>
+        <Dialog title="New secret" onClose={rotate.reset}>
           <ShownOnce secret={rotate.data.secret} label="Trigger secret" onDone={rotate.reset}>
-            <p>For a day, messages that are signed with the old one count too. The new one is shown this once:</p>
+            <p>The old secret stays valid for one day. The new secret is shown only once:</p>
           </ShownOnce>
         </Dialog>
       )}
@@ -107,10 +107,10 @@ function Card({ trigger, onEdit }: { trigger: Trigger; onEdit: () => void }) {
   );
 }
 
-/** What starts a session, in words. */
+/** Describes what starts a session. */
 function starts(trigger: Trigger): string {
-  if (trigger.kind === "generic") return "every message that is signed with its secret";
+  if (trigger.kind === "generic") return "every message signed with its secret";
   const parts = [trigger.mention && `@${trigger.mention} in a comment`, writeReact(trigger.react).replaceAll("\n", "; ")];
   const by = trigger.authors === "anyone" ? "by anyone" : "by members of the repository";
-  return `${parts.filter(Boolean).join("; ") || "nothing yet"} — ${by}`;
+  return `${parts.filter(Boolean).join("; ") || "nothing yet"}, ${by}`;
 }

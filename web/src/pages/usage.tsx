@@ -1,4 +1,4 @@
-// What was used and what it costs: by day, by agent, by model.
+// Usage and cost by day, agent and model.
 import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -16,7 +16,7 @@ const DAY_MS = 86_400_000;
 
 const dayOf = (at: number) => new Date(at).toISOString().slice(0, 10);
 
-/** What is known of a cost: all of it, or the parts that have a price. */
+/** Total cost, or the sum of the parts with a known price. */
 function microsOf({ usage: { cost } }: Row): number {
   const parts = [cost?.model_micros, cost?.sandbox_cpu_micros, cost?.sandbox_memory_micros, cost?.fee_micros];
   return cost?.total_micros ?? parts.reduce<number>((sum, part) => sum + (part ?? 0), 0);
@@ -28,7 +28,7 @@ export function UsagePage() {
   const [measure, setMeasure] = useState<"cost" | "tokens">("tokens");
   const today = Date.now();
   const range = { from: dayOf(today - (days - 1) * DAY_MS), to: dayOf(today) };
-  // At most 90 days: one page.
+  // At most 90 days, which fit in one page.
   const daily = useQuery({
     queryKey: ["usage", "day", range],
     queryFn: ({ signal }) =>
@@ -56,9 +56,9 @@ export function UsagePage() {
       <Trouble error={daily.error} retry={() => daily.refetch()} />
       {daily.isPending && <Loading />}
       {daily.isSuccess && rows.length === 0 && (
-        <Empty title="Nothing was used in these days">
+        <Empty title="No usage in this period">
           <p>
-            Every model call, sandbox second and fee is added up here, as it happens; it stays when sessions are deleted.
+            Model calls, sandbox seconds and fees are counted here in real time. Deleting a session does not remove them.
           </p>
         </Empty>
       )}
@@ -66,7 +66,7 @@ export function UsagePage() {
         <>
           <DayChart bars={bars} title={measure === "cost" ? "Cost by day" : "Tokens by day"} said={said} />
           <div className="head">
-            <h2>In these days</h2>
+            <h2>Totals</h2>
             <Choice label="By" value={by} options={["model", "agent", "day"]} onChange={(value) => setBy(value as By)} />
           </div>
           <Sums key={by} by={by} range={range} />
@@ -89,7 +89,7 @@ function Choice(props: { label: string; value: string; options: readonly string[
   );
 }
 
-/** What is left, and the caps over trailing days. */
+/** Balance, and spend caps over trailing days. */
 function Budget() {
   const query = useQuery({ queryKey: ["budget"], queryFn: ({ signal }) => take(api.GET("/v3/budget", { signal })) });
   const budget = query.data;
@@ -102,7 +102,7 @@ function Budget() {
     ["Last day", cap("days_1")],
     ["Last 7 days", cap("days_7")],
     ["Last 28 days", cap("days_28")],
-    ["Balance", budget.balance_micros == null ? "without a bound" : dollars(budget.balance_micros)],
+    ["Balance", budget.balance_micros == null ? "unlimited" : dollars(budget.balance_micros)],
   ] as const;
   return (
     <dl className="totals tiles">
@@ -131,7 +131,7 @@ function Sums({ by, range }: { by: By; range: { from: string; to: string } }) {
           <thead>
             <tr>
               <th scope="col">{{ day: "Day", agent: "Agent", model: "Model" }[by]}</th>
-              {["Model calls", "Tool calls", "Input", "From cache", "Output", "Cost"].map((heading) => (
+              {["Model calls", "Tool calls", "Input", "Cache read", "Output", "Cost"].map((heading) => (
                 <th key={heading} scope="col" className="number">
                   {heading}
                 </th>
@@ -156,9 +156,9 @@ function Line({ name, usage }: { name: string; usage: Row["usage"] }) {
     ["Model calls", count(usage.steps ?? 0)],
     ["Tool calls", count(usage.tool_calls ?? 0)],
     ["Input", short((usage.input_tokens ?? 0) + (usage.cache_write_tokens ?? 0))],
-    ["From cache", short(usage.cache_read_tokens ?? 0)],
+    ["Cache read", short(usage.cache_read_tokens ?? 0)],
     ["Output", short(usage.output_tokens ?? 0)],
-    ["Cost", total == null ? "no known price" : dollars(total)],
+    ["Cost", total == null ? "price unknown" : dollars(total)],
   ] as const;
   return (
     <tr>

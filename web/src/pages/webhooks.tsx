@@ -1,4 +1,4 @@
-// Webhooks of the organization: who hears of every session, and what was sent.
+// Webhooks of the organization, and their deliveries.
 import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -33,20 +33,20 @@ export function WebhooksPage() {
       <Trouble error={query.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
       {query.isSuccess && list.length === 0 && (
-        <Empty title="Nobody hears of your sessions yet">
+        <Empty title="No webhooks yet">
           <p>
-            A webhook gets a signed POST for what happens in every session: messages, ends of turns, limits that were
-            reached. Nothing has to poll.
+            A webhook receives signed POST requests for events of all sessions: messages, ends of turns, exceeded limits.
+            No polling is needed.
           </p>
           <ol>
-            <li>Add the address of your receiver, and keep the secret that is shown.</li>
-            <li>Press “Send a test”, and see here what your receiver answered.</li>
+            <li>Add the URL of your receiver and store the secret that is shown.</li>
+            <li>Press “Send a test” and check the response of your receiver here.</li>
             <li>
-              Verify each signature; the clients in <code>clients/</code> do it in one call.
+              Verify each signature; the clients in <code>clients/</code> do this in one call.
             </li>
           </ol>
           <p>
-            While you develop, <code>sojourn webhook listen</code> receives and verifies on your own machine.
+            For development, <code>sojourn webhook listen</code> receives and verifies deliveries on your machine.
           </p>
         </Empty>
       )}
@@ -142,7 +142,7 @@ function Log({ webhook }: { webhook: Webhook }) {
       </div>
       <Trouble error={query.error} />
       {query.isSuccess && list.length === 0 && (
-        <p className="quiet">{status ? "None has this status." : "Nothing was sent yet. “Send a test” sends a letter now."}</p>
+        <p className="quiet">{status ? "No delivery has this status." : "No deliveries yet. “Send a test” sends one now."}</p>
       )}
       {list.length > 0 && <DeliveryTable list={list} calls={calls} />}
       <More query={query} />

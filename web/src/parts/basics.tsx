@@ -1,9 +1,9 @@
-// The small parts every page is made of.
+// Small components that every page uses.
 import { type ReactNode, useEffect, useId, useRef, useState, useSyncExternalStore } from "react";
 import { advice, Failure } from "../api/failure";
 import { ago, words } from "./format";
 
-// One clock for every age on the page.
+// One clock for all ages on the page.
 let now = Date.now();
 const ticks = new Set<() => void>();
 setInterval(() => {
@@ -15,7 +15,7 @@ const onTick = (tick: () => void) => {
   return () => ticks.delete(tick);
 };
 
-/** Milliseconds since the epoch, a new value each second. */
+/** Milliseconds since the epoch, updated each second. */
 export const useNow = () => useSyncExternalStore(onTick, () => now);
 
 export function Age({ ts }: { ts: string }) {
@@ -48,7 +48,7 @@ const TONES: Record<string, string> = {
   dead_letter: "bad",
 };
 
-/** A status in its colour. */
+/** A status as a colored badge. */
 export function Badge({ of }: { of: string }) {
   return (
     <span className="badge" data-tone={TONES[of] ?? "calm"}>
@@ -58,14 +58,14 @@ export function Badge({ of }: { of: string }) {
   );
 }
 
-/** A failure in plain words, with what to do about it. */
+/** An error message, with advice. */
 export function Trouble({ error, retry }: { error: unknown; retry?: () => void }) {
   if (!error) return null;
   const failure = error instanceof Failure ? error : undefined;
   const hint = failure && advice(failure);
   return (
     <div className="trouble" role="alert">
-      <p>{failure?.message ?? "Something on this page failed."}</p>
+      <p>{failure?.message ?? "Unexpected error on this page."}</p>
       {failure?.param && <p className="quiet">Field: {failure.param}</p>}
       {hint && <p>{hint}</p>}
       {failure?.request && <p className="quiet mono">{failure.request}</p>}
@@ -78,7 +78,7 @@ export function Trouble({ error, retry }: { error: unknown; retry?: () => void }
   );
 }
 
-/** What stands where nothing is yet: why, and how it begins. */
+/** Placeholder of an empty list: why it is empty, and how to start. */
 export function Empty({ title, children }: { title: string; children?: ReactNode }) {
   return (
     <div className="empty">
@@ -96,7 +96,7 @@ export function Loading() {
   );
 }
 
-/** A label, its control and its hint. The control gets the ids by a function. */
+/** A label, its control and its hint. The control gets the ids through a function. */
 export function Field(props: { label: string; hint?: ReactNode; children: (id: string, hint?: string) => ReactNode }) {
   const id = useId();
   const hint = props.hint ? `${id}-hint` : undefined;
@@ -113,7 +113,7 @@ export function Field(props: { label: string; hint?: ReactNode; children: (id: s
   );
 }
 
-/** A dialog of the browser's own: it keeps the focus, and Escape closes it. */
+/** A native dialog: it keeps the focus, and Escape closes it. */
 export function Dialog(props: { title: string; onClose: () => void; children: ReactNode }) {
   const dialog = useRef<HTMLDialogElement>(null);
   const title = useId();
@@ -133,7 +133,7 @@ export function Dialog(props: { title: string; onClose: () => void; children: Re
   );
 }
 
-/** A button that asks once more before it does what cannot be undone. */
+/** A button that asks for confirmation before an action that cannot be undone. */
 export function Confirmed(props: { label: string; sure: string; disabled?: boolean; onConfirm: () => void }) {
   const [asking, setAsking] = useState(false);
   useEffect(() => {
@@ -152,10 +152,10 @@ export function Confirmed(props: { label: string; sure: string; disabled?: boole
   );
 }
 
-/** Text that a button puts on the clipboard. */
+/** A button that copies text to the clipboard. */
 export function Copy({ text, label }: { text: string; label?: string }) {
   const [done, setDone] = useState(false);
-  // Only a page from a safe place has a clipboard: https, or this machine.
+  // Only secure contexts (https or localhost) have a clipboard.
   if (!navigator.clipboard) return null;
   const copy = async () => {
     await navigator.clipboard.writeText(text);
@@ -169,7 +169,7 @@ export function Copy({ text, label }: { text: string; label?: string }) {
   );
 }
 
-/** Loads the next page of a list. */
+/** Button that loads the next page of a list. */
 export function More(props: { query: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage(): unknown } }) {
   if (!props.query.hasNextPage) return null;
   return (

@@ -1,4 +1,4 @@
-// A number for each day, as columns under one scale.
+// Bar chart with one value a day.
 export interface Bar {
   day: string;
   value: number;
@@ -9,7 +9,7 @@ const WIDTH = 900;
 const LEFT = 64;
 const BOTTOM = 22;
 
-/** The first round number that is not below: 1, 2 or 5 times a power of ten. */
+/** Rounds up to 1, 2 or 5 times a power of ten. */
 function roundUp(value: number): number {
   const power = 10 ** Math.floor(Math.log10(Math.max(value, 1)));
   return [1, 2, 5, 10].map((factor) => factor * power).find((round) => round >= value) ?? value;
@@ -24,7 +24,7 @@ export function DayChart({ bars, title, said }: { bars: Bar[]; title: string; sa
   const every = Math.ceil(bars.length / 8);
   return (
     <figure className="chart days">
-      {/* On a narrow page the newest days are seen first. */}
+      {/* A narrow page shows the newest days first. */}
       <div
         className="strip"
         tabIndex={0}
@@ -46,7 +46,7 @@ export function DayChart({ bars, title, said }: { bars: Bar[]; title: string; sa
             return (
               <g key={day}>
                 <title>{`${day}: ${said(value)}`}</title>
-                {/* The whole column answers to the pointer, however small its value. */}
+                {/* The whole column reacts to the pointer, however small its value. */}
                 <rect className="hit" x={LEFT + at * step} y={8} width={step} height={HEIGHT} />
                 <rect x={LEFT + at * step + step * 0.12} y={HEIGHT + 8 - height} width={step * 0.76} height={height} />
                 {at % every === 0 && (

@@ -1,5 +1,5 @@
-// What was sent to a receiver, and what became of it: for a session's destinations and
-// for the organization's webhooks.
+// Deliveries to a receiver and their attempts, of a session's destinations and of the organization's
+// webhooks.
 import { useState } from "react";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -10,7 +10,7 @@ import { clock, span } from "./format";
 type Delivery = Schemas["Delivery"];
 
 export interface DeliveryCalls {
-  /** One delivery with every try. */
+  /** One delivery with all its attempts. */
   read(id: string, signal: AbortSignal): Promise<Delivery>;
   redeliver(id: string): Promise<unknown>;
   onChange(): void;
@@ -26,9 +26,9 @@ export function DeliveryTable(props: { list: Delivery[]; calls: DeliveryCalls; t
             <th scope="col">Status</th>
             {props.to && <th scope="col">To</th>}
             <th scope="col" className="number">
-              Tries
+              Attempts
             </th>
-            <th scope="col">Answer</th>
+            <th scope="col">Response</th>
             <th scope="col">Changed</th>
             <th scope="col">
               <span className="visually-hidden">Actions</span>
@@ -70,10 +70,10 @@ function Line({ delivery, calls, to }: { delivery: Delivery; calls: DeliveryCall
             {to}
           </td>
         )}
-        <td data-label="Tries" className="number">
+        <td data-label="Attempts" className="number">
           {delivery.attempts}
         </td>
-        <td data-label="Answer">
+        <td data-label="Response">
           {delivery.response_code ?? ""} {delivery.error && <span className="quiet">{delivery.error}</span>}
           <Trouble error={again.error} />
         </td>
@@ -99,7 +99,7 @@ function Line({ delivery, calls, to }: { delivery: Delivery; calls: DeliveryCall
 
 function Tries({ delivery, read }: { delivery: Delivery; read: DeliveryCalls["read"] }) {
   const query = useQuery({
-    // A delivery that was tried again is another one to look at.
+    // A new attempt changes `updated_at`, and with it the query key.
     queryKey: ["delivery", delivery.id, delivery.updated_at],
     queryFn: ({ signal }) => read(delivery.id, signal),
   });
@@ -107,11 +107,11 @@ function Tries({ delivery, read }: { delivery: Delivery; read: DeliveryCalls["re
   return (
     <>
       <Trouble error={query.error} />
-      {query.isSuccess && log.length === 0 && <p className="quiet">Not tried yet.</p>}
-      <ol className="tries" aria-label="Tries">
+      {query.isSuccess && log.length === 0 && <p className="quiet">No attempts yet.</p>}
+      <ol className="tries" aria-label="Attempts">
         {log.map((one, at) => (
           <li key={at}>
-            try {one.number} at <time dateTime={one.at}>{clock(one.at)}</time>: {one.response_code ?? "no answer"} after{" "}
+            attempt {one.number} at <time dateTime={one.at}>{clock(one.at)}</time>: {one.response_code ?? "no response"} after{" "}
             {span(one.duration_ms)} {one.error && <span className="quiet">{one.error}</span>}
           </li>
         ))}

@@ -1,4 +1,4 @@
-// Filters of a list, kept in the address, so that a list can be shared and gone back to.
+// List filters, stored in the address: a filtered list can be shared, and Back returns to it.
 import { useSearchParams } from "wouter";
 
 export function useFilters<Name extends string>(): [(name: Name) => string | undefined, (name: Name, value: string) => void] {

@@ -1,4 +1,4 @@
-// Numbers, times and words as people read them.
+// Numbers, times and words, formatted for display.
 
 const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
 const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
@@ -12,7 +12,7 @@ const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
 export function ago(ts: string, now: number): string {
   const seconds = Math.round((Date.parse(ts) - now) / 1000);
   const [unit, size] = UNITS.find(([, size]) => Math.abs(seconds) >= size) ?? ["second", 1];
-  // Clocks differ a little, and this page's ticks once a second.
+  // Clocks differ by a second or two, and the clock of this page ticks once a second.
   return Math.abs(seconds) < 3 ? "now" : relative.format(Math.round(seconds / size), unit);
 }
 
@@ -48,12 +48,12 @@ export const words = (name: string): string => name.replaceAll("_", " ");
 
 const KINDS = ["input_tokens", "cache_write_tokens", "cache_read_tokens", "output_tokens"] as const;
 
-/** Every token of a usage, as the limit counts them. */
+/** Sum of all tokens, as the `tokens` limit counts them. */
 export function tokens(usage: { [kind in (typeof KINDS)[number]]?: number }): number {
   return KINDS.reduce((sum, kind) => sum + (usage[kind] ?? 0), 0);
 }
 
-/** Micro-dollars as money: in cents, and with four digits below a dollar where cents say too little. */
+/** Micro-dollars as dollars: in cents, with four digits below one dollar where cents are too coarse. */
 export function dollars(micros: number): string {
   if (micros > 0 && micros < 50) return "<$0.0001";
   const digits = micros % 10_000 === 0 || Math.abs(micros) >= 1_000_000 ? 2 : 4;

@@ -1,4 +1,4 @@
-// Limits as a form: one number each, empty for none.
+// Form fields of limits: one number each, empty for no limit.
 import type { Schemas } from "../api/client";
 import { Field } from "./basics";
 import { count, dollars } from "./format";
@@ -6,24 +6,24 @@ import { count, dollars } from "./format";
 type Name = keyof Schemas["Limits"];
 
 export const LIMITS = [
-  ["tokens", "Tokens", "of the whole session"],
-  ["cost_micros", "Cost", "dollars that the session may cost"],
-  ["turns", "Turns", "that the session may run"],
-  ["tool_calls", "Tool calls", "of the whole session"],
-  ["duration_seconds", "Seconds of work", "in all turns together"],
-  ["turn_seconds", "Seconds of a turn", "wall clock, from its start"],
-  ["steps", "Steps of a turn", "model calls; 200 when empty"],
+  ["tokens", "Tokens", "in the whole session"],
+  ["cost_micros", "Cost", "maximum cost of the session, in dollars"],
+  ["turns", "Turns", "in the whole session"],
+  ["tool_calls", "Tool calls", "in the whole session"],
+  ["duration_seconds", "Seconds of work", "sum over all turns"],
+  ["turn_seconds", "Seconds per turn", "wall-clock time of one turn"],
+  ["steps", "Steps per turn", "model calls; 200 when empty"],
 ] as const satisfies [Name, string, string][];
 
-/** How many of what the service counts are one of what a person types. */
+/** Units of the API in one unit of the form. */
 const UNITS: Partial<Record<Name, number>> = { cost_micros: 1_000_000 };
 
-/** A value of a limit, or what counts against it, as people read it. */
+/** A value of a limit, or of what counts against it, for display. */
 export function shown(name: Name, value: number): string {
   return name === "cost_micros" ? dollars(value) : count(value);
 }
 
-/** The limits that a form names; one of `set` that it leaves empty is null, which removes it. */
+/** Limits from the form. A limit of `set` that is empty in the form becomes null, which removes it. */
 export function limitsOf(values: Record<string, string>, set: Schemas["Limits"] = {}): Schemas["LimitsInput"] {
   const named = LIMITS.filter(([name]) => values[name]?.trim() || set[name] != null);
   const read = (name: Name) => {
@@ -33,7 +33,7 @@ export function limitsOf(values: Record<string, string>, set: Schemas["Limits"] 
   return Object.fromEntries(named.map(([name]) => [name, read(name)]));
 }
 
-/** A form's values for these limits. */
+/** Form values of these limits. */
 export function formOf(limits: Schemas["Limits"]): Record<string, string> {
   const typed = (name: Name) => {
     const value = limits[name];

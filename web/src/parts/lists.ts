@@ -1,4 +1,4 @@
-// Lists that are read page by page.
+// Paged lists.
 import { useInfiniteQuery } from "@tanstack/react-query";
 
 interface Page<T> {
@@ -6,7 +6,7 @@ interface Page<T> {
   next_cursor?: string | null;
 }
 
-/** A list under its key; `read` gets the cursor of the page that is wanted. */
+/** A list under its query key; `read` gets the cursor of the page to load. */
 export function useList<T>(
   queryKey: unknown[],
   read: (cursor: string | undefined, signal: AbortSignal) => Promise<Page<T>>,

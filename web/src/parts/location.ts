@@ -1,5 +1,5 @@
-// Where one is: the part of the address after #, path and query. The service sees
-// nothing of it, so every page is the same file and no route of the API is hidden.
+// Location of the router: path and query after `#`. The service never sees them, so every page is the same
+// file and no API route is shadowed.
 import { useSyncExternalStore } from "react";
 
 const subscribe = (changed: () => void) => {
@@ -15,9 +15,9 @@ function navigate(to: string, options: { replace?: boolean } = {}): void {
   else window.location.hash = to;
 }
 
-/** The location trigger that the router is given. */
+/** Location hook of the router. */
 export function useHashPath(): [string, typeof navigate] {
   return [useSyncExternalStore(subscribe, path), navigate];
 }
 useHashPath.hrefs = (href: string) => `#${href}`;
-useHashPath.searchTrigger = () => useSyncExternalStore(subscribe, query);
+useHashPath.searchHook = () => useSyncExternalStore(subscribe, query);

@@ -1,5 +1,4 @@
-// A receiver of signed POSTs as a card: where it is, what it hears, and what is done with
-// it, whether it belongs to a session or to the organization.
+// Card of a webhook or destination: URL, filter, and actions.
 import type { ReactNode } from "react";
 import { useMutation } from "@tanstack/react-query";
 import type { Schemas } from "../api/client";
@@ -38,20 +37,20 @@ export function ReceiverCard({ receiver, calls, children }: { receiver: Receiver
       )}
       {receiver.enabled && receiver.failing_since && (
         <span className="badge" data-tone="warn">
-          failing, first <Age ts={receiver.failing_since} />
+          failing since <Age ts={receiver.failing_since} />
         </span>
       )}
       {children}
       <button type="button" disabled={turn.isPending} onClick={() => turn.mutate()}>
         {receiver.enabled ? "Turn off" : "Turn on"}
       </button>
-      <Confirmed label="New secret" sure="Replace it?" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
-      <Confirmed label="Delete" sure="Delete it?" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
+      <Confirmed label="New secret" sure="Confirm replace" disabled={rotate.isPending} onConfirm={() => rotate.mutate()} />
+      <Confirmed label="Delete" sure="Confirm delete" disabled={remove.isPending} onConfirm={() => remove.mutate()} />
       <Trouble error={turn.error ?? rotate.error ?? remove.error} />
       {rotate.data && (
-        <Dialog title="The new secret" onClose={rotate.reset}>
+        <Dialog title="New secret" onClose={rotate.reset}>
           <ShownOnce secret={rotate.data.secret} label="Signing secret" onDone={rotate.reset}>
-            <p>For a day, deliveries carry the signatures of both. It is shown this once:</p>
+            <p>For one day, deliveries are signed with both secrets. The new one is shown only once:</p>
           </ShownOnce>
         </Dialog>
       )}

@@ -1,4 +1,4 @@
-// The form of a receiver of signed POSTs, and its secret, which is shown once.
+// Form of a webhook or destination, and its signing secret, which is shown once.
 import { type FormEvent, useState } from "react";
 import { useMutation } from "@tanstack/react-query";
 import type { Schemas } from "../api/client";
@@ -25,25 +25,25 @@ export function ReceiverForm(props: {
     <Dialog title={props.title} onClose={props.onClose}>
       {add.isSuccess ? (
         <ShownOnce secret={add.data.secret} label="Signing secret" onDone={props.onClose}>
-          <p>Every delivery is signed with this secret (Standard Webhooks). It is shown this once:</p>
+          <p>Deliveries are signed with this secret (Standard Webhooks). It is shown only once:</p>
         </ShownOnce>
       ) : (
         <form onSubmit={submit}>
-          <Field label="Address" hint="https, and an address that everyone can reach.">
+          <Field label="URL" hint="Public https URL.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} type="url" required value={form.url} onChange={(event) => set({ url: event.target.value })} />
             )}
           </Field>
-          <Field label="What is sent" hint="A level includes those before it.">
+          <Field label="Level" hint="A level includes the ones before it.">
             {(id, hint) => (
               <select id={id} aria-describedby={hint} value={form.level} onChange={(event) => set({ level: event.target.value as Level })}>
-                <option value="user">user: messages, ends of turns</option>
-                <option value="progress">progress: tool calls too</option>
-                <option value="internal">internal: everything</option>
+                <option value="user">user: messages and turn ends</option>
+                <option value="progress">progress: also tool calls</option>
+                <option value="internal">internal: all events</option>
               </select>
             )}
           </Field>
-          <Field label="Only these types" hint="As in turn.completed or tool.*, with commas; empty for all.">
+          <Field label="Event types" hint="Comma-separated, for example turn.completed, tool.*; empty for all.">
             {(id, hint) => (
               <input id={id} aria-describedby={hint} value={form.types} onChange={(event) => set({ types: event.target.value })} />
             )}

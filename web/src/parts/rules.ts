@@ -1,4 +1,4 @@
-// Ways out of a sandbox as lines of text: "host[:port] [METHODS] [/path]", one a rule.
+// Egress rules of a sandbox as text, one per line: "host[:port] [METHODS] [/path]".
 import type { Schemas } from "../api/client";
 
 type Rule = Schemas["EgressRule"];
@@ -11,13 +11,13 @@ export function writeRules(rules: Rule[]): string {
   return rules.map(line).join("\n");
 }
 
-/** Throws an `Error` that names the line which is no rule. */
+/** Throws an `Error` that names the invalid line. */
 export function readRules(text: string): Rule[] {
   const lines = text.split("\n").map((line) => line.trim());
   return lines.flatMap((line, at) => {
     if (line === "") return [];
     const [, host, port, methods, path] = LINE.exec(line) ?? [];
-    if (!host) throw new Error(`Line ${at + 1} of the network is not “host METHODS /path”.`);
+    if (!host) throw new Error(`Line ${at + 1} of the network must have the form “host METHODS /path”.`);
     const rule: Rule = { host };
     if (port) rule.port = Number(port);
     if (methods) rule.methods = methods.toUpperCase().split(",");
@@ -33,12 +33,12 @@ export function writeVariables(variables: Record<string, string>): string {
     .join("\n");
 }
 
-/** Throws an `Error` that names the line which is no variable. */
+/** Throws an `Error` that names the invalid line. */
 export function readVariables(text: string): Record<string, string> {
   const lines = text.split("\n").filter((line) => line.trim() !== "");
   const pair = (line: string, at: number): [string, string] => {
     const middle = line.indexOf("=");
-    if (middle < 1) throw new Error(`Line ${at + 1} of the variables is not “NAME=value”.`);
+    if (middle < 1) throw new Error(`Line ${at + 1} of the variables must have the form “NAME=value”.`);
     return [line.slice(0, middle).trim(), line.slice(middle + 1)];
   };
   return Object.fromEntries(lines.map(pair));

@@ -1,4 +1,4 @@
-// What is shown once: a secret that was just made.
+// Dialog content for a new secret, which is shown once.
 import type { ReactNode } from "react";
 import { Copy } from "./basics";
 

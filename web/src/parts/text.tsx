@@ -1,5 +1,5 @@
-// Text that others wrote: agents, organizations, programs. Nothing in it is ever markup
-// of this page: Markdown becomes elements, raw HTML stays text, links leave alone.
+// Untrusted text of agents, organizations and programs. It never becomes markup of this page: Markdown
+// becomes elements, raw HTML stays text, links open in a new tab without a referrer.
 import { memo } from "react";
 import Markdown, { type Components } from "react-markdown";
 import gfm from "remark-gfm";
@@ -10,8 +10,8 @@ const components: Components = {
       {children}
     </a>
   ),
-  // A picture would tell a stranger's server who reads this.
-  img: ({ alt, src }) => <span className="quiet">[picture: {alt || String(src ?? "")}]</span>,
+  // An image would tell a foreign server who reads this page.
+  img: ({ alt, src }) => <span className="quiet">[image: {alt || String(src ?? "")}]</span>,
 };
 
 const SAFE = /^(https?:|mailto:)/i;
@@ -26,17 +26,17 @@ export const Prose = memo(function Prose({ text }: { text: string }) {
   );
 });
 
-// Letters that are not seen, or that turn the order of those that are: with them a name or
-// a line of code can look like another one.
+// Invisible characters, and characters that change the direction of text. With them a name or a line of code
+// can look like another one.
 const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
 
-/** Text in which every such letter can be seen, as its code. */
+/** Replaces each such character by its code point. */
 export function visible(text: string): string {
   const code = (letter: string) => `⟨U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
   return text.replaceAll("\r\n", "\n").replace(UNSEEN, code);
 }
 
-/** Output of a program. What looks like a diff is coloured like one. */
+/** Output of a program. A diff is colored. */
 export const Output = memo(function Output({ text, label }: { text: string; label: string }) {
   const lines = text.split("\n");
   const isDiff = lines.some((line) => line.startsWith("@@ ")) && lines.some((line) => /^(\+\+\+|---) /.test(line));

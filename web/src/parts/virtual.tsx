@@ -1,17 +1,17 @@
-// A long list of which only what is seen is drawn. Rows have any height, and may
-// change it. A list that follows stays at its end while rows come.
+// A long list that draws only the visible rows. Row heights vary and may change. A list that follows stays at
+// its end while rows arrive.
 import { type ReactNode, useEffect, useLayoutEffect, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 
-/** So close to the end, a reader is taken to be at it. */
+/** Distance from the end, in pixels, within which a reader counts as being at the end. */
 const AT_END_PX = 48;
-/** A scroll so soon after a reader's hand moved is the reader's; others are the page's own. */
+/** A scroll within this time after user input is the user's; any other is the page's own. In milliseconds. */
 const HAND_MS = 700;
 
 interface Props<T> {
   label: string;
   rows: T[];
-  /** Changes when rows do: the array itself is grown in place. */
+  /** Changes when rows change: the array grows in place. */
   version: number;
   keyOf: (row: T) => string;
   /** Height of a row before it is measured, in pixels. */
@@ -42,7 +42,7 @@ export function VirtualList<T>(props: Props<T>) {
   useLayoutEffect(() => {
     if (atEnd.current) toEnd();
   }, [version]);
-  // Rows are measured after they are drawn: the end moves without a new row.
+  // Rows are measured after they are drawn, so the end moves without a new row.
   useEffect(() => {
     if (!inner.current || !follows) return;
     const watcher = new ResizeObserver(() => {

@@ -1,4 +1,4 @@
-// Where a session's events are sent, and what became of each.
+// Destinations of a session, and their deliveries.
 import { useState } from "react";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -34,10 +34,10 @@ export function Deliveries({ session }: { session: Session }) {
       <Trouble error={query.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
       {query.isSuccess && list.length === 0 && (
-        <Empty title="Nobody is told">
+        <Empty title="No destinations yet">
           <p>
-            A destination gets a signed POST for each message and each end of a turn, so that a program need not wait.
-            Deliveries are tried for three days.
+            A destination receives a signed POST request for each message and each end of a turn, so no program has to
+            poll. Failed deliveries are retried for three days.
           </p>
         </Empty>
       )}
@@ -99,7 +99,7 @@ function Log({ session, destinations }: { session: string; destinations: Destina
     <>
       <h2>Deliveries</h2>
       <Trouble error={query.error} />
-      {query.isSuccess && list.length === 0 && <p className="quiet">Nothing was sent yet.</p>}
+      {query.isSuccess && list.length === 0 && <p className="quiet">No deliveries yet.</p>}
       {list.length > 0 && (
         <DeliveryTable
           list={list}

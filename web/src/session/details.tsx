@@ -1,4 +1,4 @@
-// What a session is and has used: result, limits with their bars, usage by turn.
+// Details of a session: result, limits, usage by turn, sandbox.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -72,19 +72,19 @@ function Result({ session, changes }: { session: Session; changes: number }) {
           <Copy text={text} label="Copy the result" />
         </div>
       ) : (
-        <p className="quiet">{turn?.completed_at ? "The last turn ended without an answer." : "No turn has ended yet."}</p>
+        <p className="quiet">{turn?.completed_at ? "The last turn ended without a result." : "No turn has ended yet."}</p>
       )}
     </section>
   );
 }
 
-/** How much of each limit is used; what a limit counts is the service's own rule. */
+/** Usage of each limit. The service defines what a limit counts. */
 function Bars({ session, tally }: { session: Session; tally: Tally }) {
   const now = useNow();
   const seconds = tally.running_since ? Math.max(0, (now - Date.parse(tally.running_since)) / 1_000) : 0;
   const used = { ...session.budget_consumed, steps: tally.steps, turn_seconds: Math.round(seconds) };
   const set = LIMITS.filter(([name]) => session.limits[name] != null);
-  if (set.length === 0) return <p className="quiet">None is set: a turn ends after 200 steps, nothing else binds.</p>;
+  if (set.length === 0) return <p className="quiet">No limits are set. A turn ends after at most 200 steps.</p>;
   return (
     <ul className="bars">
       {set.map(([name, label, what]) => {
@@ -117,7 +117,7 @@ function Totals({ usage }: { usage: Schemas["Usage"] }) {
   return (
     <>
       <p className="sum">
-        {cost?.total_micros == null ? "no known price" : dollars(cost.total_micros)}
+        {cost?.total_micros == null ? "price unknown" : dollars(cost.total_micros)}
         {cost && <span className="quiet small">{costs(cost)}</span>}
       </p>
       <dl className="totals">
@@ -132,7 +132,7 @@ function Totals({ usage }: { usage: Schemas["Usage"] }) {
   );
 }
 
-/** What a cost is made of, where it is made of more than one thing. */
+/** Parts of a cost that are not zero. */
 function costs(cost: Schemas["Cost"]): string {
   const parts = [
     ["model", cost.model_micros],
@@ -146,18 +146,18 @@ function costs(cost: Schemas["Cost"]): string {
 }
 
 const STATES: Record<Schemas["SandboxState"], [string, string]> = {
-  starting: ["wait", "It is being made."],
+  starting: ["wait", "Starting."],
   running: ["live", "Commands can run in it."],
-  frozen: ["calm", "Nobody needs it: its processes stand still, and go on at the next need."],
-  stopping: ["wait", "It is put away: its files are saved."],
-  hibernated: ["calm", "Its files are in a checkpoint; the next need brings them back."],
-  lost: ["bad", "It died. Another takes its place with the files that were kept."],
+  frozen: ["calm", "Idle. Its processes are stopped and resume on the next use."],
+  stopping: ["wait", "Hibernating: its files are being saved to a checkpoint."],
+  hibernated: ["calm", "Its files are in a checkpoint and are restored on the next use."],
+  lost: ["bad", "It failed. A new sandbox starts from the last checkpoint."],
 };
 
 function SandboxState({ session }: { session: Session }) {
   const { sandbox } = session;
   if (!sandbox) {
-    return <p className="quiet">{session.status === "archived" ? "Removed with its disk." : "None yet: the first tool that needs one makes it."}</p>;
+    return <p className="quiet">{session.status === "archived" ? "Removed with its disk." : "None yet. The first tool call that needs one creates it."}</p>;
   }
   const [tone, text] = STATES[sandbox.state];
   return (
@@ -170,20 +170,20 @@ function SandboxState({ session }: { session: Session }) {
         <span className="quiet">{text}</span>
       </p>
       <dl className="facts">
-        <dt>Made</dt>
+        <dt>Created</dt>
         <dd>
           <Age ts={sandbox.created_at} />
         </dd>
         {sandbox.expires_at && (
           <>
-            <dt>Replaced</dt>
+            <dt>Expires</dt>
             <dd>
               <Age ts={sandbox.expires_at} />
             </dd>
           </>
         )}
         <dt>Files</dt>
-        <dd>{sandbox.checkpoint_id ? "all of them are in a checkpoint" : "on its disk, changed since the newest checkpoint"}</dd>
+        <dd>{sandbox.checkpoint_id ? "all in a checkpoint" : "on its disk, changed since the newest checkpoint"}</dd>
       </dl>
     </>
   );
@@ -249,7 +249,7 @@ function Edit({ session, onClose }: { session: Session; onClose: () => void }) {
       <form onSubmit={submit}>
         <Field label="Title">{(id) => <input id={id} value={title} onChange={(event) => setTitle(event.target.value)} />}</Field>
         <p className="quiet">
-          A limit ends the turn that reaches it, never the session: raise it and send a message to go on.
+          A limit ends the turn that reaches it, not the session. To continue, raise the limit and send a message.
         </p>
         <LimitFields values={limits} onChange={setLimits} />
         <Trouble error={save.error} />

@@ -1,4 +1,4 @@
-// The log itself: every event as the service keeps it.
+// The raw event log of a session.
 import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { api, take } from "../api/client";
@@ -35,7 +35,7 @@ export function RawEvents({ log, session }: { log: Log; session: string }) {
           {shown.length.toLocaleString("en")} of {log.events.length.toLocaleString("en")} events
         </span>
       </div>
-      {log.events.length === 0 && <Empty title="Nothing has happened yet" />}
+      {log.events.length === 0 && <Empty title="No events yet" />}
       <VirtualList
         label="Events"
         rows={shown}
@@ -61,7 +61,7 @@ export function RawEvents({ log, session }: { log: Log; session: string }) {
   );
 }
 
-/** An event with all that it carries: a step's blocks are not kept in memory. */
+/** An event with its whole body: the blocks of a step are not kept in memory. */
 function Whole({ event, session }: { event: Event; session: string }) {
   const query = useQuery({
     queryKey: ["event", event.id],

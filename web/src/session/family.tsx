@@ -1,4 +1,4 @@
-// The session above this one and those directly below it.
+// Parent and child sessions of a session.
 import { Link } from "wouter";
 import { api, type Schemas, take } from "../api/client";
 import { Badge, More, Trouble } from "../parts/basics";
@@ -16,7 +16,7 @@ export function Family({ session }: { session: Session }) {
   if (!parent && !consumed.children) return null;
   return (
     <section>
-      <h2>Family</h2>
+      <h2>Parent and children</h2>
       {parent && (
         <dl className="facts">
           <dt>Parent</dt>
@@ -32,10 +32,10 @@ export function Family({ session }: { session: Session }) {
 
 function Children({ session, children }: { session: Session; children: Schemas["ChildrenConsumed"] }) {
   const { query, list } = useList<Session>(
-    // Anew with each of them.
+    // A new child changes the query key.
     ["session", session.id, "children", children.sessions],
     (cursor, signal) =>
-      // The same path can also be a stream, which is asked for otherwise.
+      // The cast is needed because the same path can also return a stream.
       take(
         api.GET("/v3/sessions", { params: { query: { parent_session_id: session.id, limit: 20, cursor } }, signal }),
       ) as Promise<Page>,
@@ -44,7 +44,7 @@ function Children({ session, children }: { session: Session; children: Schemas["
   return (
     <>
       <p className="quiet">
-        {below} below, {dollars(children.cost_micros)} of what counts against the limits here.
+        {below} below. They account for {dollars(children.cost_micros)} of the cost that counts against the limits here.
       </p>
       <Trouble error={query.error} />
       <ul aria-label="Children">

@@ -1,5 +1,5 @@
-// One file of a sandbox. Text is shown as text, whatever its name says it is: nothing
-// that an agent wrote is ever opened by the browser here.
+// One file of a sandbox. Text is shown as text, whatever the file name says: the browser never opens a file
+// that an agent wrote.
 import { useState } from "react";
 import { useMutation, useQuery } from "@tanstack/react-query";
 import { api, take } from "../api/client";
@@ -10,23 +10,23 @@ import { bytes } from "../parts/format";
 import { Output, visible } from "../parts/text";
 import { Waiting } from "./files";
 
-/** So much of a file is read to be shown. */
+/** Bytes of a file that are read and shown. */
 const SHOWN_BYTES = 256 << 10;
 
 interface Seen {
-  /** Absent when it is no text. */
+  /** Absent when the file is not text. */
   text?: string;
   size: number;
   isCut: boolean;
   isDirectory: boolean;
 }
 
-/** The words of a file, or nothing when it is none of words. */
+/** The text of a file; undefined when it is not UTF-8. */
 async function words(part: Blob, isCut: boolean): Promise<string | undefined> {
   const raw = new Uint8Array(await part.arrayBuffer());
   if (raw.includes(0)) return undefined;
   try {
-    // The end may lie within a letter where it was cut.
+    // A truncated file may end in the middle of a character.
     return new TextDecoder("utf-8", { fatal: true }).decode(raw, { stream: isCut });
   } catch {
     return undefined;
@@ -39,7 +39,7 @@ async function see(session: string, path: string, signal: AbortSignal): Promise<
     const isCut = size > part.size;
     return { text: await words(part, isCut), size, isCut, isDirectory: false };
   } catch (error) {
-    // A link may lead to a directory: what follows it has to be asked for with a slash.
+    // A link to a directory can only be listed with a trailing slash.
     if (!(error instanceof Failure) || error.type !== "invalid") throw error;
     const query = { path: `${path}/` };
     const listed = api.GET("/v3/sessions/{session_id}/files/list", { params: { path: { session_id: session }, query }, signal });
@@ -77,7 +77,7 @@ export function FileView({ session, path, name, waits, onDirectory }: Props) {
       <p>
         This is a link to a directory.{" "}
         <button type="button" onClick={onDirectory}>
-          Go there
+          Open directory
         </button>
       </p>
     );
@@ -92,7 +92,7 @@ export function FileView({ session, path, name, waits, onDirectory }: Props) {
         <div className="actions">
           {text && !isCut && <Copy text={text} />}
           <button type="button" disabled={query.isFetching} onClick={() => query.refetch()}>
-            Read again
+            Reload
           </button>
           <button type="button" className="main" disabled={save.isPending} onClick={() => save.mutate()}>
             {save.isPending ? `Downloading… ${Math.round(done * 100)} %` : "Download"}
@@ -100,7 +100,7 @@ export function FileView({ session, path, name, waits, onDirectory }: Props) {
         </div>
       </div>
       <Trouble error={save.error} />
-      {text === undefined && <p className="quiet">This is no text. Download it to open it with what it was made for.</p>}
+      {text === undefined && <p className="quiet">This file is not text. Download it to open it.</p>}
       {text === "" && <p className="quiet">The file is empty.</p>}
       {text && <Output text={visible(text)} label={`Text of ${name}`} />}
     </>

@@ -1,5 +1,5 @@
-// Files of the session's sandbox: directories to walk through, text to read, everything
-// to download. Looking needs the sandbox, so a person is told when that wakes it.
+// Files of the session's sandbox: browse directories, read text, download. Reading needs a running sandbox,
+// so the page asks before it starts one.
 import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { useSearchParams } from "wouter";
@@ -14,30 +14,30 @@ type State = Schemas["SandboxState"];
 type Entry = Schemas["FileEntry"];
 
 const ROOT = "/workspace";
-/** So many rows are drawn at once; a directory may have thousands. */
+/** Rows drawn at once; a directory may have thousands. */
 const ROWS = 200;
 
-/** What looking at the files does to the sandbox as it is; nothing where it is awake. */
+/** What browsing does to a sandbox in this state; undefined when it is already running. */
 function before(state?: State): { title: string; text: string; act: string } | undefined {
   switch (state) {
     case undefined:
       return {
-        title: "There is no sandbox yet",
-        text: "It is made when a tool first needs it. Looking makes one now, which takes a moment and costs what a sandbox costs.",
-        act: "Make it and look",
+        title: "No sandbox yet",
+        text: "A sandbox starts when a tool first needs it. Browsing files starts one now, which takes a moment and incurs sandbox cost.",
+        act: "Start sandbox",
       };
     case "hibernated":
     case "stopping":
       return {
-        title: "The sandbox sleeps",
-        text: "Nobody needed it, so it was put away with all its files. Waking it takes a moment and costs what a sandbox costs.",
-        act: "Wake it and look",
+        title: "The sandbox is hibernated",
+        text: "It was idle, so its files were saved to a checkpoint and it was removed. Restoring it takes a moment and incurs sandbox cost.",
+        act: "Restore sandbox",
       };
     case "lost":
       return {
         title: "The sandbox was lost",
-        text: "It died. Another takes its place with the files that were kept, when someone needs it.",
-        act: "Make another and look",
+        text: "It failed. A new sandbox starts from the last checkpoint when it is needed.",
+        act: "Start a new sandbox",
       };
     case "starting":
     case "running":
@@ -47,21 +47,21 @@ function before(state?: State): { title: string; text: string; act: string } | u
 }
 
 const WAITS: Partial<Record<State, string>> = {
-  frozen: "The sandbox rests; it is woken up…",
-  starting: "The sandbox is being made…",
-  hibernated: "The sandbox wakes up. This takes a moment…",
-  stopping: "The sandbox wakes up. This takes a moment…",
+  frozen: "Thawing the sandbox…",
+  starting: "Starting the sandbox…",
+  hibernated: "Restoring the sandbox. This takes a moment…",
+  stopping: "Restoring the sandbox. This takes a moment…",
 };
 
 export function Files({ session }: { session: Session }) {
   const state = session.sandbox?.state;
-  // Whoever looks at files goes on looking when the sandbox falls asleep meanwhile.
+  // A reader who browses files keeps browsing when the sandbox is hibernated meanwhile.
   const [wanted, setWanted] = useState(() => before(state) === undefined);
   const [where, setWhere] = useSearchParams();
   if (session.status === "archived") {
     return (
-      <Empty title="The files are gone">
-        <p>A session that is closed has no sandbox and no disk any more. Its log stays.</p>
+      <Empty title="No files">
+        <p>An archived session has no sandbox and no disk. Its log is retained.</p>
       </Empty>
     );
   }
@@ -78,7 +78,7 @@ export function Files({ session }: { session: Session }) {
   }
   const path = where.get("path") ?? ROOT;
   const file = where.get("file");
-  const waits = (state && WAITS[state]) ?? (state ? undefined : "The sandbox is being made…");
+  const waits = (state && WAITS[state]) ?? (state ? undefined : "Starting the sandbox…");
   const goes = (to: Record<string, string>) => setWhere(to);
   return (
     <div className="page files">
@@ -101,10 +101,10 @@ function Crumbs({ path, file, goes }: { path: string; file: string | null; goes:
   const places = names.map((name, at) => ({ name, to: `/${names.slice(0, at + 1).join("/")}` }));
   const last = file === null ? places.length - 1 : places.length;
   return (
-    <nav className="crumbs" aria-label="Where these files are">
+    <nav className="crumbs" aria-label="Path">
       <ol>
         <li>
-          <button type="button" className="plain mono" aria-label="The top directory" onClick={() => goes({ path: "/" })}>
+          <button type="button" className="plain mono" aria-label="Root directory" onClick={() => goes({ path: "/" })}>
             /
           </button>
         </li>
@@ -132,7 +132,7 @@ function Crumbs({ path, file, goes }: { path: string; file: string | null; goes:
   );
 }
 
-/** Directories first, as people look for things. */
+/** Directories first. */
 function ordered(entries: Entry[]): Entry[] {
   const rank = ({ type }: Entry) => (type === "directory" ? 0 : 1);
   return [...entries].sort((one, other) => rank(one) - rank(other));
@@ -146,12 +146,12 @@ function Directory(props: { session: string; path: string; waits?: string; goes:
     queryFn: ({ signal }) =>
       take(
         api.GET("/v3/sessions/{session_id}/files/list", {
-          // With the slash a link leads where it points to, and a file is no directory.
+          // The trailing slash follows a link, and rejects a file.
           params: { path: { session_id: session }, query: { path: below(path, "") } },
           signal,
         }),
       ),
-    // Each look keeps the sandbox awake: only a person asks for another.
+    // Each read keeps the sandbox running, so only the user triggers another one.
     staleTime: Infinity,
     gcTime: 0,
     refetchOnReconnect: false,
@@ -165,15 +165,15 @@ function Directory(props: { session: string; path: string; waits?: string; goes:
       <div className="head">
         <p className="quiet">
           {entries.length === 1 ? "1 entry" : `${entries.length.toLocaleString("en")} entries`}
-          {query.data.truncated && ", and more that are not listed"}
+          {query.data.truncated && " and more that are not listed"}
         </p>
         <button type="button" disabled={query.isFetching} onClick={() => query.refetch()}>
-          {query.isFetching ? "Looking…" : "Look again"}
+          {query.isFetching ? "Loading…" : "Reload"}
         </button>
       </div>
       {entries.length === 0 && (
-        <Empty title="Nothing is here">
-          <p>What the agent or your own commands write into this directory appears when you look again.</p>
+        <Empty title="Empty directory">
+          <p>Files that the agent or your commands write here appear after a reload.</p>
         </Empty>
       )}
       {entries.length > 0 && <Entries entries={entries.slice(0, shown)} path={path} goes={goes} />}
@@ -241,7 +241,7 @@ function Mark({ type }: { type: string }) {
   );
 }
 
-/** Says what takes so long, and since when. */
+/** Shows what is in progress, and for how many seconds. */
 export function Waiting({ text }: { text: string }) {
   const now = useNow();
   const [since] = useState(now);

@@ -1,11 +1,11 @@
-// The log of one session in memory: followed while a page shows it, told to views
-// in batches, so that a replay of ten thousand events draws a few times only.
+// Log of one session in memory. Followed while a page shows it. Views are notified in batches, so that a
+// replay of ten thousand events draws only a few times.
 import { useEffect, useState, useSyncExternalStore } from "react";
 import { type Connection, type Event, follow } from "../api/follow";
 import { Failure } from "../api/failure";
 import { Timeline } from "../timeline/rows";
 
-/** Longest time that an event waits to be shown. */
+/** Longest delay before an event is shown, in milliseconds. */
 const BATCH_MS = 40;
 
 export class Log {
@@ -13,7 +13,7 @@ export class Log {
   readonly timeline = new Timeline();
   connection: Connection = "connecting";
   failure?: Failure;
-  /** Events so far that say something of the session itself. */
+  /** Number of events so far that changed the session itself. */
   changes = 0;
   /** Changes with every batch. */
   version = 0;
@@ -55,14 +55,17 @@ export class Log {
   }
 }
 
-/** A step's raw blocks are most of a log's bytes; the event is read again where they are shown. */
+/**
+ * Drops the raw blocks of a step, which are most of a log's bytes. The event is read again where they are
+ * shown.
+ */
 function slim(event: Event): Event {
   if (event.type !== "step.completed") return event;
   const { raw: _raw, blocks: _blocks, ...body } = event.body;
   return { ...event, body };
 }
 
-/** The log of a session, followed for as long as the caller is shown. */
+/** Log of a session, followed while the calling component is mounted. */
 export function useLog(session: string): Log {
   const [log, setLog] = useState(() => new Log());
   useEffect(() => {

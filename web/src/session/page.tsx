@@ -1,4 +1,4 @@
-// One session: its timeline as it happens, and everything that belongs to it.
+// One session: its live timeline, files, details, events and deliveries.
 import { useEffect } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
@@ -23,13 +23,13 @@ const TABS = [
   ["deliveries", "Deliveries"],
 ] as const;
 
-/** The session as it is; read anew whenever its log says that it changed. */
+/** The session, read again whenever its log reports a change. */
 function useSession(id: string, log: Log) {
   const queries = useQueryClient();
   const query = useQuery({
     queryKey: ["session", id],
     queryFn: ({ signal }) => take(api.GET("/v3/sessions/{session_id}", { params: { path: { session_id: id } }, signal })),
-    // What the log does not say: a place in the queue, a phase.
+    // Polled for values that are not in the log: the queue position and the phase.
     refetchInterval: ({ state }) => (state.data?.status === "archived" ? false : 5_000),
   });
   const changes = log.changes;
@@ -47,7 +47,7 @@ export function SessionPage({ id, tab }: { id: string; tab?: string }) {
   return (
     <div className="session" data-tab={tab ?? "timeline"}>
       <Head session={session} log={log} />
-      <nav className="tabs" aria-label="Parts of the session">
+      <nav className="tabs" aria-label="Session tabs">
         {TABS.map(([name, label]) => (
           <Link
             key={label}
@@ -111,7 +111,7 @@ function Head({ session, log }: { session: Session; log: Log }) {
             <Badge of={session.status} />
             {session.phase && <span>{words(session.phase)}</span>}
             {session.next_attempt_at && <span>until {new Date(session.next_attempt_at).toLocaleTimeString()}</span>}
-            {place != null && <span>{place === 1 ? "next in the queue" : `number ${place} in the queue`}</span>}
+            {place != null && <span>{place === 1 ? "next in the queue" : `position ${place} in the queue`}</span>}
             {session.last_turn?.yield_reason && !runs && session.status !== "awaiting_input" && <Badge of={session.last_turn.yield_reason} />}
             {session.agent_id && <Link href={`/agents/${session.agent_id}`}>{session.agent_snapshot?.name}</Link>}
             <span className="quiet">{log.timeline.tally.turns === 1 ? "1 turn" : `${log.timeline.tally.turns} turns`}</span>
@@ -126,7 +126,7 @@ function Head({ session, log }: { session: Session; log: Log }) {
           {session.status !== "archived" && (
             <Confirmed
               label="Archive"
-              sure="Close it for good?"
+              sure="Confirm archive"
               disabled={archive.isPending}
               onConfirm={() => archive.mutate()}
             />

@@ -1,4 +1,4 @@
-// The sandbox that talks to the agent: a message, or the answer to its question.
+// Input field for messages to the agent and answers to its questions.
 import { type FormEvent, type KeyboardEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
@@ -25,10 +25,10 @@ export function Steer({ session, question }: { session: Session; question?: Mess
     },
   });
   if (session.status === "archived") {
-    return <p className="steer quiet">This session is closed. Its log stays readable.</p>;
+    return <p className="steer quiet">This session is archived. Its log stays readable.</p>;
   }
   if (!session.agent_id) {
-    return <p className="steer quiet">This session has no agent, so nobody would read a message.</p>;
+    return <p className="steer quiet">This session has no agent to receive messages.</p>;
   }
   const asks = session.status === "awaiting_input" ? question : undefined;
   const submit = (event?: FormEvent) => {
@@ -67,11 +67,11 @@ export function Steer({ session, question }: { session: Session; question?: Mess
         </button>
       </div>
       <p className="quiet small">
-        Enter sends, Shift+Enter begins a line.
+        Enter sends, Shift+Enter inserts a line break.
         {session.status === "running" && (
           <label className="check">
             <input type="checkbox" checked={interrupts} onChange={(event) => setInterrupts(event.target.checked)} />
-            End the running turn first
+            Interrupt the running turn
           </label>
         )}
       </p>

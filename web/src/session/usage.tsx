@@ -1,4 +1,4 @@
-// What each turn used, as columns: tokens by kind, or what they cost.
+// Bar chart of usage by turn: tokens by kind, or cost.
 import { useState } from "react";
 import { count, dollars, tokens } from "../parts/format";
 import type { Tally } from "../timeline/rows";
@@ -13,7 +13,7 @@ const KINDS = [
 const HEIGHT = 72;
 const WIDTH = 14;
 const GAP = 4;
-/** The newest ones; a chart is for the shape, the log has the numbers. */
+/** Number of newest turns that are drawn; the log has all numbers. */
 const TURNS_MAX = 24;
 
 type Measure = "tokens" | "cost";
@@ -32,7 +32,7 @@ export function UsageChart({ turns }: { turns: Tally["usage"] }) {
   const width = drawn.length * (WIDTH + GAP);
   return (
     <figure className="chart">
-      <div className="choice" role="group" aria-label="What the columns show">
+      <div className="choice" role="group" aria-label="Measure of the chart">
         {(["tokens", "cost"] as const).map((one) => (
           <button key={one} type="button" className="plain small" aria-pressed={one === measure} onClick={() => setMeasure(one)}>
             {one === "tokens" ? "Tokens by turn" : "Cost by turn"}

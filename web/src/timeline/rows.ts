@@ -1,13 +1,12 @@
-// What a timeline shows: one row for what a reader takes in at once, folded from
-// the events of the log as they come.
+// Rows of the timeline, folded from the events of the log as they arrive.
 import type { Body, Event } from "../api/follow";
 import { number, text } from "./body";
 import { noticed } from "./notices";
 
 interface Base {
-  /** Stable over changes of the row. */
+  /** Stable while the row changes. */
   key: string;
-  /** Of the event that began it. */
+  /** Of the first event of the row. */
   seq: number;
   ts: string;
 }
@@ -29,14 +28,14 @@ export interface MessageRow extends Base {
   kind: "message";
   role: "user" | "agent";
   text: string;
-  /** Words beside tool calls, as opposed to an answer. */
+  /** Text beside tool calls, as opposed to an answer. */
   narration: boolean;
   question: boolean;
   options: string[];
-  /** What the caller sent beside the text. */
+  /** Input of the caller beside the text. */
   input?: unknown;
   from?: string;
-  /** Path of the whole body when the text here was cut. */
+  /** Path of the whole body, when the text here is truncated. */
   whole?: string;
 }
 export interface ThinkingRow extends Base {
@@ -47,7 +46,7 @@ export interface ToolRow extends Base {
   kind: "tool";
   call: string;
   tool: string;
-  /** Who ran it past the agent, where it was no agent. */
+  /** Caller who ran it; absent when the agent did. */
   by?: string;
   summary: string;
   input: unknown;
@@ -76,20 +75,20 @@ export interface EndRow extends Base {
 }
 export type Row = TurnRow | StepRow | MessageRow | ThinkingRow | ToolRow | NoticeRow | EndRow;
 
-/** What a log says beside its rows. */
+/** Totals of a log. */
 export interface Tally {
   turns: number;
   /** Model calls of the newest turn. */
   steps: number;
-  /** When the turn that runs began. */
+  /** Start of the running turn. */
   running_since?: string;
-  /** The question that waits for its answer. */
+  /** The question that waits for an answer. */
   question?: MessageRow;
-  /** Tokens of each turn, by kind, and what it cost as far as that is known. */
+  /** Tokens of each turn by kind, and its cost as far as prices are known. */
   usage: { turn: number; usage: Record<string, number>; cost_micros: number }[];
 }
 
-/** Folds events into rows. Changed rows are new objects, so that a view sees them. */
+/** Folds events into rows. A changed row is a new object, so that views detect it. */
 export class Timeline {
   readonly rows: Row[] = [];
   readonly tally: Tally = { turns: 0, steps: 0, usage: [] };
@@ -208,7 +207,7 @@ export class Timeline {
 const usage = (body: Body) => (body.usage ?? {}) as Record<string, number>;
 const PRICED = ["model_micros", "sandbox_cpu_micros", "sandbox_memory_micros", "fee_micros"];
 
-/** Micro-USD of all that has a known price. */
+/** Micro-USD of all parts with a known price. */
 function cost(body: Body): number {
   const parts = ((body.usage as Body | undefined)?.cost ?? {}) as Body;
   return PRICED.reduce((sum, part) => sum + number(parts[part]), 0);

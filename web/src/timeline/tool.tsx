@@ -1,4 +1,4 @@
-// A tool call: one line that folds open to what went in and what came out.
+// A tool call: one line that expands to its input and output.
 import { diffLines } from "diff";
 import { span, words } from "../parts/format";
 import { Json, Output } from "../parts/text";
@@ -11,7 +11,7 @@ const STATES: Record<ToolRow["state"], [string, string]> = {
   ok: ["✓", "done"],
   failed: ["✕", "failed"],
   not_run: ["–", "not run"],
-  unknown: ["?", "a crash hid whether it ran"],
+  unknown: ["?", "outcome unknown after a crash"],
 };
 
 export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
@@ -43,7 +43,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
           {row.output !== undefined && (
             <>
               <h3>{row.state === "failed" ? "Error" : "Output"}</h3>
-              {row.output === "" ? <p className="quiet">Nothing.</p> : <Output text={row.output} label={`Output of ${row.tool}`} />}
+              {row.output === "" ? <p className="quiet">No output.</p> : <Output text={row.output} label={`Output of ${row.tool}`} />}
             </>
           )}
           {row.state === "running" && <p className="quiet">No result yet.</p>}
@@ -54,7 +54,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
   );
 }
 
-/** The input as one would write it by hand: a command, a change, a file; else JSON. */
+/** The input in a readable form: a command, a change or a file; JSON otherwise. */
 function Input({ tool, input }: { tool: string; input: unknown }) {
   const fields = (typeof input === "object" && input !== null ? input : {}) as Record<string, unknown>;
   if ((tool === "bash" || tool === "exec") && typeof fields.command === "string") {

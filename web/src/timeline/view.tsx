@@ -1,4 +1,4 @@
-// The timeline of a session, row by row, at its end while the agent works.
+// Timeline of a session. Follows the end while the agent works.
 import { useState } from "react";
 import { Badge } from "../parts/basics";
 import { clock, count, dollars, short, span, tokens, words } from "../parts/format";
@@ -20,12 +20,12 @@ const HEIGHTS: Record<Row["kind"], number> = {
   end: 56,
 };
 
-/** So that a list that is scrolled far seldom has to correct itself. */
+/** Close estimates, so that a list that is scrolled far seldom corrects itself. */
 const estimate = (row: Row) => (row.kind === "message" && row.narration ? NARRATION_PX : HEIGHTS[row.kind]);
 
 export function TimelineView({ log, status }: { log: Log; status: string }) {
   const { rows } = log.timeline;
-  // Rows that are scrolled away are not drawn, so what is open is kept here.
+  // Rows that are scrolled away are unmounted, so the set of open rows is stored here.
   const [open, setOpen] = useState<ReadonlySet<string>>(new Set());
   const toggle = (key: string) => {
     const next = new Set(open);
@@ -43,7 +43,7 @@ export function TimelineView({ log, status }: { log: Log; status: string }) {
       follows
       render={(row) => <TimelineRow row={row} isOpen={open.has(row.key)} toggle={() => toggle(row.key)} />}
     >
-      {isQuiet && <p className="empty">Nothing has happened yet. Send the first message below.</p>}
+      {isQuiet && <p className="empty">No events yet. Send the first message below.</p>}
       {status === "running" && (
         <p className="working" role="status">
           <i aria-hidden />
@@ -90,7 +90,7 @@ function Turn({ row }: { row: TurnRow }) {
   return (
     <div className="turn">
       <h2>Turn {row.number}</h2>
-      {row.attempt > 1 && <span className="quiet">attempt {row.attempt}: another worker goes on</span>}
+      {row.attempt > 1 && <span className="quiet">attempt {row.attempt}: continued by another worker</span>}
       <time className="quiet" dateTime={row.ts}>
         {clock(row.ts)}
       </time>
@@ -141,10 +141,10 @@ function Message({ row, isOpen, toggle }: RowProps<MessageRow>) {
   );
 }
 
-/** Longer words of a caller are folded, in characters. */
+/** Longer text of a caller is collapsed, in characters. */
 const SAID_MAX = 900;
 
-/** What a caller wrote, as it was written: it may be code, which is no Markdown. */
+/** Text of a caller as it was written: it may be code, which is not Markdown. */
 function Said({ text, isOpen, toggle }: { text: string; isOpen: boolean; toggle: () => void }) {
   const isLong = text.length > SAID_MAX;
   return (
@@ -164,18 +164,18 @@ function Notice({ row }: { row: NoticeRow }) {
     <div className="notice" data-tone={row.tone}>
       <strong>{row.title}</strong>
       {row.detail && <span>{row.detail}</span>}
-      {row.retry_at && <span className="quiet">tried again at {clock(row.retry_at)}</span>}
+      {row.retry_at && <span className="quiet">next attempt at {clock(row.retry_at)}</span>}
     </div>
   );
 }
 
-/** What a person can do after a turn that did not end by itself. */
+/** Advice after a turn that did not complete. */
 const NEXT: Record<string, string> = {
-  needs_input: "It waits for your answer.",
-  budget_exceeded: "Raise the limit under Details, then send a message: the session goes on where it was.",
-  deadline_exceeded: "Raise the limit under Details, or send a message to go on in a new turn.",
+  needs_input: "The agent waits for your answer.",
+  budget_exceeded: "Raise the limit under Details, then send a message to continue.",
+  deadline_exceeded: "Raise the limit under Details, or send a message to continue in a new turn.",
   max_turns: "Raise the limit under Details, then send a message.",
-  error: "The session stays: fix the cause, then send a message.",
+  error: "The session stays open: fix the cause, then send a message.",
 };
 
 function End({ row }: { row: EndRow }) {

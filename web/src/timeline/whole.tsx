@@ -1,4 +1,4 @@
-// A body that the log keeps apart because it is large: read when someone asks.
+// A large body that the log stores separately; read on demand.
 import { useQuery } from "@tanstack/react-query";
 import { useState } from "react";
 import { takePath } from "../api/client";
@@ -13,7 +13,7 @@ export function WholeBody({ path }: { path: string }) {
   if (wanted) return <Loading />;
   return (
     <button type="button" className="plain small" onClick={() => setWanted(true)}>
-      This was cut. Show all of it
+      Truncated. Show all
     </button>
   );
 }

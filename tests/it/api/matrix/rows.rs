@@ -1,4 +1,4 @@
-//! What each operation needs, by its name in openapi.yaml.
+//! Requirements of each operation, by its name in openapi.yaml.
 
 use std::{
     collections::BTreeMap,
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use super::{SINK, never};
 use crate::api::noop;
 
-/// What an operation needs and how it answers its owner.
+/// Requirements of an operation, and its response to the owner.
 pub struct Row {
     pub scope: &'static str,
-    /// The scope with which a client token may do it.
+    /// Scope with which a client token may call it.
     pub token: Option<&'static str>,
     pub status: u16,
     pub body: Option<fn() -> Value>,
@@ -38,7 +38,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("getCredential", row("credentials:read", 200, nothing)),
         ("rotateCredential", row("credentials:write", 200, Some(|| json!({ "key": "sk-3" })))),
         ("deleteCredential", row("credentials:write", 204, nothing)),
-        // Its id is in the body: `ids_in_bodies_and_queries` tries it.
+        // Its id is in the body; `ids_in_bodies_and_queries` tests it.
         (
             "setDefaultCredential",
             row("credentials:write", 404, Some(|| json!({ "credential": never("cred") }))),
@@ -56,7 +56,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("listMessages", by_token("sessions:read", "read", 200, nothing)),
         ("listEvents", by_token("sessions:read", "read", 200, nothing)),
         ("streamEvents", by_token("sessions:read", "read", 200, nothing)),
-        // A WebSocket: whoever may read is told to come with one.
+        // A WebSocket endpoint: a plain request with read access gets 400.
         ("connectEvents", by_token("sessions:read", "read", 400, nothing)),
         ("getEvent", by_token("sessions:read", "read", 200, nothing)),
         ("getEventContent", by_token("sessions:read", "read", 200, nothing)),
@@ -91,7 +91,8 @@ pub fn table() -> BTreeMap<&'static str, Row> {
     .collect()
 }
 
-/// The sandbox of a session, and what it is made on. Nobody works here: whoever does not wait is told so at once.
+/// Operations on the sandbox of a session and on its image. No worker runs here: a request that does not wait
+/// fails immediately.
 fn sandbox() -> BTreeMap<&'static str, Row> {
     let row = |scope, status, body| Row { scope, token: None, status, body };
     let nothing: Option<fn() -> Value> = None;
@@ -104,7 +105,7 @@ fn sandbox() -> BTreeMap<&'static str, Row> {
         ("writeFile", row("sessions:write", 409, Some(|| json!({})))),
         ("killExec", row("sessions:write", 202, empty)),
         ("createCheckpoint", row("sessions:write", 409, empty)),
-        // The checkpoint is in its body: no session here has one.
+        // The checkpoint is in the body: no session here has one.
         ("restoreSession", row("sessions:write", 404, Some(|| json!({ "checkpoint_id": never("ckp") })))),
         ("startSession", row("sessions:write", 202, empty)),
         ("stopSession", row("sessions:write", 202, Some(|| json!({ "reason": "x" })))),
@@ -118,12 +119,12 @@ fn sandbox() -> BTreeMap<&'static str, Row> {
         ("registerTool", row("sessions:write", 200, Some(|| json!({ "name": "x" })))),
         ("listFiles", row("sessions:read", 409, nothing)),
         ("readArchive", row("sessions:read", 409, nothing)),
-        // Its body is an archive, made where it is sent.
+        // Its body is an archive, built by the sender.
         ("writeArchive", row("sessions:write", 409, nothing)),
     ])
 }
 
-/// What concerns the organization, and sessions as a whole.
+/// Operations on the organization, and on whole sessions.
 fn organization() -> BTreeMap<&'static str, Row> {
     let row = |scope, status, body| Row { scope, token: None, status, body };
     let nothing: Option<fn() -> Value> = None;
@@ -140,7 +141,7 @@ fn organization() -> BTreeMap<&'static str, Row> {
         ("exportAudit", row("audit:read", 200, nothing)),
         ("deleteSession", row("sessions:write", 204, nothing)),
         ("exportSession", row("sessions:read", 200, nothing)),
-        // Its body is a file, made where it is sent.
+        // Its body is a file, built by the sender.
         ("importSession", row("sessions:write", 201, nothing)),
         ("listSchedules", row("schedules:read", 200, nothing)),
         ("createSchedule", row("schedules:write", 201, Some(yearly))),
@@ -168,13 +169,13 @@ fn organization() -> BTreeMap<&'static str, Row> {
     ])
 }
 
-/// An environment of a name of its own: each try may be the one that makes it.
+/// An environment with a unique name: each request may be the one that creates it.
 fn unnamed() -> Value {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     json!({ "name": format!("unnamed {}", COUNT.fetch_add(1, Ordering::Relaxed)) })
 }
 
-/// A schedule that does nothing during a test.
+/// A schedule that never runs during a test.
 pub fn yearly() -> Value {
     json!({ "cron": "0 0 1 1 *", "input": "x" })
 }

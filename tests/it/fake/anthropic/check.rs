@@ -1,4 +1,4 @@
-//! The rules of the Messages API for a request's body, as its refusals state them.
+//! Rules of the Messages API for a request's body, with the provider's error texts.
 
 use std::collections::HashSet;
 
@@ -23,7 +23,7 @@ const FIELDS: [&str; 12] = [
     "stop_sequences",
     "service_tier",
 ];
-/// Removed with 2026-10-21.
+/// Removed in version 2026-10-21.
 const SAMPLING: [&str; 3] = ["temperature", "top_p", "top_k"];
 const CACHE_POINTS_MAX: usize = 4;
 
@@ -171,7 +171,7 @@ fn messages(body: &Value) -> Result<(), Refusal> {
     }
 }
 
-/// The results of every open call, in its order, before anything else.
+/// Checks the results of every open call: in order, before any other content.
 fn results(at: usize, content: &[Value], open: &[&str]) -> Result<(), Refusal> {
     let found: Vec<&str> = content.iter().filter_map(|block| block["tool_use_id"].as_str()).collect();
     if let Some(stray) = found.iter().find(|id| !open.contains(id)) {
@@ -255,7 +255,7 @@ pub fn is_thinking(block: &Value) -> bool {
     block["type"] == "thinking" || block["type"] == "redacted_thinking"
 }
 
-/// Whether an answer's block can be sent back at all.
+/// Whether a response block can be sent back at all.
 pub fn is_sendable(block: &Value) -> bool {
     match block["text"].as_str() {
         Some(text) => !text.trim().is_empty(),

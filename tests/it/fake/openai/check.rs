@@ -1,4 +1,4 @@
-//! The rules of chat completions for a request's body, as their refusals state them.
+//! Rules of chat completions for a request's body, with the provider's error texts.
 
 use std::collections::HashSet;
 

@@ -1,5 +1,4 @@
-//! Turns of one process that write at the same time share a commit, and each of them
-//! is judged for itself.
+//! Turns of one process that write concurrently share a commit, and each write is checked separately.
 
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use super::{World, draft, end, said, step};
 
 const SESSIONS: usize = 12;
 
-/// A leased session that waits for its turn to start.
+/// A leased session whose turn is about to start.
 struct Writing {
     session: SessionId,
     turn: TurnId,
@@ -86,7 +85,7 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
     for started in join_all(all.iter().map(|one| one.start(&world))).await {
         started.expect("a start");
     }
-    // Of some of them another worker takes the lease, to others more is said.
+    // Another worker takes over some of them; others get more messages.
     for (at, one) in all.iter().enumerate() {
         match at % 4 {
             1 => {
@@ -125,7 +124,7 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
         }
         ended.expect("an end");
     }
-    // A turn that is over is written for no more, alone or in company.
+    // No event is written for an ended turn, in a batch or alone.
     for late in join_all(all.iter().map(|one| one.step(&world, 1))).await {
         assert!(matches!(late, Err(Halted::Stale | Halted::Moved)), "{late:?}");
     }
@@ -133,8 +132,8 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
         let (commits, events) = world.commits(kind).await;
         assert!(commits < events, "{events} of {kind} took {commits} commits");
     }
-    // What they used was added up with them, each once; and what those used that were
-    // closed in the middle, though no log has it.
+    // Usage was added in the same commits, each once, including the turns that were closed in the middle and
+    // have no event for it.
     let mut used = Usage::default();
     for (at, one) in all.iter().enumerate() {
         used += world.compare(one.session).await.usage;
@@ -142,7 +141,7 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
     }
     let sums = (used.input_tokens as i64, used.cost.model_micros as i64);
     assert!(sums.1 > 0 && world.ledger().await == sums, "{sums:?}");
-    // The jobs of those that ended are gone; the others' are ready.
+    // The jobs of ended turns are removed; the others are ready.
     let left = world.queue.claim(SESSIONS as i64).await.expect("a claim");
     let left: Vec<_> = left.iter().map(|lease| lease.claimed().session).collect();
     let waiting: Vec<_> = all.iter().skip(1).step_by(4).map(|one| one.session).collect();

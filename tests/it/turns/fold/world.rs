@@ -1,4 +1,4 @@
-//! A journal on a database of its own, and the comparison that the tests are about.
+//! A journal on its own database, and the comparison of row and fold.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ use uuid::Uuid;
 
 use crate::support::database::Database;
 
-/// A record without a service around it.
+/// A journal without a service around it.
 pub struct World {
     pub journal: Journal,
     pub store: Store,
@@ -54,7 +54,7 @@ impl World {
         let claimant = Claimant {
             worker: Uuid::from_u128(1),
             node: Uuid::from_u128(2),
-            // Run out at once: whoever claims next takes it over.
+            // Expires at once: the next claim takes over.
             lease: Duration::ZERO,
             node_silence: NODE_SILENCE,
         };
@@ -116,7 +116,7 @@ impl World {
         self.journal.log(self.org, id, 0).await.expect("a log")
     }
 
-    /// In how many commits the events of this type were written, and how many they are.
+    /// Number of commits that wrote events of this type, and number of these events.
     pub async fn commits(&self, kind: &str) -> (i64, i64) {
         let mut connection = PgConnection::connect(&self.database.system_url).await.expect("a connection");
         let counts = sqlx::query_as("select count(distinct xmin::text), count(*) from event where type = $1")
@@ -128,7 +128,7 @@ impl World {
         counts
     }
 
-    /// Tokens in and micro-USD of all models of all sessions, as the ledger has them.
+    /// Input tokens and micro-USD of all models and sessions, from the usage rows of the sessions.
     pub async fn ledger(&self) -> (i64, i64) {
         let mut connection = PgConnection::connect(&self.database.system_url).await.expect("a connection");
         let text = "select sum(input_tokens)::bigint, sum(model_micros)::bigint from session_model";
@@ -137,12 +137,12 @@ impl World {
         sums
     }
 
-    /// The property: row and turns are what the log folds to, without a gap.
+    /// The property: session row and turn rows equal the fold of the log, without a gap.
     pub async fn compare(&self, id: SessionId) -> Session {
         let log = self.log(id).await;
         let seqs: Vec<_> = log.iter().map(|event| event.seq).collect();
         assert_eq!(seqs, (1..=log.len() as i64).collect::<Vec<_>>());
-        let (session, mut turns) = fold(id, &log).expect("it begins with its creation");
+        let (session, mut turns) = fold(id, &log).expect("it begins with session.created");
         let row = self.store.load_session(self.org, id).await.expect("a row");
         assert_eq!(row, session, "the row is not the fold of its log");
         turns.extend(session.running.iter().chain(&session.queued).cloned());

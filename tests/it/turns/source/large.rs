@@ -1,4 +1,4 @@
-//! Repositories that are larger than they may be, or take longer.
+//! Repositories that exceed the size limit or the time limit.
 
 use std::time::Duration;
 
@@ -10,8 +10,7 @@ use crate::fake::git::GitHost;
 #[tokio::test(flavor = "multi_thread")]
 async fn a_repository_that_is_too_large_is_not_tried_again() {
     let host = GitHost::start().await;
-    // One is small until it is unpacked (of zeros git makes holes), the other is large on
-    // its way.
+    // One is small until it is unpacked (git writes zeros as holes), the other is large in transfer.
     host.repository_of("open/same.git", &b"all the same\n".repeat(7 << 20));
     let mut bits = 1_u64;
     let noise: Vec<u8> = std::iter::repeat_with(|| {
@@ -22,7 +21,7 @@ async fn a_repository_that_is_too_large_is_not_tried_again() {
     .collect();
     host.repository_of("open/noise.git", &noise);
     let mut wanted = vec![("open/same.git", "source.too_large"), ("open/noise.git", "source.too_large")];
-    // More than a gibibyte, and ten minutes.
+    // More than 1 GiB, and 10 minutes.
     if std::env::var_os("SOJOURN_TEST_FULL").is_some() {
         for (path, code) in [("huge/app.git", "source.too_large"), ("slow/app.git", "source.timeout")] {
             host.repository(path);

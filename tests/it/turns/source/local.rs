@@ -1,4 +1,4 @@
-//! Repositories of the operator's own disk: what may be named, and what comes of it.
+//! Repositories on the operator's disk: which paths are allowed, and how they reach the sandbox.
 
 use std::{fs, os::unix::fs::symlink};
 
@@ -74,14 +74,14 @@ async fn only_what_lies_below_a_listed_directory_is_handed_over() {
             assert_eq!((&refused["code"], &refused["param"]), (&json!("source_not_allowed"), &json!(param)));
         }
     }
-    // What is refused when it is read: the parts of a repository lie elsewhere.
+    // Rejected when read: parts of the repository are outside the allowed directory.
     for path in ["allowed/plain", "allowed/file", "allowed/borrows.git"] {
         let id = play(owner, done("echo never"), json!([{ "url": url(path) }]), json!({})).await;
         let log = owner.settled(&id, 1).await;
         assert_eq!(of(&log, "turn.completed")[0]["body"]["error"]["code"], "source_failed", "{path}");
         assert_eq!(of(&log, "source.failed")[0]["body"]["code"], "source.not_allowed", "{path}: {log:#?}");
     }
-    // The path led to something else when the session was made.
+    // The path was replaced after the session was created.
     let id = owner.post("/sessions", json!({ "sources": [{ "url": url("allowed/app.git") }] })).await.ok();
     let id = id["session"]["id"].as_str().expect("an id").to_owned();
     fs::rename(at("allowed/app.git"), at("allowed/before.git")).expect("a move");
@@ -89,7 +89,7 @@ async fn only_what_lies_below_a_listed_directory_is_handed_over() {
     let failed = owner.post(&format!("/sessions/{id}/exec"), json!({ "command": "true" })).await.ok();
     assert_eq!(failed["error"]["code"], "source_failed", "{failed}");
     scene.close().await;
-    // Without the setting there is nothing to name.
+    // Without the setting no local path is allowed.
     let scene = Scene::open(&[]).await;
     let refused =
         scene.owner.post("/sessions", json!({ "sources": [{ "url": url("allowed/before.git") }] })).await;

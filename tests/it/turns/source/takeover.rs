@@ -1,4 +1,4 @@
-//! Sandboxes and workers that come after the one that cloned.
+//! Sandboxes and workers that follow the one that cloned.
 
 use serde_json::json;
 

@@ -18,7 +18,7 @@ async fn a_pull_request_of_a_trigger_is_cloned_with_the_credential_of_its_place(
     let scene = scene(&host).await;
     let owner = &scene.owner;
     let base = format!("https://localhost:{}", host.port);
-    // A default one for elsewhere, and one whose place the repository is in.
+    // One credential for another base, and one whose base contains the repository.
     credential(owner, &format!("{base}/other"), "not-for-this", false).await;
     let own = credential(owner, &format!("{base}/private"), TOKEN, true).await;
     let agent = json!({ "name": "noop", "prompt": "", "model": "scripted/noop" });
@@ -52,7 +52,7 @@ async fn a_pull_request_of_a_trigger_is_cloned_with_the_credential_of_its_place(
     assert_eq!((&shown["source"], shown["sources"].as_array().map(Vec::len)), (&json!("react"), Some(1)));
     assert_eq!(source["url"], json!(host.url("private/app.git")));
     assert_eq!((&source["ref"], &source["credential_id"]), (&json!("refs/pull/7/head"), &json!(own)));
-    // Cloned before the first command, whoever gives that.
+    // Cloned before the first command, whether of the agent or of a caller.
     let look = json!({ "command": "git -C sources/app rev-parse HEAD; cat sources/app/README" });
     let request = owner.request(Method::POST, &format!("/sessions/{id}/exec"));
     let looked = send(request.json(&look)).await.ok();
@@ -62,7 +62,7 @@ async fn a_pull_request_of_a_trigger_is_cloned_with_the_credential_of_its_place(
     assert_eq!(told(&log), ["cloning", "cloned"]);
     assert_eq!(of(&log, "source.cloned")[0]["body"]["sha"], json!(pull));
     assert_eq!(standings(owner, &id).await[0]["resolved_sha"], json!(pull));
-    // The token was the one of that credential, and only the proxy had it.
+    // The token belongs to that credential, and only the proxy had it.
     let allowed = of(&log, "egress.allowed");
     assert!(!allowed.is_empty() && allowed.iter().all(|event| event["body"]["secrets"] == json!([own])));
     assert!(!host.authorizations().is_empty());
