@@ -27,7 +27,7 @@ use self::reach::{local_sources, network, org_client};
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
-        limit::{NODE_SILENCE, SANDBOXES_END_SLACK},
+        limit::{NODE_HEARTBEAT_TIMEOUT, SANDBOX_ORPHAN_MARGIN},
         seal::MasterKey,
     },
     blob::Blobs,
@@ -45,7 +45,7 @@ use crate::{
     },
     stream::Streams,
     telemetry,
-    tool::Catalogue,
+    tool::Catalog,
     trigger::Scheduler,
     turn::Runtime,
     web,
@@ -312,7 +312,7 @@ impl Parts {
             worker: self.process,
             node: self.node,
             lease: settings.lease(),
-            node_silence: NODE_SILENCE,
+            node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
         let guarded = org_client(settings.allow_private_models);
         let guard: model::Guard = Arc::new(move |url| {
@@ -346,11 +346,11 @@ impl Parts {
                 hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
             node: self.node,
-            orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOXES_END_SLACK,
+            orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOX_ORPHAN_MARGIN,
         };
         Ok(Worker {
             queue: Queue::new(self.store.clone(), self.notifications.clone(), claimant),
-            runtime: Runtime { sandboxes, providers: Arc::new(providers), catalogue: Catalogue::builtin() },
+            runtime: Runtime { sandboxes, providers: Arc::new(providers), catalogue: Catalog::builtin() },
             slots: settings.max_concurrent_turns,
         })
     }

@@ -41,9 +41,9 @@ pub const CREDENTIAL_BYTES_MAX: usize = 4_096;
 /// Scopes of one key.
 pub const KEY_SCOPES_MAX: usize = 32;
 /// Words in one list of a request: tools of an agent, event types of a destination.
-pub const WORDS_MAX: usize = 64;
+pub const LIST_ITEMS_MAX: usize = 64;
 /// Max length of such a word, a scope or a provider's name, in bytes.
-pub const WORD_BYTES_MAX: usize = 64;
+pub const LIST_ITEM_BYTES_MAX: usize = 64;
 /// Max retention of archived sessions, in days.
 pub const RETENTION_DAYS_MAX: i32 = 36_500;
 /// Max size of a request head (request line and headers), in bytes.
@@ -101,18 +101,18 @@ pub const STREAM_HEARTBEAT: Duration = Duration::from_secs(10);
 /// Interval at which a stream verifies its reader's credential: an API key, a client token. A key's
 /// result is cached for `KEY_CACHE_TTL`, so the check is cheap, and a revoked key can read for less
 /// than 5 s more. Each check of a token is a query.
-pub const STREAM_PROOF_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
+pub const STREAM_AUTH_INTERVAL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));
 /// Time for which a stream still sends earlier events after its reader lost access. The archive
 /// that ends a client token is itself an event that the reader should receive.
-pub const STREAM_LAST_WORD: Duration = Duration::from_millis(500);
+pub const STREAM_REVOKED_GRACE: Duration = Duration::from_millis(500);
 /// Events that a stream reads in one query.
 pub const STREAM_PAGE_ROWS: i64 = 200;
 /// Fallback poll of a stream, in case a notification is lost.
 pub const STREAM_POLL: Duration = Duration::from_secs(5);
 /// Max recent appends of one log that notifications keep for followers in the same process, and the
 /// bytes of one append. A follower that misses one reads the database.
-pub const STREAM_TOLD: usize = 4;
-pub const STREAM_TOLD_BYTES: usize = 64 << 10;
+pub const STREAM_RECENT_APPENDS: usize = 4;
+pub const STREAM_RECENT_APPEND_BYTES: usize = 64 << 10;
 /// Frames that may wait for a slow reader before it is disconnected.
 pub const STREAM_BUFFER_FRAMES: usize = 64;
 /// Newest events of a log that its followers share, and their bytes. A follower further behind
@@ -123,7 +123,7 @@ pub const STREAM_FEED_BYTES: usize = 256 << 10;
 /// this often, independent of the number of followers.
 pub const STREAM_LIST_PAUSE: Duration = Duration::from_millis(100);
 /// Deltas of a growing answer that may wait for a reader; a slower reader loses some.
-pub const STREAM_PIECES: usize = 256;
+pub const STREAM_DELTAS: usize = 256;
 /// A reader that accepts no frame for this long is disconnected; it can resume.
 pub const STREAM_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Max size of a message from a WebSocket reader, in bytes; readers need not send any.
@@ -157,9 +157,9 @@ pub const DRAIN_MODEL_GRACE: Duration = Duration::from_secs(8);
 /// Crashes of one turn before it ends with `recovery_exhausted`.
 pub const TURN_ATTEMPTS_MAX: i32 = 5;
 /// First and longest back-off of a turn while the database is unavailable.
-pub const RECORD_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+pub const DATABASE_BACKOFF: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
 /// Retries of the database by a turn before its job is released to other workers.
-pub const RECORD_ATTEMPTS_MAX: u32 = 60;
+pub const DATABASE_ATTEMPTS_MAX: u32 = 60;
 /// Interval at which workers search for sessions that have work but no job.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 /// A session whose work no worker has started within this time is overdue. The invariant is that no
@@ -187,7 +187,7 @@ pub const MODEL_FIRST_BYTE_TIMEOUT: Duration = Duration::from_secs(120);
 /// A provider that sends nothing between two chunks for this long has stalled.
 pub const MODEL_CHUNK_TIMEOUT: Duration = Duration::from_secs(60);
 /// Max size of a provider's response, in bytes.
-pub const MODEL_ANSWER_BYTES_MAX: usize = 16 << 20;
+pub const MODEL_RESPONSE_BYTES_MAX: usize = 16 << 20;
 /// `max_tokens` of a model call when the agent sets none.
 pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
 /// Interval at which a call retries while the remaining money is reserved by other calls.
@@ -217,7 +217,7 @@ pub const MODEL_DRAIN_TIMEOUT: Duration = Duration::from_millis(20);
 /// Max Retry-After that is accepted from a provider, which is untrusted.
 pub const MODEL_RETRY_AFTER_MAX: Duration = Duration::from_secs(3_600);
 /// Bytes of a provider's error response that are read.
-pub const MODEL_REFUSAL_BYTES_MAX: usize = 64 << 10;
+pub const MODEL_ERROR_BYTES_MAX: usize = 64 << 10;
 /// Bytes of a provider's error message that are stored as a reason.
 pub const MODEL_REASON_BYTES_MAX: usize = 600;
 /// Max plausible number of tokens of one kind in one response. The count comes from the server at
@@ -245,7 +245,7 @@ pub const SCRIPT_FAULTS_MAX: usize = 4_096;
 /// Bytes of a command's output that its event shows; the end of the output.
 pub const EXEC_SUMMARY_BYTES_MAX: usize = 1_000;
 /// Max length of one validation error message, in bytes.
-pub const TOOL_FAULT_BYTES_MAX: usize = 200;
+pub const TOOL_ERROR_BYTES_MAX: usize = 200;
 /// Timeout of a search, which reads the whole workspace.
 pub const TOOL_SEARCH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Lines of a file that one `read` returns when the model sets no limit.
@@ -323,17 +323,17 @@ pub const ARCHIVE_PARTS_WAITING: usize = 8;
 /// Max size of an archive of a session's files, before compression.
 pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
 /// Stored checkpoints of a session that its callers made.
-pub const CHECKPOINTS_BY_HAND_KEPT: usize = 8;
+pub const MANUAL_CHECKPOINTS_MAX: usize = 8;
 /// Time for which the sandbox of a paused session is not hibernated, to preserve its processes.
 pub const PAUSED_SANDBOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
 /// Stored automatic checkpoints of a session: the newest, and the previous one for a concurrent
 /// reader.
-pub const CHECKPOINTS_KEPT: usize = 2;
+pub const AUTOMATIC_CHECKPOINTS_MAX: usize = 2;
 /// Retry interval of freezing or hibernating an idle sandbox that could not be: a command runs, or
 /// its files could not be saved. Shorter if the settings freeze sandboxes sooner.
-pub const REST_RETRY: Duration = Duration::from_secs(60);
+pub const IDLE_RETRY: Duration = Duration::from_secs(60);
 /// Min interval between two heartbeat events in the log.
-pub const HEARTBEAT_SAID_EVERY: Duration = Duration::from_secs(300);
+pub const HEARTBEAT_EVENT_INTERVAL: Duration = Duration::from_secs(300);
 /// Retry interval of a rotation that could not save the files; the old sandbox stays in use.
 pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
 /// Timeout of freezing or thawing a sandbox.
@@ -366,7 +366,7 @@ pub const NET_IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout of a receiver's response (Standard Webhooks recommends 15-30 s).
 pub const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time for which a claim holds a delivery; longer than any attempt.
-pub const WEBHOOK_HOLD: Duration = Duration::from_secs(60);
+pub const WEBHOOK_CLAIM_TTL: Duration = Duration::from_secs(60);
 /// Deliveries that one process sends concurrently; each is a connection and a body of at most
 /// `EVENT_BODY_BYTES_MAX`.
 pub const WEBHOOKS_IN_FLIGHT_MAX: usize = 256;
@@ -380,11 +380,11 @@ pub const WEBHOOKS_SLOW_MAX: usize = 128;
 /// A receiver that takes longer than this is slow.
 pub const WEBHOOK_SLOW_AFTER: Duration = Duration::from_secs(2);
 /// Time for which a receiver is recorded as slow, and the max number of such records.
-pub const WEBHOOK_SLOW_MEMORY: (Duration, usize) = (Duration::from_secs(120), 10_000);
+pub const WEBHOOK_SLOW_RECORDS: (Duration, usize) = (Duration::from_secs(120), 10_000);
 /// Time for which a dispatcher without free capacity waits for more deliveries to finish before it
 /// claims again, unless a quarter of them did. A claim per freed place costs more than the delivery
 /// that it finds.
-pub const WEBHOOK_GATHER: Duration = Duration::from_millis(5);
+pub const WEBHOOK_CLAIM_DELAY: Duration = Duration::from_millis(5);
 /// Rows that a claim reads to find deliveries to different destinations.
 pub const WEBHOOK_CLAIM_ROWS: i64 = 1_024;
 /// A destination without a successful delivery for this long is disabled.
@@ -411,9 +411,9 @@ pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
 /// Bytes of an error message that a delivery stores.
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
 /// Ancestors of a session; each adds a read before every model call of the lowest session.
-pub const SESSION_HEIGHT_MAX: i64 = 8;
+pub const SESSION_DEPTH_MAX: i64 = 8;
 /// Descendants of a root session; their usage is summed before each of their model calls.
-pub const SESSION_TREE_MAX: i64 = 1_000;
+pub const SESSION_DESCENDANTS_MAX: i64 = 1_000;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
 
@@ -444,26 +444,26 @@ pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 // ---- nodes ----
 
 /// Interval of a node's heartbeat.
-pub const NODE_BEAT: Duration = Duration::from_secs(10);
+pub const NODE_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
 /// A node without a heartbeat for this long has lost its sandboxes.
-pub const NODE_SILENCE: Duration = Duration::from_secs(60);
+pub const NODE_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a sandbox may outlive its configured end after its node's last heartbeat: the next
 /// heartbeat, the lease of the last turn that uses it, and the sandbox's own slow poll.
-pub const SANDBOXES_END_SLACK: Duration = Duration::from_secs(30);
+pub const SANDBOX_ORPHAN_MARGIN: Duration = Duration::from_secs(30);
 /// Sandboxes of a node that receive a keep-alive concurrently.
-pub const SANDBOX_TOUCHES: usize = 16;
+pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
 /// Timeout of a keep-alive to a sandbox; a busy sandbox receives the next one.
-pub const SANDBOX_TOUCH_TIMEOUT: Duration = Duration::from_secs(2);
+pub const SANDBOX_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Heartbeats between two runs of the reaper.
-pub const REAP_EVERY_BEATS: u32 = 6;
+pub const REAP_EVERY_HEARTBEATS: u32 = 6;
 /// Archived sessions that one round of housekeeping deletes.
 pub const RETENTION_BATCH: i64 = 100;
 /// Time after a delete when its blobs are removed again; a worker that had not seen the delete may
 /// have written one.
-pub const LEFTOVER_AFTER: Duration = Duration::from_secs(60);
+pub const BLOB_PURGE_REPEAT_AFTER: Duration = Duration::from_secs(60);
 /// Time after its deletion during which an organization is purged repeatedly; longer than a key is
 /// cached and a request may take.
-pub const PURGE_AGAIN_FOR: Duration = Duration::from_secs(60);
+pub const ORG_PURGE_REPEAT_FOR: Duration = Duration::from_secs(60);
 /// Max concurrent turns that an operator may set for one organization.
 pub const ORGANIZATION_TURNS_MAX: i32 = 100_000;
 /// Max scheduling weight of one organization.

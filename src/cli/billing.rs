@@ -86,7 +86,7 @@ fn read(file: &PathBuf) -> anyhow::Result<PriceList> {
     if list.version.is_empty() {
         bail!("{} needs a non-empty `version`", file.display());
     }
-    if let Some(name) = list.unbelievable() {
+    if let Some(name) = list.implausible_price() {
         bail!("{}: the price of {name} is implausible: prices are whole micro-USD", file.display());
     }
     Ok(list)

@@ -95,7 +95,7 @@ impl Client {
 
     /// Sends an idempotent POST request, repeating it while the service is unavailable. Does not wait for the
     /// result of the operation.
-    pub async fn begin_once(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
+    pub async fn claim_slot(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
         for _ in 0..RESUMES_MAX {
             let request = self.request(Method::POST, path).header("idempotency-key", key).json(body);
             let request = request.header("prefer", "wait=0");

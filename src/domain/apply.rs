@@ -5,7 +5,7 @@
 
 use super::{
     context::Context,
-    event::{ActorKind, Body, CancelMode, Event, TurnCompleted, only_told},
+    event::{ActorKind, Body, CancelMode, Event, TurnCompleted, informational},
     ids::*,
     session::{Created, Hold, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
@@ -93,7 +93,7 @@ impl Session {
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
-            | only_told!() => {}
+            | informational!() => {}
         }
         self.add_usage(event.draft.turn_id, Usage::of(&event.draft));
         effects
@@ -168,7 +168,7 @@ impl Session {
         if self.running.is_none() {
             self.status = match &self.queued {
                 Some(_) => Status::Queued,
-                None => completed.status_at_rest(),
+                None => completed.idle_status(),
             };
         }
         Some(turn)
@@ -177,7 +177,7 @@ impl Session {
 
 impl TurnCompleted {
     /// Returns the session's status after this turn when no input is queued.
-    pub fn status_at_rest(&self) -> Status {
+    pub fn idle_status(&self) -> Status {
         match self.yield_reason {
             YieldReason::NeedsInput | YieldReason::RequiresAction => Status::AwaitingInput,
             YieldReason::Error if self.failed => Status::Failed,

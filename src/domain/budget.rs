@@ -33,7 +33,7 @@ pub struct Consumed {
 
 /// The most that a call may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Most {
+pub struct MaxUsage {
     pub tokens: u64,
     /// `None` if the model has no price.
     pub cost_micros: Option<u64>,
@@ -106,7 +106,7 @@ impl Budget {
 }
 
 /// Decides whether a call that may use `most` is allowed under all `budgets`.
-pub fn judge(budgets: &[Budget], most: Most) -> Verdict {
+pub fn judge(budgets: &[Budget], most: MaxUsage) -> Verdict {
     if let Some(spend) = budgets.iter().find_map(|budget| budget.used_up(0)) {
         return Verdict::Exceeded(spend);
     }
@@ -139,8 +139,8 @@ mod tests {
         }
     }
 
-    fn most(cost_micros: Option<u64>) -> Most {
-        Most { tokens: 5, cost_micros }
+    fn most(cost_micros: Option<u64>) -> MaxUsage {
+        MaxUsage { tokens: 5, cost_micros }
     }
 
     fn spent(budget: Budget, limit: &'static str, used: u64, allowed: u64) -> Spend {

@@ -4,7 +4,7 @@
 //! differences. A property test verifies `record == apply`.
 
 use super::{
-    event::{Body, Draft, TurnCompleted, of_callers, only_told},
+    event::{Body, Draft, TurnCompleted, caller_events, informational},
     ids::*,
     usage::Usage,
 };
@@ -53,7 +53,7 @@ impl Delta {
                 }
                 Body::TurnCompleted(completed) => delta.end = Some((**completed).clone()),
                 Body::SessionCreated(_)
-                | of_callers!()
+                | caller_events!()
                 | Body::SessionRejected { .. }
                 | Body::UserMessage { .. }
                 | Body::TurnCancelRequested { .. }
@@ -65,7 +65,7 @@ impl Delta {
                 | Body::ErrorModel(_)
                 | Body::ErrorRuntime(_)
                 | Body::ErrorTask(_)
-                | only_told!() => {}
+                | informational!() => {}
             }
         }
         delta

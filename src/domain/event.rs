@@ -399,7 +399,7 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 
 /// Informational events, which change neither the session nor the conversation; one shared pattern
 /// for all code that folds a log.
-macro_rules! only_told {
+macro_rules! informational {
     () => {
         $crate::domain::event::Body::SandboxCreated { .. }
             | $crate::domain::event::Body::SandboxLost { .. }
@@ -431,10 +431,10 @@ macro_rules! only_told {
             | $crate::domain::event::Body::LimitExceeded { .. }
     };
 }
-pub(crate) use only_told;
+pub(crate) use informational;
 
 /// Events of callers outside turns; they use nothing and no model reads them.
-macro_rules! of_callers {
+macro_rules! caller_events {
     () => {
         $crate::domain::event::Body::SessionUpdated { .. }
             | $crate::domain::event::Body::SessionStatusChanged { .. }
@@ -445,4 +445,4 @@ macro_rules! of_callers {
             | $crate::domain::event::Body::SessionContextUpdated(_)
     };
 }
-pub(crate) use of_callers;
+pub(crate) use caller_events;

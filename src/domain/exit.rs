@@ -55,7 +55,7 @@ pub enum ExitStatus {
 
 /// Reason why a sandbox cannot be prepared; a retry would not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unready {
+pub enum PreparationFailure {
     /// A lifecycle hook of the environment failed.
     LifecycleHook,
     /// A repository may not be read with what there is for it.
@@ -64,7 +64,7 @@ pub enum Unready {
     Source,
 }
 
-impl Unready {
+impl PreparationFailure {
     /// The error of a turn that ends by it.
     pub fn code(self) -> &'static str {
         match self {
@@ -78,9 +78,9 @@ impl Unready {
 impl Session {
     /// Returns the outcome; `None` while it is open.
     pub fn exit_status(&self) -> Option<ExitStatus> {
-        let is_at_rest = !matches!(self.status, Status::Queued | Status::Running);
+        let is_idle = !matches!(self.status, Status::Queued | Status::Running);
         match self.hold {
-            Some(Hold::Stopped) if is_at_rest => Some(ExitStatus::Stopped),
+            Some(Hold::Stopped) if is_idle => Some(ExitStatus::Stopped),
             _ => exit_status(self.status, self.ended.as_ref()),
         }
     }

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::base::{
-    limit::{GITHUB_FIELD_BYTES_MAX, GITHUB_WORDS_BYTES_MAX},
+    limit::{GITHUB_FIELD_BYTES_MAX, GITHUB_TEXT_BYTES_MAX},
     text,
 };
 
@@ -28,7 +28,7 @@ pub enum Event {
 
 /// One event in a GitHub repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Happening {
+pub struct GithubActivity {
     pub event: Event,
     /// Such as `created`.
     pub action: String,
@@ -89,7 +89,7 @@ impl Event {
     }
 }
 
-impl Happening {
+impl GithubActivity {
     /// Parses a payload; `None` if it does not have the event's shape.
     pub fn read(event: Event, payload: &Value) -> Option<Self> {
         let (subject, written) = match event {
@@ -119,7 +119,7 @@ impl Happening {
             association: field(written, "/author_association"),
             words: cut(
                 written.get("body").and_then(Value::as_str).unwrap_or_default(),
-                GITHUB_WORDS_BYTES_MAX,
+                GITHUB_TEXT_BYTES_MAX,
             ),
             place: place.map(|path| line.map_or(path.clone(), |line| format!("{path}:{line}"))),
             pull_request: is_pull_request.then_some(PullRequest { head }),
@@ -227,7 +227,7 @@ mod tests {
             "comment": { "body": "@bot look", "html_url": "https://github.com/a/b/pull/12#c", "author_association": "MEMBER" },
             "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
         });
-        let happening = Happening::read(Event::IssueComment, &payload).expect("a happening");
+        let happening = GithubActivity::read(Event::IssueComment, &payload).expect("a happening");
         assert_eq!((happening.association.as_str(), happening.words.as_str()), ("MEMBER", "@bot look"));
         assert_eq!(happening.facts()["ref"], "refs/pull/12/head");
         assert_eq!(happening.facts().get("head_sha"), None);
@@ -248,7 +248,7 @@ mod tests {
             },
             "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
         });
-        let facts = Happening::read(Event::PullRequest, &payload).expect("a happening").facts();
+        let facts = GithubActivity::read(Event::PullRequest, &payload).expect("a happening").facts();
         assert_eq!((&facts["repository"], &facts["head_repository"]), (&json!("a/b"), &json!("fork/b")));
         assert_eq!(
             (&facts["head_branch"], &facts["head_sha"], &facts["number"]),
@@ -257,26 +257,29 @@ mod tests {
         // A fork that was deleted later has no repository.
         let mut gone = payload.clone();
         gone["pull_request"]["head"]["repo"] = Value::Null;
-        assert_eq!(Happening::read(Event::PullRequest, &gone).expect("one").facts()["head_repository"], "");
+        assert_eq!(
+            GithubActivity::read(Event::PullRequest, &gone).expect("one").facts()["head_repository"],
+            ""
+        );
     }
 
     #[test]
     fn what_has_another_shape_is_nothing() {
-        assert_eq!(Happening::read(Event::Issues, &json!({ "action": "opened" })), None);
-        assert_eq!(Happening::read(Event::Issues, &json!([])), None);
+        assert_eq!(GithubActivity::read(Event::Issues, &json!({ "action": "opened" })), None);
+        assert_eq!(GithubActivity::read(Event::Issues, &json!([])), None);
         assert_eq!(Event::named("push"), None);
         assert_eq!(Event::named("pull_request_review_comment"), Some(Event::PullRequestReviewComment));
     }
 
     #[test]
     fn no_text_is_longer_than_its_bound() {
-        let long = "é\0".repeat(GITHUB_WORDS_BYTES_MAX);
+        let long = "é\0".repeat(GITHUB_TEXT_BYTES_MAX);
         let payload = json!({
             "action": "opened", "issue": { "number": 1, "title": long, "body": long, "author_association": long },
             "repository": { "full_name": "a/b" }, "sender": { "login": "octocat" },
         });
-        let happening = Happening::read(Event::Issues, &payload).expect("a happening");
+        let happening = GithubActivity::read(Event::Issues, &payload).expect("a happening");
         assert!(happening.title.len() <= GITHUB_FIELD_BYTES_MAX && !happening.title.contains('\0'));
-        assert!(happening.words.len() <= GITHUB_WORDS_BYTES_MAX);
+        assert!(happening.words.len() <= GITHUB_TEXT_BYTES_MAX);
     }
 }

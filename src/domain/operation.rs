@@ -76,7 +76,7 @@ pub enum OutputStream {
 
 impl Request {
     /// Returns whether nothing else may run in the sandbox at the same time.
-    pub fn is_alone(&self) -> bool {
+    pub fn is_exclusive(&self) -> bool {
         matches!(self, Self::Stop | Self::Restore { .. })
     }
 

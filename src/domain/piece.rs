@@ -4,7 +4,7 @@ use super::ids::*;
 
 /// Text that a model produced since the previous delta.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct ResponseDelta {
     pub session: SessionId,
     pub turn: TurnId,
     /// The id of the step, if the response completes.

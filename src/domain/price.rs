@@ -105,7 +105,7 @@ impl PriceList {
     }
 
     /// Returns the name of the first implausibly high price.
-    pub fn unbelievable(&self) -> Option<&str> {
+    pub fn implausible_price(&self) -> Option<&str> {
         let models = self.models.iter().find_map(|(name, price)| {
             let rates = [Some(price.short()), price.long_rates()].into_iter().flatten().flatten();
             (rates.max()? > COST_MICROS_MAX).then_some(name.as_str())

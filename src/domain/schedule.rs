@@ -20,14 +20,14 @@ use crate::base::Timestamp;
 
 /// A parsed cron expression in a time zone.
 #[derive(Clone, Debug)]
-pub struct Cadence {
+pub struct CronSchedule {
     cron: Cron,
     zone: TimeZone,
 }
 
 /// Reason why cron fields and a time zone are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NoCadence {
+pub enum InvalidCron {
     /// The number of fields is not five, or a field is invalid.
     #[error("must be five fields (minute, hour, day of month, month, day of week): {0}")]
     Cron(String),
@@ -80,16 +80,16 @@ pub struct SessionTemplate {
     pub environment: Option<EnvironmentChoice>,
 }
 
-impl Cadence {
+impl CronSchedule {
     /// Parses five cron fields and an IANA time zone name.
-    pub fn parse(cron: &str, time_zone: &str) -> Result<Self, NoCadence> {
-        let zone = TimeZone::get(time_zone).map_err(|_| NoCadence::TimeZone)?;
+    pub fn parse(cron: &str, time_zone: &str) -> Result<Self, InvalidCron> {
+        let zone = TimeZone::get(time_zone).map_err(|_| InvalidCron::TimeZone)?;
         let fields = cron.split_whitespace().count();
         if fields != 5 {
-            return Err(NoCadence::Cron(format!("got {fields}")));
+            return Err(InvalidCron::Cron(format!("got {fields}")));
         }
         let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
-        let cron = parser.parse(cron).map_err(|error| NoCadence::Cron(error.to_string()))?;
+        let cron = parser.parse(cron).map_err(|error| InvalidCron::Cron(error.to_string()))?;
         Ok(Self { cron, zone })
     }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     fn slots(cron: &str, zone: &str, mut at: Timestamp, count: usize) -> Vec<Timestamp> {
-        let cadence = Cadence::parse(cron, zone).expect("a cadence");
+        let cadence = CronSchedule::parse(cron, zone).expect("a cadence");
         let mut slots = Vec::new();
         for _ in 0..count {
             at = cadence.next_after(at).expect("another slot");
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn of_all_missed_slots_the_latest_is_due() {
-        let cadence = Cadence::parse("0 * * * *", "UTC").expect("a cadence");
+        let cadence = CronSchedule::parse("0 * * * *", "UTC").expect("a cadence");
         let waited_for = datetime!(2026-01-01 01:00 UTC);
         let due = |now| cadence.due(waited_for, now);
         assert_eq!(
@@ -198,14 +198,14 @@ mod tests {
         );
         assert_eq!(due(waited_for), Due { slot: waited_for, next: Some(datetime!(2026-01-01 02:00 UTC)) });
         // The fields changed in the meantime; the slot that was waited for is still due.
-        let daily = Cadence::parse("0 0 * * *", "UTC").expect("a cadence");
+        let daily = CronSchedule::parse("0 0 * * *", "UTC").expect("a cadence");
         let due = daily.due(waited_for, datetime!(2026-01-01 01:00:02 UTC));
         assert_eq!(due, Due { slot: waited_for, next: Some(datetime!(2026-01-02 00:00 UTC)) });
     }
 
     #[test]
     fn a_gap_is_caught_up_with_at_its_own_moment() {
-        let cadence = Cadence::parse("30 2 * * *", "Europe/Stockholm").expect("a cadence");
+        let cadence = CronSchedule::parse("30 2 * * *", "Europe/Stockholm").expect("a cadence");
         let slot = datetime!(2025-03-30 01:00 UTC);
         for now in [slot, datetime!(2025-03-30 01:00:00.9 UTC), datetime!(2025-03-30 09:00 UTC)] {
             let due = cadence.due(slot, now);
@@ -216,13 +216,13 @@ mod tests {
     #[test]
     fn what_is_no_cadence_is_refused_with_its_reason() {
         for cron in ["", "* * * *", "* * * * * *", "@daily", "61 * * * *", "* * * * MOO", "a b c d e"] {
-            let refused = Cadence::parse(cron, "UTC").err();
-            assert!(matches!(refused, Some(NoCadence::Cron(_))), "{cron}: {refused:?}");
+            let refused = CronSchedule::parse(cron, "UTC").err();
+            assert!(matches!(refused, Some(InvalidCron::Cron(_))), "{cron}: {refused:?}");
         }
         for zone in ["", "Mars/Olympus", "+02:00", "europe"] {
-            assert_eq!(Cadence::parse("0 0 * * *", zone).err(), Some(NoCadence::TimeZone), "{zone}");
+            assert_eq!(CronSchedule::parse("0 0 * * *", zone).err(), Some(InvalidCron::TimeZone), "{zone}");
         }
-        let never = Cadence::parse("0 0 30 2 *", "UTC").expect("well formed");
+        let never = CronSchedule::parse("0 0 30 2 *", "UTC").expect("well formed");
         assert_eq!(never.next_after(datetime!(2026-01-01 00:00 UTC)), None);
     }
 }

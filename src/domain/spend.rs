@@ -98,7 +98,7 @@ pub enum Verdict {
     /// A cap is used up.
     Exceeded(Spend),
     /// The organization's balance is used up.
-    Unpaid,
+    BalanceExhausted,
     /// A cap applies, but the cost of the call is unknown.
     Unpriced,
 }
@@ -124,7 +124,7 @@ pub fn judge(organization: &CapStatus, agent: &CapStatus, balance: Option<i64>) 
         return Verdict::Exceeded(spend);
     }
     if balance.is_some_and(|left| left <= 0) {
-        return Verdict::Unpaid;
+        return Verdict::BalanceExhausted;
     }
     let needs_reservation = |left: i64| u64::try_from(left).unwrap_or_default() <= organization.reserved;
     if balance.is_some_and(needs_reservation)
@@ -179,7 +179,7 @@ mod tests {
     fn a_balance_is_spent_to_the_last_micro_dollar() {
         assert_eq!(org(None, 0, 4, Some(5)), Verdict::Granted { close: Vec::new() });
         assert_eq!(org(None, 0, 5, Some(5)), Verdict::Wait);
-        assert_eq!(org(None, 0, 0, Some(0)), Verdict::Unpaid);
-        assert_eq!(org(None, 0, 0, Some(-3)), Verdict::Unpaid);
+        assert_eq!(org(None, 0, 0, Some(0)), Verdict::BalanceExhausted);
+        assert_eq!(org(None, 0, 0, Some(-3)), Verdict::BalanceExhausted);
     }
 }

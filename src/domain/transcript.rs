@@ -18,7 +18,7 @@ const FORMAT: &str = "sojourn.session.v1";
 /// Reason why an import file is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct Unreadable {
+pub struct ImportError {
     /// Line number, starting at 1; 0 means the file as a whole.
     pub line: usize,
     pub reason: String,
@@ -75,8 +75,8 @@ pub fn read(
     id: SessionId,
     knows: impl Fn(&str) -> bool,
     origin: &Origin,
-) -> Result<Transcript, Unreadable> {
-    let whole = |reason: &str| Unreadable { line: 0, reason: reason.to_owned() };
+) -> Result<Transcript, ImportError> {
+    let whole = |reason: &str| ImportError { line: 0, reason: reason.to_owned() };
     let body =
         text.strip_suffix('\n').ok_or_else(|| whole("the last line is not terminated by a newline"))?;
     let (before, last) = body.rsplit_once('\n').ok_or_else(|| whole("the file has fewer than two lines"))?;
@@ -84,7 +84,7 @@ pub fn read(
     let mut lines = before.lines();
     let first: Head = parse(1, lines.next().unwrap_or_default())?;
     if first.format != FORMAT {
-        return Err(Unreadable { line: 1, reason: format!("`format` must be {FORMAT}") });
+        return Err(ImportError { line: 1, reason: format!("`format` must be {FORMAT}") });
     }
     let last: Tail = parse(before.lines().count() + 1, last)?;
     if last.sha256 != hex(&sha256(hashed.as_bytes())) {
@@ -96,12 +96,12 @@ pub fn read(
         let mut event: Map<String, Value> = parse(line, text)?;
         adopt(&mut event, &mut ids, &knows, origin);
         let event: Event = serde_json::from_value(Value::Object(event))
-            .map_err(|error| Unreadable { line, reason: error.to_string() })?;
+            .map_err(|error| ImportError { line, reason: error.to_string() })?;
         if event.seq != log.len() as i64 + 1 {
-            return Err(Unreadable { line, reason: format!("`seq` must be {}", log.len() + 1) });
+            return Err(ImportError { line, reason: format!("`seq` must be {}", log.len() + 1) });
         }
         if matches!(event.draft.body, Body::SessionCreated(_)) != log.is_empty() {
-            return Err(Unreadable {
+            return Err(ImportError {
                 line,
                 reason: "session.created must be first, exactly once".to_owned(),
             });
@@ -117,8 +117,8 @@ pub fn read(
 }
 
 /// Rejects logs that the fold accepts but that no session of this service produces.
-fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), Unreadable> {
-    let whole = |reason: &str| Err(Unreadable { line: 0, reason: reason.to_owned() });
+fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportError> {
+    let whole = |reason: &str| Err(ImportError { line: 0, reason: reason.to_owned() });
     if session.running.is_some() || session.queued.is_some() || session.is_pending() {
         return whole("a turn is not completed; export the session again when it is idle");
     }
@@ -139,7 +139,7 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), Unreada
         };
         if !is_sound {
             let reason = "a turn must end once, and a call must have exactly one result".to_owned();
-            return Err(Unreadable { line: event.seq as usize + 1, reason });
+            return Err(ImportError { line: event.seq as usize + 1, reason });
         }
     }
     if !open.is_empty() || ended.len() != turns.len() {
@@ -163,7 +163,7 @@ fn adopt(
     rename(body, ids, origin);
     for used in ["usage", "cost"] {
         if let Some(used) = body.get_mut(used) {
-            forget_numbers(used);
+            zero_numbers(used);
         }
     }
     for cost in ["cost_micros", "fee_micros", "cpu_micros", "memory_micros"] {
@@ -215,15 +215,15 @@ fn rename(fields: &mut Map<String, Value>, ids: &mut HashMap<String, String>, or
     }
 }
 
-fn forget_numbers(value: &mut Value) {
+fn zero_numbers(value: &mut Value) {
     match value {
         Value::Number(_) => *value = json!(0),
-        Value::Object(fields) => fields.values_mut().for_each(forget_numbers),
-        Value::Array(items) => items.iter_mut().for_each(forget_numbers),
+        Value::Object(fields) => fields.values_mut().for_each(zero_numbers),
+        Value::Array(items) => items.iter_mut().for_each(zero_numbers),
         Value::Null | Value::Bool(_) | Value::String(_) => {}
     }
 }
 
-fn parse<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T, Unreadable> {
-    serde_json::from_str(text).map_err(|error| Unreadable { line, reason: error.to_string() })
+fn parse<'a, T: Deserialize<'a>>(line: usize, text: &'a str) -> Result<T, ImportError> {
+    serde_json::from_str(text).map_err(|error| ImportError { line, reason: error.to_string() })
 }

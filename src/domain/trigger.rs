@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{
     CredentialId,
-    github::{Event, Happening},
+    github::{Event, GithubActivity},
     session::Source,
     source::Repository,
 };
@@ -61,7 +61,7 @@ pub struct Checkout {
 impl Checkout {
     /// Returns the source of a session that an event starts: the head of a pull request, else the
     /// default branch of the repository.
-    pub fn source(&self, happening: &Happening) -> Repository {
+    pub fn source(&self, happening: &GithubActivity) -> Repository {
         Repository {
             url: Some(happening.clone_url.clone()),
             repo: None,
@@ -138,7 +138,7 @@ impl Filter {
     }
 
     /// Returns the origin of the session that an event starts, or why it starts none.
-    pub fn judge(&self, happening: &Happening) -> Result<Source, Ignored> {
+    pub fn judge(&self, happening: &GithubActivity) -> Result<Source, Ignored> {
         if self.mention.as_deref().is_some_and(|name| is_by(name, &happening.sender)) {
             return Err(Ignored::Own);
         }
@@ -186,14 +186,14 @@ fn names(text: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn happening(event: Event, action: &str, words: &str) -> Happening {
-        Happening {
+    fn happening(event: Event, action: &str, words: &str) -> GithubActivity {
+        GithubActivity {
             event,
             action: action.to_owned(),
             words: words.to_owned(),
             sender: "octocat".to_owned(),
             association: "MEMBER".to_owned(),
-            ..Happening::default()
+            ..GithubActivity::default()
         }
     }
 
@@ -225,11 +225,11 @@ mod tests {
         assert_eq!(judge(Event::Issues, "closed", "@bot"), Err(Ignored::Filter));
         assert_eq!(judge(Event::PullRequest, "opened", "words"), Err(Ignored::Filter));
         for sender in ["bot", "BOT", "bot[bot]"] {
-            let own = Happening { sender: sender.to_owned(), ..happening(Event::Issues, "opened", "") };
+            let own = GithubActivity { sender: sender.to_owned(), ..happening(Event::Issues, "opened", "") };
             assert_eq!(filter.judge(&own), Err(Ignored::Own), "{sender}");
         }
         for association in ["NONE", "CONTRIBUTOR", "FIRST_TIME_CONTRIBUTOR", ""] {
-            let stranger = Happening {
+            let stranger = GithubActivity {
                 association: association.to_owned(),
                 ..happening(Event::IssueComment, "created", "@bot look")
             };

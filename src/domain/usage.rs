@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use super::{
     cost::{self, Cost},
-    event::{Body, Draft, of_callers, only_told},
+    event::{Body, Draft, caller_events, informational},
 };
 
 /// Sums of tokens and work. All counts start at zero and only grow.
@@ -62,7 +62,7 @@ impl Usage {
                 })
             },
             Body::SessionCreated(_)
-            | of_callers!()
+            | caller_events!()
             | Body::SessionRejected { .. }
             | Body::UserMessage { .. }
             | Body::TurnCancelRequested { .. }
@@ -73,7 +73,7 @@ impl Usage {
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
             | Body::TurnCompleted(_)
-            | only_told!() => Self::default(),
+            | informational!() => Self::default(),
         }
     }
 }

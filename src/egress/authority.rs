@@ -28,7 +28,7 @@ use rustls::{
 
 use crate::base::{
     Origin, Timestamp,
-    limit::{EGRESS_CERTIFICATE_AGE, EGRESS_LEAVES_MAX},
+    limit::{EGRESS_CERTIFICATE_AGE, EGRESS_CERTIFICATES_MAX},
 };
 
 /// Certificate authority for hosts whose TLS is terminated by the proxy.
@@ -86,7 +86,7 @@ impl Authority {
             return Ok(Arc::clone(leaf));
         }
         let leaf = Arc::new(self.sign(host)?);
-        if leaves.len() >= EGRESS_LEAVES_MAX {
+        if leaves.len() >= EGRESS_CERTIFICATES_MAX {
             leaves.pop_first();
         }
         leaves.insert(host.to_owned(), Arc::clone(&leaf));

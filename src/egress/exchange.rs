@@ -33,7 +33,7 @@ use super::{
     secret::Injected,
 };
 use crate::{
-    base::limit::{EGRESS_ANSWER_TIMEOUT, NET_CONNECT_TIMEOUT},
+    base::limit::{EGRESS_RESPONSE_TIMEOUT, NET_CONNECT_TIMEOUT},
     net::Route,
 };
 
@@ -189,7 +189,7 @@ impl Proxy {
                 tracing::debug!(%error, "egress connection broke off");
             }
         });
-        let answer = timeout(EGRESS_ANSWER_TIMEOUT, sender.send_request(request));
+        let answer = timeout(EGRESS_RESPONSE_TIMEOUT, sender.send_request(request));
         answer.await.map_err(|error| failed(&error))?.map_err(|error| failed(&error))
     }
 

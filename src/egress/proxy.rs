@@ -43,7 +43,9 @@ use super::{
 };
 use crate::{
     base::{
-        limit::{EGRESS_CONNECTIONS_MAX, EGRESS_FLUSH_INTERVAL, EGRESS_HEAD_BYTES_MAX, EGRESS_HELLO_TIMEOUT},
+        limit::{
+            EGRESS_CLIENT_HELLO_TIMEOUT, EGRESS_CONNECTIONS_MAX, EGRESS_FLUSH_INTERVAL, EGRESS_HEAD_BYTES_MAX,
+        },
         text,
     },
     domain::network::{BadHost, canonical},
@@ -158,7 +160,7 @@ impl Proxy {
         }
         let wanted = slot.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some((wanted, upgrade)) = wanted else { return };
-        let Ok(Ok(upgraded)) = timeout(EGRESS_HELLO_TIMEOUT, upgrade).await else { return };
+        let Ok(Ok(upgraded)) = timeout(EGRESS_CLIENT_HELLO_TIMEOUT, upgrade).await else { return };
         let ended = match wanted {
             Upgrade::Tunnel { host, port, outside } => {
                 self.tunnel(TokioIo::new(upgraded), &host, port, outside).await
@@ -265,7 +267,8 @@ impl Proxy {
     ) -> std::io::Result<()> {
         let Target { host, port, .. } = &target;
         let hello =
-            timeout(EGRESS_HELLO_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), inside)).await?;
+            timeout(EGRESS_CLIENT_HELLO_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), inside))
+                .await?;
         let Ok(hello) = hello else {
             self.denied(host, *port, &Method::CONNECT, Reason::NotTls).await;
             return Ok(());
@@ -275,7 +278,7 @@ impl Proxy {
             return Ok(());
         }
         let config = authority.server(host).map_err(std::io::Error::other)?;
-        let stream = timeout(EGRESS_HELLO_TIMEOUT, hello.into_stream(config)).await??;
+        let stream = timeout(EGRESS_CLIENT_HELLO_TIMEOUT, hello.into_stream(config)).await??;
         let target = Arc::new(target);
         let service = service_fn(|request: Request<Incoming>| {
             let (proxy, target) = (Arc::clone(&self), Arc::clone(&target));
@@ -305,7 +308,7 @@ fn server() -> http1::Builder {
     let mut server = http1::Builder::new();
     server
         .timer(TokioTimer::new())
-        .header_read_timeout(EGRESS_HELLO_TIMEOUT)
+        .header_read_timeout(EGRESS_CLIENT_HELLO_TIMEOUT)
         .max_buf_size(EGRESS_HEAD_BYTES_MAX);
     server
 }

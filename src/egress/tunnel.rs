@@ -13,13 +13,13 @@ use tokio::{
 
 use super::decision::Reason;
 use crate::{
-    base::limit::{EGRESS_HELLO_BYTES_MAX, EGRESS_HELLO_TIMEOUT},
+    base::limit::{EGRESS_CLIENT_HELLO_BYTES_MAX, EGRESS_CLIENT_HELLO_TIMEOUT},
     domain::network::canonical,
 };
 
 /// Reads a ClientHello; returns the bytes read if its server name is this host.
 pub async fn hello(inside: &mut (impl AsyncRead + Unpin), host: &str) -> io::Result<Result<Vec<u8>, Reason>> {
-    timeout(EGRESS_HELLO_TIMEOUT, read_hello(inside, host)).await?
+    timeout(EGRESS_CLIENT_HELLO_TIMEOUT, read_hello(inside, host)).await?
 }
 
 /// Forwards both directions until they end.
@@ -60,7 +60,7 @@ async fn read_hello(
                 }
             }
         }
-        if seen.len() > EGRESS_HELLO_BYTES_MAX {
+        if seen.len() > EGRESS_CLIENT_HELLO_BYTES_MAX {
             return Ok(Err(Reason::NotTls));
         }
     }

@@ -17,7 +17,7 @@ use crate::{
 
 /// The part of a response that was received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Heard {
+pub(super) struct Received {
     /// The provider's own count, as far as it was reported.
     used: Option<Usage>,
     /// Bytes of generated text.
@@ -28,11 +28,11 @@ pub(super) struct Heard {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
     pub reason: Aborted,
-    pub heard: Heard,
+    pub received: Received,
     pub started: Timestamp,
 }
 
-impl Heard {
+impl Received {
     /// Adds a delta of the response.
     pub(super) fn take(&mut self, delta: &Delta) {
         match delta {
@@ -67,8 +67,8 @@ impl Heard {
 impl Run<'_> {
     /// Returns the event of an aborted call of `attempt`.
     pub(super) fn aborted(&self, cut: Cut, attempt: i32, request: &ModelRequest) -> Draft {
-        let Cut { reason, heard, started } = cut;
-        let (used, estimated) = heard.usage(request);
+        let Cut { reason, received, started } = cut;
+        let (used, estimated) = received.usage(request);
         let cost_micros = self.turn.tariff.step_micros(&used);
         let body = Body::StepAborted(Box::new(StepAborted {
             provider: self.turn.model.provider().to_owned(),
@@ -104,18 +104,18 @@ mod tests {
     #[test]
     fn what_the_provider_counted_is_believed_and_the_rest_is_estimated() {
         let text = |text: &str| Delta::Text { index: 0, text: text.to_owned() };
-        let mut heard = Heard::default();
-        assert!(!heard.is_anything());
+        let mut received = Received::default();
+        assert!(!received.is_anything());
         let nothing = Usage { input_tokens: 3, ..Usage::default() };
-        assert_eq!(heard.usage(&request()), (nothing, true), "the prompt was read");
-        heard.take(&text("12345678"));
-        heard.take(&Delta::Input { bytes: 4 });
-        assert!(heard.is_anything());
-        assert_eq!(heard.usage(&request()), (Usage { output_tokens: 3, ..nothing }, true));
+        assert_eq!(received.usage(&request()), (nothing, true), "the prompt was read");
+        received.take(&text("12345678"));
+        received.take(&Delta::Input { bytes: 4 });
+        assert!(received.is_anything());
+        assert_eq!(received.usage(&request()), (Usage { output_tokens: 3, ..nothing }, true));
         let counted = Usage { input_tokens: 70, cache_read_tokens: 9, output_tokens: 1, ..Usage::default() };
-        heard.take(&Delta::Used(counted));
-        assert_eq!(heard.usage(&request()), (Usage { output_tokens: 3, ..counted }, true));
-        heard.take(&Delta::Used(Usage { output_tokens: 5, ..counted }));
-        assert_eq!(heard.usage(&request()), (Usage { output_tokens: 5, ..counted }, false));
+        received.take(&Delta::Used(counted));
+        assert_eq!(received.usage(&request()), (Usage { output_tokens: 3, ..counted }, true));
+        received.take(&Delta::Used(Usage { output_tokens: 5, ..counted }));
+        assert_eq!(received.usage(&request()), (Usage { output_tokens: 5, ..counted }, false));
     }
 }

@@ -9,12 +9,12 @@ use std::collections::HashMap;
 use crate::domain::{
     Event, Message, TurnId,
     conversation::Block,
-    event::{Body, of_callers, only_told},
+    event::{Body, caller_events, informational},
     tool::{ToolCall, ToolResult},
 };
 
 /// Synthetic result of a call that has no result in the log.
-const LOST: &str = "The result of this call was lost; its outcome is unknown.";
+const LOST_RESULT: &str = "The result of this call was lost; its outcome is unknown.";
 
 /// Builds the conversation of `log`.
 ///
@@ -116,7 +116,7 @@ impl Conversation {
             }
             Body::ToolResult { call_id, output, is_error, .. } => self.answer(call_id, output, *is_error),
             Body::SessionCreated(_)
-            | of_callers!()
+            | caller_events!()
             | Body::SessionRejected { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
@@ -127,7 +127,7 @@ impl Conversation {
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
-            | only_told!() => {}
+            | informational!() => {}
         }
     }
 
@@ -175,7 +175,7 @@ impl Conversation {
 
 fn settled(calls: Vec<(String, Option<ToolResult>)>) -> Message {
     let results = calls.into_iter().map(|(call_id, result)| {
-        result.unwrap_or_else(|| ToolResult { call_id, output: LOST.to_owned(), is_error: true })
+        result.unwrap_or_else(|| ToolResult { call_id, output: LOST_RESULT.to_owned(), is_error: true })
     });
     Message::Results { results: results.collect() }
 }

@@ -9,7 +9,7 @@ use futures::future::join_all;
 
 use super::{
     Halt, history,
-    limits::{self, Trip},
+    limits::{self, ExceededLimit},
     turn::Run,
 };
 use crate::{
@@ -159,7 +159,7 @@ impl Run<'_> {
     }
 
     /// Returns the limit whose deadline came first.
-    fn late_by(&self) -> Trip {
+    fn late_by(&self) -> ExceededLimit {
         let (limits, used) = (self.session.created.limits, self.active_seconds());
         let left = self.duration_left(limits);
         match limits.duration_seconds {
@@ -169,7 +169,7 @@ impl Run<'_> {
             _ => {
                 let allowed = limits.turn_seconds.unwrap_or(used);
                 let reason = YieldReason::DeadlineExceeded;
-                Trip { limit: "turn_seconds", used, allowed, reason, session: None }
+                ExceededLimit { limit: "turn_seconds", used, allowed, reason, session: None }
             }
         }
     }

@@ -19,7 +19,7 @@ use crate::{
 
 /// A limit that is used up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trip {
+pub(super) struct ExceededLimit {
     pub limit: &'static str,
     pub used: u64,
     pub allowed: u64,
@@ -112,12 +112,12 @@ fn is_of_turn(limit: &str) -> bool {
 }
 
 /// Returns the limit that prevents the session's next turn from starting.
-pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
+pub(super) fn forbids_start(session: &Session) -> Option<ExceededLimit> {
     let limits = session.created.limits;
     let turns = u64::try_from(session.turns).unwrap_or_default();
     let exceeded = limits.turns.filter(|allowed| turns >= *allowed);
     exceeded
-        .map(|allowed| Trip {
+        .map(|allowed| ExceededLimit {
             limit: "turns",
             used: turns,
             allowed,
@@ -133,10 +133,11 @@ pub(super) fn forbids_start(session: &Session) -> Option<Trip> {
 }
 
 /// Returns the limit that prevents one more model call.
-pub(super) fn forbids_step(limits: Limits, tally: &Tally) -> Option<Trip> {
+pub(super) fn forbids_step(limits: Limits, tally: &Tally) -> Option<ExceededLimit> {
     let (used, allowed) = (tally.own.steps, limits.steps.unwrap_or(limit::STEPS_DEFAULT));
     let reason = YieldReason::MaxTurns;
-    let steps = (used >= allowed).then_some(Trip { limit: "steps", used, allowed, reason, session: None });
+    let steps =
+        (used >= allowed).then_some(ExceededLimit { limit: "steps", used, allowed, reason, session: None });
     used_up(limits, tally.session).or(steps)
 }
 
@@ -152,7 +153,7 @@ pub(super) fn micros_left(limits: Limits, used: Usage) -> Option<u64> {
 
 /// Returns the limit of the whole session that is used up. `tool_calls` is exceeded only by one
 /// call more than allowed, so that the model can still respond after the last call.
-pub(super) fn used_up(limits: Limits, usage: Usage) -> Option<Trip> {
+pub(super) fn used_up(limits: Limits, usage: Usage) -> Option<ExceededLimit> {
     let reached = |limit, used, allowed: Option<u64>| {
         allowed.filter(|allowed| used >= *allowed).map(|allowed| budget(limit, used, allowed))
     };
@@ -162,12 +163,12 @@ pub(super) fn used_up(limits: Limits, usage: Usage) -> Option<Trip> {
         .or_else(|| calls.map(|allowed| budget("tool_calls", usage.tool_calls, allowed)))
 }
 
-pub(super) fn budget(limit: &'static str, used: u64, allowed: u64) -> Trip {
-    Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded, session: None }
+pub(super) fn budget(limit: &'static str, used: u64, allowed: u64) -> ExceededLimit {
+    ExceededLimit { limit, used, allowed, reason: YieldReason::BudgetExceeded, session: None }
 }
 
 /// Converts a spend cap or shared limit into a trip.
-pub(super) fn spent(spend: Spend) -> Trip {
+pub(super) fn spent(spend: Spend) -> ExceededLimit {
     let Spend { limit, used, allowed, session } = spend;
-    Trip { limit, used, allowed, reason: YieldReason::BudgetExceeded, session }
+    ExceededLimit { limit, used, allowed, reason: YieldReason::BudgetExceeded, session }
 }

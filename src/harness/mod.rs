@@ -20,9 +20,9 @@ use async_trait::async_trait;
 
 use crate::domain::{
     Event, Session,
-    budget::{Budget, Most},
+    budget::{Budget, MaxUsage},
     event::Draft,
-    piece::Piece,
+    piece::ResponseDelta,
     spend::Verdict,
     tool::{Replay, ToolCall, ToolSpec},
 };
@@ -43,11 +43,11 @@ pub trait Journal: Send + Sync {
     /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
     /// Returns whether any reader streams response deltas.
-    fn is_heard(&self) -> bool {
+    fn has_readers(&self) -> bool {
         false
     }
     /// Sends a delta of a response; it is never stored.
-    fn tell(&self, _piece: Piece) {}
+    fn tell(&self, _piece: ResponseDelta) {}
     /// Returns the current limits that the session shares with its ancestors and descendants.
     async fn budgets(&self, _session: &Session) -> Result<Vec<Budget>, Halt> {
         Ok(Vec::new())
@@ -57,7 +57,7 @@ pub trait Journal: Send + Sync {
     /// session has any. `most` is called only where something binds; `is_unbound` says that no cap or balance does.
     async fn reserve(
         &self,
-        most: &(dyn Fn() -> Most + Send + Sync),
+        most: &(dyn Fn() -> MaxUsage + Send + Sync),
         is_shared: bool,
         is_unbound: bool,
     ) -> Result<Verdict, Halt>;
@@ -68,7 +68,7 @@ pub trait Journal: Send + Sync {
     }
     /// Records the cost of work that was in progress when the session was archived; its log takes
     /// no more events.
-    async fn pay_late(&self, _drafts: Vec<Draft>) -> Result<(), Halt> {
+    async fn bill_late(&self, _drafts: Vec<Draft>) -> Result<(), Halt> {
         Ok(())
     }
     /// Releases the reservations for commands after their cost was recorded.

@@ -36,7 +36,7 @@ pub(super) enum Finish {
     /// The model declined.
     Refused,
     /// The response reached the call's `max_tokens`.
-    CutShort,
+    Truncated,
 }
 
 /// Returns the next action for `turn` at `attempt`.
@@ -96,7 +96,7 @@ fn after_step(step: &StepCompleted, since: &[&Event]) -> Next {
         StopReason::Pause => Next::Ask { failures: failures(since) },
         StopReason::EndTurn | StopReason::ToolUse => Next::Finish(Finish::Completed),
         StopReason::Refusal => Next::Finish(Finish::Refused),
-        StopReason::MaxTokens => Next::Finish(Finish::CutShort),
+        StopReason::MaxTokens => Next::Finish(Finish::Truncated),
     }
 }
 

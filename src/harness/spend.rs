@@ -2,14 +2,14 @@
 
 use super::{
     Halt,
-    limits::{self, Trip},
+    limits::{self, ExceededLimit},
     turn::Run,
 };
 use crate::{
     base::limit,
     domain::{
         Actor,
-        budget::{Budget, Consumed, Most},
+        budget::{Budget, Consumed, MaxUsage},
         conversation::ModelRequest,
         event::Draft,
         price,
@@ -36,7 +36,7 @@ impl Run<'_> {
         let most = || {
             // The JSON is slightly longer than the prompt in any provider's encoding.
             let bytes = serde_json::to_vec(request).map_or(0, |json| json.len());
-            Most {
+            MaxUsage {
                 tokens: price::prompt_tokens_max(bytes).saturating_add(request.max_tokens),
                 cost_micros: tariff.step_micros_max(bytes, request.max_tokens),
             }
@@ -44,7 +44,7 @@ impl Run<'_> {
         // A cap may have been set since: only the first call relies on the check before the turn.
         let verdict = self.ports.journal.reserve(&most, self.is_shared(), self.turn.is_unbound).await?;
         self.turn.is_unbound = false;
-        self.judged(verdict, Vec::new()).await
+        self.apply_verdict(verdict, Vec::new()).await
     }
 
     /// Reserves money for the commands of `batch`, one by one.
@@ -61,9 +61,9 @@ impl Run<'_> {
                 // The rest of their reservation is free once the first ones have ended.
                 Verdict::Wait if place > 0 => return Ok(Reserved::First(place)),
                 Verdict::Granted { .. } | Verdict::Wait => Vec::new(),
-                Verdict::Exceeded(_) | Verdict::Unpaid | Verdict::Unpriced => self.stopped().await,
+                Verdict::Exceeded(_) | Verdict::BalanceExhausted | Verdict::Unpriced => self.stopped().await,
             };
-            if let Some(ended) = self.judged(verdict, results).await? {
+            if let Some(ended) = self.apply_verdict(verdict, results).await? {
                 return Ok(Reserved::Ended(ended));
             }
         }
@@ -71,7 +71,7 @@ impl Run<'_> {
     }
 
     /// Re-reads the limits that the session shares.
-    pub(super) async fn look_at_budgets(&mut self) -> Result<(), Halt> {
+    pub(super) async fn refresh_budgets(&mut self) -> Result<(), Halt> {
         self.budgets = self.ports.journal.budgets(&self.session).await?;
         let own = self.budgets.iter().find(|budget| budget.session == self.session.id);
         let used = self.session.usage;
@@ -84,13 +84,13 @@ impl Run<'_> {
     }
 
     /// Returns the limit that the session, its ancestors and descendants used up together.
-    pub(super) fn used_up_together(&self) -> Option<Trip> {
+    pub(super) fn shared_limit_used_up(&self) -> Option<ExceededLimit> {
         let spend = self.budgets.iter().find_map(|budget| budget.used_up(0))?;
         Some(limits::spent(spend.seen_from(self.session.id)))
     }
 
     /// Returns the max output tokens of one more response under the shared limits.
-    pub(super) fn left_together(&self) -> Option<u64> {
+    pub(super) fn shared_tokens_left(&self) -> Option<u64> {
         let tariff = &self.turn.tariff;
         let affordable =
             |budget: &Budget| budget.micros_left().and_then(|micros| tariff.output_tokens_for(micros));
@@ -136,7 +136,7 @@ impl Run<'_> {
     }
 
     /// Continues, waits, or ends the turn after the events `before`.
-    async fn judged(&mut self, verdict: Verdict, before: Vec<Draft>) -> Result<Option<bool>, Halt> {
+    async fn apply_verdict(&mut self, verdict: Verdict, before: Vec<Draft>) -> Result<Option<bool>, Halt> {
         let ended = match verdict {
             Verdict::Granted { close } => {
                 self.warn_of_spend(close).await?;
@@ -146,7 +146,7 @@ impl Run<'_> {
             Verdict::Exceeded(spend) => {
                 self.end_by(limits::spent(spend.seen_from(self.session.id)), before).await?
             }
-            Verdict::Unpaid => {
+            Verdict::BalanceExhausted => {
                 let words = "the organization's balance is used up; top it up and steer the session";
                 self.fail("payment_required", words.to_owned(), before).await?
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     Halt,
-    aborted::{Cut, Heard},
+    aborted::{Cut, Received},
     interrupt::Interrupt,
     limits,
     next::finish_of,
@@ -17,7 +17,7 @@ use crate::{
         Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
         event::{Aborted, Body, Draft, Failure, StepCompleted},
-        piece::Piece,
+        piece::ResponseDelta,
         tool::ToolCall,
     },
     model::{Delta, Fault},
@@ -40,10 +40,10 @@ impl<'a> Run<'a> {
             // Callers' commands count too; they are not among the turn's own events.
             self.tally.session = self.session.usage;
         }
-        self.look_at_budgets().await?;
+        self.refresh_budgets().await?;
         let limits = self.session.created.limits;
         let own = limits::forbids_step(limits, &self.tally);
-        if let Some(trip) = own.or_else(|| self.used_up_together()) {
+        if let Some(trip) = own.or_else(|| self.shared_limit_used_up()) {
             return self.end_by(trip, Vec::new()).await;
         }
         if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
@@ -55,10 +55,10 @@ impl<'a> Run<'a> {
         }
         let started = self.ports.origin.now();
         let step: StepId = self.ports.origin.id();
-        let mut heard = Heard::default();
-        let mut tell = self.teller(step);
+        let mut received = Received::default();
+        let mut tell = self.delta_sender(step);
         let mut hear = |delta: Delta| {
-            heard.take(&delta);
+            received.take(&delta);
             tell(delta);
         };
         let answered = tokio::select! {
@@ -70,8 +70,8 @@ impl<'a> Run<'a> {
         let answered = match answered {
             Ok(answered) => answered,
             Err(interrupt) => {
-                let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), heard, started };
-                return self.cut_off(interrupt, cut, &request).await;
+                let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), received, started };
+                return self.record_aborted(interrupt, cut, &request).await;
             }
         };
         match answered {
@@ -88,8 +88,8 @@ impl<'a> Run<'a> {
                 self.stop_over_budget(asked_for).await
             }
             Err(fault) => {
-                let heard = Some(heard).filter(Heard::is_anything);
-                let cut = heard.map(|heard| Cut { reason: Aborted::Failed, heard, started });
+                let received = Some(received).filter(Received::is_anything);
+                let cut = received.map(|received| Cut { reason: Aborted::Failed, received, started });
                 let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, &request));
                 self.model_failed(fault, failures + 1, cut).await
             }
@@ -97,7 +97,7 @@ impl<'a> Run<'a> {
     }
 
     /// Records a call that an interrupt aborted.
-    async fn cut_off(
+    async fn record_aborted(
         &mut self,
         interrupt: Interrupt,
         cut: Cut,
@@ -105,7 +105,7 @@ impl<'a> Run<'a> {
     ) -> Result<bool, Halt> {
         let cut = vec![self.aborted(cut, self.turn.attempt, request)];
         if interrupt == Interrupt::Lost {
-            self.ports.journal.pay_late(cut).await?;
+            self.ports.journal.bill_late(cut).await?;
             return Err(Halt::Stale);
         }
         self.give_up(interrupt, cut).await
@@ -119,8 +119,8 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         self.session = self.ports.journal.session().await?;
-        self.look_at_budgets().await?;
-        let Some(trip) = trips(self).or_else(|| self.used_up_together()) else { return Ok(false) };
+        self.refresh_budgets().await?;
+        let Some(trip) = trips(self).or_else(|| self.shared_limit_used_up()) else { return Ok(false) };
         let words = format!("This tool did not run: the session's limit `{}` is used up.", trip.limit);
         let results =
             asked_for.iter().flat_map(|call| self.result_events(call, CallResult::not_run(words.clone())));
@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
         let tokens = limits::tokens_left(limits, used);
         let affordable = limits::micros_left(limits, used);
         let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
-        let left = tokens.into_iter().chain(affordable).chain(self.left_together()).min();
+        let left = tokens.into_iter().chain(affordable).chain(self.shared_tokens_left()).min();
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),
@@ -147,12 +147,12 @@ impl<'a> Run<'a> {
     }
 
     /// Returns a function that sends response deltas to stream readers.
-    fn teller(&self, step: StepId) -> impl FnMut(Delta) + Send + use<'a> {
+    fn delta_sender(&self, step: StepId) -> impl FnMut(Delta) + Send + use<'a> {
         let journal = self.ports.journal;
         let (session, turn, attempt) = (self.session.id, self.turn.id, self.turn.attempt);
         let seq = self.log.last().map_or(0, |event| event.seq);
         move |delta| {
-            if !journal.is_heard() {
+            if !journal.has_readers() {
                 return;
             }
             let (block, is_thinking, text) = match delta {
@@ -160,7 +160,7 @@ impl<'a> Run<'a> {
                 Delta::Thinking { index, text } => (index, true, text),
                 Delta::Input { .. } | Delta::Used(_) => return,
             };
-            journal.tell(Piece { session, turn, step, attempt, seq, block, is_thinking, text });
+            journal.tell(ResponseDelta { session, turn, step, attempt, seq, block, is_thinking, text });
         }
     }
 

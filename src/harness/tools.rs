@@ -63,7 +63,7 @@ impl Run<'_> {
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
             interrupt = self.interrupted(limit::DRAIN_TOOL_GRACE) => {
                 if interrupt == Interrupt::Lost {
-                    self.pay_late_execs(batch).await?;
+                    self.record_late_exec_cost(batch).await?;
                 }
                 return self.give_up(interrupt, Vec::new()).await;
             }
@@ -98,7 +98,7 @@ impl Run<'_> {
                 Err(Fault::Stale) => {
                     // The sandbox of a closed session is removed: a call can fail before the lease
                     // watcher reports the loss.
-                    self.pay_late_execs(batch).await?;
+                    self.record_late_exec_cost(batch).await?;
                     return Err(Halt::Stale);
                 }
                 Err(Fault::LogUnavailable(reason)) => return Err(Halt::Unavailable(reason)),
@@ -231,7 +231,7 @@ impl Run<'_> {
 
     /// Records the cost of commands that run when the session is archived; they end with their
     /// sandbox.
-    async fn pay_late_execs(&self, batch: &[Call]) -> Result<(), Halt> {
+    async fn record_late_exec_cost(&self, batch: &[Call]) -> Result<(), Halt> {
         let exec = |call: &Call| {
             let duration = self.ports.tools.running(&call.origin)?;
             let exec = ExecSummary {
@@ -245,7 +245,7 @@ impl Run<'_> {
             Some(self.exec_event(&call.origin, exec))
         };
         let ran: Vec<_> = batch.iter().filter_map(exec).collect();
-        if ran.is_empty() { Ok(()) } else { self.ports.journal.pay_late(ran).await }
+        if ran.is_empty() { Ok(()) } else { self.ports.journal.bill_late(ran).await }
     }
 
     fn calls_of_step(&self) -> usize {

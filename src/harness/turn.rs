@@ -7,9 +7,9 @@ use tokio::sync::watch;
 
 use super::{
     Halt, Journal, Model, Signals, Tools,
-    aborted::{Cut, Heard},
+    aborted::{Cut, Received},
     history::Conversation,
-    limits::{self, Tally, Trip},
+    limits::{self, ExceededLimit, Tally},
     next::{Finish, Next, next},
 };
 use crate::{
@@ -19,7 +19,7 @@ use crate::{
         budget::Budget,
         conversation::ModelOptions,
         event::{Aborted, Body, Draft, Outcome, TurnCompleted},
-        exit::Unready,
+        exit::PreparationFailure,
         price::{SandboxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
@@ -122,8 +122,8 @@ impl<'a> Run<'a> {
         let is_new = self.session.running.as_ref().is_none_or(|turn| turn.id != self.turn.id);
         if is_new {
             let own = limits::forbids_start(&self.session);
-            self.look_at_budgets().await?;
-            if let Some(trip) = own.or_else(|| self.used_up_together()) {
+            self.refresh_budgets().await?;
+            if let Some(trip) = own.or_else(|| self.shared_limit_used_up()) {
                 return self.end_by(trip, Vec::new()).await;
             }
         }
@@ -151,8 +151,8 @@ impl<'a> Run<'a> {
     fn lost_call(&self, attempt: i32) -> Option<Draft> {
         let was_asking = matches!(next(&self.log[self.first..], self.turn.id, attempt), Next::Ask { .. });
         was_asking.then(|| {
-            let (heard, started) = (Heard::default(), self.ports.origin.now());
-            let cut = Cut { reason: Aborted::WorkerLost, heard, started };
+            let (received, started) = (Received::default(), self.ports.origin.now());
+            let cut = Cut { reason: Aborted::WorkerLost, received, started };
             self.aborted(cut, attempt, &self.request())
         })
     }
@@ -166,7 +166,7 @@ impl<'a> Run<'a> {
             Finish::Completed => (YieldReason::Completed, None),
             Finish::Asked => (YieldReason::NeedsInput, None),
             Finish::Refused => (YieldReason::Error, error("model_refusal", "the model declined to answer")),
-            Finish::CutShort => (
+            Finish::Truncated => (
                 YieldReason::Error,
                 error(
                     "max_output_tokens",
@@ -178,7 +178,7 @@ impl<'a> Run<'a> {
     }
 
     /// Ends the turn for a limit, after the events `before`.
-    pub(super) async fn end_by(&mut self, trip: Trip, mut before: Vec<Draft>) -> Result<bool, Halt> {
+    pub(super) async fn end_by(&mut self, trip: ExceededLimit, mut before: Vec<Draft>) -> Result<bool, Halt> {
         let body = Body::LimitExceeded {
             limit: trip.limit.to_owned(),
             used: trip.used,
@@ -209,7 +209,7 @@ impl<'a> Run<'a> {
     ) -> Result<bool, Halt> {
         // Requesting a tool does not count as progress if no sandbox was available for it.
         let is_unready = |code: &str| {
-            [Unready::LifecycleHook, Unready::RepoAccess, Unready::Source]
+            [PreparationFailure::LifecycleHook, PreparationFailure::RepoAccess, PreparationFailure::Source]
                 .iter()
                 .any(|one| one.code() == code)
         };

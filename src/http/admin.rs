@@ -215,7 +215,7 @@ pub async fn set_prices(
         if list.version.is_empty() {
             return Err(ApiError::invalid("prices", "a price list needs a `version`"));
         }
-        if let Some(name) = list.unbelievable() {
+        if let Some(name) = list.implausible_price() {
             let message = format!("the price of {name} is out of range; prices are in whole micro-USD");
             return Err(ApiError::invalid("prices", message));
         }

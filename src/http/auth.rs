@@ -233,7 +233,7 @@ impl FromRequestParts<App> for Operator {
 impl Proof {
     /// Returns how long the secret is trusted before it is checked again.
     pub fn interval(&self) -> Duration {
-        let (of_key, of_token) = limit::STREAM_PROOF_INTERVAL;
+        let (of_key, of_token) = limit::STREAM_AUTH_INTERVAL;
         if self.is_token() { of_token } else { of_key }
     }
 

@@ -164,16 +164,16 @@ impl From<Rejection> for ApiError {
         match rejection {
             Rejection::Archived => Self::conflict("archived", message),
             Rejection::NoAgent => Self::conflict("no_agent", message),
-            Rejection::BudgetExceeded(_) | Rejection::AboveExceeded(..) | Rejection::CapSpent(_) => {
-                Self::payment_required("budget_exceeded", message)
-            }
-            Rejection::Unpaid => Self::payment_required("payment_required", message),
+            Rejection::BudgetExceeded(_)
+            | Rejection::AncestorLimitExceeded(..)
+            | Rejection::CapExceeded(_) => Self::payment_required("budget_exceeded", message),
+            Rejection::BalanceExhausted => Self::payment_required("payment_required", message),
             Rejection::Paused => Self::conflict("paused", message),
             Rejection::Stopped => Self::conflict("stopped", message),
             Rejection::ParentArchived => Self::conflict("parent_archived", message),
             Rejection::TooDeep => Self::conflict("too_deep", message),
-            Rejection::TooManyBelow => Self::conflict("too_many_sessions_below", message),
-            Rejection::OpenBelow => Self::conflict("open_sessions_below", message),
+            Rejection::TooManyDescendants => Self::conflict("too_many_sessions_below", message),
+            Rejection::OpenDescendants => Self::conflict("open_sessions_below", message),
             Rejection::TurnRunning => Self::conflict("turn_running", message),
         }
     }

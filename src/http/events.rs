@@ -26,7 +26,7 @@ use super::{
     path::{self, Path},
 };
 use crate::{
-    base::limit::STREAM_LAST_WORD,
+    base::limit::STREAM_REVOKED_GRACE,
     domain::{Entry, EventId, Level, SessionId, TurnId},
     store::{Tx, event::Range},
     stream::{Frame, Full, Tail},
@@ -310,7 +310,7 @@ pub(super) fn sse<F: Send + 'static>(
                         return None;
                     }
                     *may_read = proof.holds(&app).await;
-                    *due = Instant::now() + if *may_read { proof.interval() } else { STREAM_LAST_WORD };
+                    *due = Instant::now() + if *may_read { proof.interval() } else { STREAM_REVOKED_GRACE };
                 }
                 frame = frames.recv() => {
                     let text = Ok::<_, std::convert::Infallible>(format_frame(frame?));

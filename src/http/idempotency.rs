@@ -13,7 +13,7 @@ use crate::{
     base::{limit::IDEMPOTENCY_KEY_BYTES_MAX, seal::sha256},
     domain::OrgId,
     journal::Unit,
-    store::idempotency::{Begun, Slot},
+    store::idempotency::{Slot, SlotState},
 };
 
 /// The `Idempotency-Key` of a request and its target.
@@ -100,9 +100,9 @@ impl IdempotentRequest {
     ) -> Result<Answer, ApiError> {
         let mut unit = app.0.journal.begin(org).await?;
         for slot in self.slots(digest) {
-            match unit.begin_once(slot).await? {
+            match unit.claim_slot(slot).await? {
                 None => {}
-                Some(Begun::Replay { status, body }) => {
+                Some(SlotState::Replay { status, body }) => {
                     return Ok(Answer {
                         status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
                         body: serde_json::from_slice(&body).unwrap_or_default(),
@@ -110,7 +110,7 @@ impl IdempotentRequest {
                         replayed: true,
                     });
                 }
-                Some(Begun::Mismatch | Begun::Fresh(_)) => return Err(mismatch()),
+                Some(SlotState::Mismatch | SlotState::Fresh(_)) => return Err(mismatch()),
             }
         }
         let answer = work(&mut unit).await?;
@@ -128,7 +128,7 @@ impl IdempotentRequest {
         }
         let mut tx = app.0.store.begin(org).await?;
         for key in &self.keys {
-            tx.forget_answer("header", key).await?;
+            tx.delete_response("header", key).await?;
         }
         Ok(tx.commit().await?)
     }

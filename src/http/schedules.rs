@@ -19,7 +19,7 @@ use crate::{
     base::{Timestamp, limit::SCHEDULES_MAX},
     domain::{
         AgentId, ScheduleId,
-        schedule::{Cadence, NoCadence, SessionTemplate},
+        schedule::{CronSchedule, InvalidCron, SessionTemplate},
         session::Limits,
     },
     journal::Unit,
@@ -158,7 +158,7 @@ pub async fn fire(
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let schedule = unit.tx().lock_schedule(agent, schedule).await?;
-        let by_hand = Fired::ByHand(unit.tx().now().await?);
+        let by_hand = Fired::Manual(unit.tx().now().await?);
         let run = trigger::fire(unit, &schedule, by_hand, app.0.scripted, &stamp).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &run_view(run)))
     })
@@ -194,10 +194,10 @@ async fn build_schedule(
     unit: &mut Unit,
     agent: AgentId,
     wanted: CreateSchedule,
-    cadence: &Cadence,
+    cadence: &CronSchedule,
     now: Timestamp,
 ) -> Result<Schedule, ApiError> {
-    let next = cadence.next_after(now).ok_or_else(|| refused(&NoCadence::Never))?;
+    let next = cadence.next_after(now).ok_or_else(|| refused(&InvalidCron::Never))?;
     sources::check_choice(app, wanted.environment.as_ref())?;
     let makes = [
         (wanted.title.is_some(), "title"),
@@ -283,7 +283,7 @@ fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Res
     let is_enabled = change.enabled.unwrap_or(schedule.enabled);
     let begins = is_enabled && (is_moved || change.enabled == Some(true));
     let cadence = cadence(&schedule.cron, &schedule.time_zone)?;
-    let next = cadence.next_after(now).ok_or_else(|| refused(&NoCadence::Never))?;
+    let next = cadence.next_after(now).ok_or_else(|| refused(&InvalidCron::Never))?;
     if change.enabled == Some(true) {
         schedule.consecutive_failures = 0;
         schedule.paused_reason = None;
@@ -294,14 +294,14 @@ fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Res
     Ok(schedule)
 }
 
-fn cadence(cron: &str, time_zone: &str) -> Result<Cadence, ApiError> {
-    Cadence::parse(cron, time_zone).map_err(|error| refused(&error))
+fn cadence(cron: &str, time_zone: &str) -> Result<CronSchedule, ApiError> {
+    CronSchedule::parse(cron, time_zone).map_err(|error| refused(&error))
 }
 
-fn refused(error: &NoCadence) -> ApiError {
+fn refused(error: &InvalidCron) -> ApiError {
     let field = match error {
-        NoCadence::Cron(_) | NoCadence::Never => "cron",
-        NoCadence::TimeZone => "time_zone",
+        InvalidCron::Cron(_) | InvalidCron::Never => "cron",
+        InvalidCron::TimeZone => "time_zone",
     };
     ApiError::invalid(field, format!("`{field}` {error}"))
 }

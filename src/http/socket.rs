@@ -28,7 +28,7 @@ use super::{
     page::Query,
 };
 use crate::{
-    base::limit::{SOCKET_MESSAGE_BYTES_MAX, STREAM_HEARTBEAT, STREAM_LAST_WORD, STREAM_WRITE_TIMEOUT},
+    base::limit::{SOCKET_MESSAGE_BYTES_MAX, STREAM_HEARTBEAT, STREAM_REVOKED_GRACE, STREAM_WRITE_TIMEOUT},
     domain::{Level, SessionId, TurnId},
     stream::Frame,
 };
@@ -108,7 +108,7 @@ async fn send_frames(
                     return Some(close(close_code::POLICY, "the key is no longer valid"));
                 }
                 may_read = proof.holds(app).await;
-                due = Instant::now() + if may_read { proof.interval() } else { STREAM_LAST_WORD };
+                due = Instant::now() + if may_read { proof.interval() } else { STREAM_REVOKED_GRACE };
                 continue;
             }
             heard = socket.recv() => match heard {

@@ -164,7 +164,7 @@ pub async fn test(
         }
         let origin = app.0.journal.origin();
         let notice = Notice::test(Id::from_uuid(webhook.uuid()), caller.actor.clone(), origin);
-        let delivery = unit.tx().tell_one(webhook, &notice).await?;
+        let delivery = unit.tx().insert_notice_delivery(webhook, &notice).await?;
         unit.notification(Notification::Delivery);
         let row = unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &of_webhook(deliveries::view(row)?)))

@@ -9,7 +9,7 @@ use tokio_util::task::TaskTracker;
 
 use super::committer::{Batcher, Committer};
 use crate::{
-    base::limit::{APPEND_EVENTS_MAX, RECORDS_TOGETHER_MAX},
+    base::limit::{APPEND_BATCH_MAX, APPEND_EVENTS_MAX},
     store::{
         Error, Result, Store,
         record::{Record, Recorded},
@@ -66,7 +66,7 @@ impl Batcher for RecordBatcher {
 async fn together(committer: &Committer<RecordBatcher>, batch: Vec<Waiting>) {
     let (records, answers): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.record, waiting.answer)).unzip();
-    let written = committer.batcher().store.record_together(&records).await;
+    let written = committer.batcher().store.record_batch(&records).await;
     for (at, (record, answer)) in records.into_iter().zip(answers).enumerate() {
         let waiting = Waiting { record, answer };
         match &written {
@@ -102,7 +102,7 @@ fn take(waiting: &mut VecDeque<Waiting>) -> Vec<Waiting> {
     let (mut sessions, mut events) = (HashSet::new(), 0);
     while let Some(next) = waiting.pop_front() {
         let count = next.record.events.len();
-        let fits = batch.len() < RECORDS_TOGETHER_MAX && events + count <= APPEND_EVENTS_MAX;
+        let fits = batch.len() < APPEND_BATCH_MAX && events + count <= APPEND_EVENTS_MAX;
         if !batch.is_empty() && !fits {
             later.push_back(next);
             break;
@@ -139,17 +139,17 @@ mod tests {
     }
 
     #[test]
-    fn a_flight_takes_the_oldest_and_each_session_once() {
+    fn a_batch_takes_the_oldest_and_each_session_once() {
         let origin = Origin::system();
-        let sessions: Vec<_> = (0..RECORDS_TOGETHER_MAX + 3).map(|_| origin.id()).collect();
+        let sessions: Vec<_> = (0..APPEND_BATCH_MAX + 3).map(|_| origin.id()).collect();
         let twice = [sessions[0], sessions[0]].into_iter().chain(sessions[1..].iter().copied());
         let mut waiting: VecDeque<_> = twice.map(|session| waits(&origin, session, Vec::new())).collect();
         let of = |batch: &[Waiting]| batch.iter().map(|one| one.record.fence.session).collect::<Vec<_>>();
         let first = take(&mut waiting);
-        assert_eq!(of(&first), sessions[..RECORDS_TOGETHER_MAX]);
+        assert_eq!(of(&first), sessions[..APPEND_BATCH_MAX]);
         let second = take(&mut waiting);
         let mut rest = vec![sessions[0]];
-        rest.extend(&sessions[RECORDS_TOGETHER_MAX..]);
+        rest.extend(&sessions[APPEND_BATCH_MAX..]);
         assert_eq!(of(&second), rest);
         assert!(waiting.is_empty() && take(&mut waiting).is_empty());
     }

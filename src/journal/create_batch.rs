@@ -17,7 +17,7 @@ use super::{
     committer::{Batcher, Committer},
 };
 use crate::{
-    base::limit::CREATIONS_TOGETHER_MAX,
+    base::limit::CREATION_BATCH_MAX,
     domain::OrgId,
     store::{self, idempotency::Slot},
 };
@@ -84,7 +84,7 @@ where
 
     fn take_batch(waiting: &mut VecDeque<Self::Entry>) -> Vec<Self::Entry> {
         let (mut batch, mut later, mut slots) = (Vec::new(), VecDeque::new(), HashSet::new());
-        while batch.len() < CREATIONS_TOGETHER_MAX
+        while batch.len() < CREATION_BATCH_MAX
             && let Some(next) = waiting.pop_front()
         {
             // Of two requests with the same slot, the later one waits and finds the first one's
@@ -104,7 +104,7 @@ where
         let (requests, answers): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|waiting| (waiting.request, waiting.answer)).unzip();
         let is_alone = requests.len() == 1;
-        let told: Vec<_> = match committer.batcher().create(org, requests).await {
+        let results: Vec<_> = match committer.batcher().create(org, requests).await {
             Ok(done) => {
                 done.into_iter().map(|done| done.or_else(|refused| alone(is_alone, refused))).collect()
             }
@@ -115,9 +115,9 @@ where
             Err(error) if is_alone => vec![Err(error.into())],
             Err(_) => answers.iter().map(|_| Ok(None)).collect(),
         };
-        for (answer, told) in answers.into_iter().zip(told) {
+        for (answer, results) in answers.into_iter().zip(results) {
             // The caller may be gone; then nobody receives.
-            let _ = answer.send(told);
+            let _ = answer.send(results);
         }
     }
 }
@@ -138,14 +138,14 @@ impl<A, E> CreationBatcher<A, E> {
         let mut unit = self.journal.begin(org).await?.shared();
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            unit.begin_next(request.slot).await?;
+            unit.begin_request(request.slot).await?;
             let answer = (request.decide)(&mut unit).await;
             if answer.is_err() {
-                unit.leave_out();
+                unit.discard_current();
             }
             answers.push(answer);
         }
-        let mut made = unit.commit_together().await?.into_iter();
+        let mut made = unit.commit_batch().await?.into_iter();
         let mut of = |answer: A| made.next().unwrap_or_default().then_some(answer);
         Ok(answers.into_iter().map(|answer| answer.map(&mut of)).collect())
     }

@@ -41,7 +41,7 @@ impl Journal {
         let leftovers = self.store.leftovers().await?;
         for (org, session) in &leftovers {
             self.remove_blobs(*org, *session).await?;
-            self.store.nothing_left(*org, *session).await?;
+            self.store.delete_leftover(*org, *session).await?;
         }
         Ok(leftovers.len())
     }
@@ -105,7 +105,7 @@ impl Unit {
         let change =
             Change { session: &session, ended: &turns, base: session.head, events: &[], is_due: false };
         self.tx.write_back(&change).await?;
-        self.tx.adopt_usage(&session).await?;
+        self.tx.write_imported_usage(&session).await?;
         for events in log.chunks(APPEND_EVENTS_MAX) {
             let drafts = events.iter().map(|event| event.draft.clone()).collect();
             let packed = self.journal.pack(org, session.id, drafts).await?;
@@ -127,8 +127,8 @@ impl Unit {
     /// is open, because the session's limits apply to it.
     pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
         let session = self.tx.lock_session(id).await?;
-        if self.tx.has_open_below(id).await? {
-            return Err(Rejection::OpenBelow.into());
+        if self.tx.has_open_descendants(id).await? {
+            return Err(Rejection::OpenDescendants.into());
         }
         self.tx.purge_session(&session).await?;
         let details = json!({ "events": session.head, "reason": reason });

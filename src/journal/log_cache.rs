@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    base::limit::{LOG_CACHE_AGE, LOG_CACHE_BYTES_MAX},
+    base::limit::{LOG_CACHE_BYTES_MAX, LOG_CACHE_TTL},
     domain::{Event, SessionId},
 };
 
@@ -102,10 +102,10 @@ impl LogCache {
         }
     }
 
-    /// Evicts logs older than `LOG_CACHE_AGE`.
-    pub(super) fn forget_old(&self) {
+    /// Evicts logs older than `LOG_CACHE_TTL`.
+    pub(super) fn evict_old(&self) {
         let mut cached = self.cached();
-        while cached.logs.front().is_some_and(|kept| kept.at.elapsed() > LOG_CACHE_AGE) {
+        while cached.logs.front().is_some_and(|kept| kept.at.elapsed() > LOG_CACHE_TTL) {
             cached.remove(0);
         }
     }
@@ -150,14 +150,14 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_kept_up_to_the_first_event_that_is_missing() {
+    fn a_log_is_cached_up_to_the_first_missing_event() {
         assert_eq!(log([1, 2, 3], "a").head(), 3);
         assert_eq!(log([1, 2, 4, 5], "a").head(), 2);
         assert_eq!(log([2, 3], "a").head(), 0);
     }
 
     #[test]
-    fn what_was_weighed_before_is_not_weighed_again_and_comes_to_the_same() {
+    fn a_measured_prefix_is_not_measured_again_and_sums_to_the_same() {
         let whole = log(1..=5, "some text");
         let first = log(1..=3, "some text");
         let grown = Log::new(whole.events.clone(), first.size);
@@ -169,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_taken_once_and_the_oldest_make_room() {
+    fn a_log_is_taken_once_and_the_oldest_are_evicted() {
         let (log_cache, origin) = (LogCache::default(), Origin::system());
         let sessions: Vec<SessionId> = (0..3).map(|_| origin.id()).collect();
         let half = "x".repeat(LOG_CACHE_BYTES_MAX / 2);

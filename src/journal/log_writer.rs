@@ -8,7 +8,7 @@ use crate::{
         budget::Budget,
         delta::Delta,
         event::{Body, Draft},
-        piece::Piece,
+        piece::ResponseDelta,
         spend::Verdict,
     },
     store::{
@@ -70,9 +70,9 @@ impl Journal {
             Recorded::After { base, has_deliveries } => {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
                 meter::count(&record.events);
-                self.tell_growth(session, base, ts, &record.events);
+                self.notify_growth(session, base, ts, &record.events);
                 // Same condition as in the store, which marks the session as changed in the list.
-                if record.events.iter().any(|event| event.draft.body.moves_status()) {
+                if record.events.iter().any(|event| event.draft.body.changes_status()) {
                     self.notifications.send(Notification::List(org));
                 }
                 if has_deliveries {
@@ -85,7 +85,7 @@ impl Journal {
                     .collect())
             }
             Recorded::Stale => {
-                self.pay_late(fence, record.events.iter().map(|event| &event.draft)).await?;
+                self.bill_late(fence, record.events.iter().map(|event| &event.draft)).await?;
                 Err(Halted::Stale)
             }
             Recorded::Moved => Err(Halted::Moved),
@@ -95,7 +95,7 @@ impl Journal {
 
 impl Journal {
     /// Bills work that a lease had started when its session was archived.
-    async fn pay_late<'a>(
+    async fn bill_late<'a>(
         &self,
         fence: Fence,
         drafts: impl IntoIterator<Item = &'a Draft>,
@@ -106,7 +106,7 @@ impl Journal {
         };
         let delta = Delta::of(drafts.into_iter().filter(is_work));
         if !delta.usage.is_none() {
-            self.store.pay_late(fence, self.origin.now(), &delta).await?;
+            self.store.bill_late(fence, self.origin.now(), &delta).await?;
         }
         Ok(())
     }
@@ -114,8 +114,8 @@ impl Journal {
 
 impl Writer {
     /// Bills work that this lease had started, if its session was archived meanwhile.
-    pub async fn pay_late(&self, drafts: &[Draft]) -> Result<(), Error> {
-        self.journal.pay_late(self.fence, drafts).await
+    pub async fn bill_late(&self, drafts: &[Draft]) -> Result<(), Error> {
+        self.journal.bill_late(self.fence, drafts).await
     }
 
     /// Appends events in one statement and returns them with their `seq`.
@@ -186,12 +186,12 @@ impl Writer {
     }
 
     /// Returns whether a reader in this process streams the session's partial output.
-    pub fn is_heard(&self) -> bool {
-        self.journal.notifications.is_heard(self.fence.session)
+    pub fn has_readers(&self) -> bool {
+        self.journal.notifications.has_readers(self.fence.session)
     }
 
     /// Sends a piece of partial output to the readers in this process.
-    pub fn tell(&self, piece: Piece) {
+    pub fn tell(&self, piece: ResponseDelta) {
         self.journal.notifications.tell(piece);
     }
 

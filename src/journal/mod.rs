@@ -86,7 +86,7 @@ impl Journal {
 
     /// Evicts cached logs of turns that ended a while ago.
     pub fn expire_cached_logs(&self) {
-        self.log_cache.forget_old();
+        self.log_cache.evict_old();
     }
 
     /// Begins a unit of work for one organization.
@@ -95,7 +95,7 @@ impl Journal {
     }
 
     /// Notifies readers that `events` were appended after the `seq` of `base`.
-    fn tell_growth(&self, session: SessionId, base: i64, ts: Timestamp, events: &[Packed]) {
+    fn notify_growth(&self, session: SessionId, base: i64, ts: Timestamp, events: &[Packed]) {
         let entries = || (base + 1..).zip(events).map(|(seq, event)| event.entry(session, seq, ts)).collect();
         self.notifications.grew(session, entries);
     }

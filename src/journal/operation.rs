@@ -13,7 +13,7 @@ use crate::{
         operation::Request,
         spend::{Verdict, judge},
     },
-    store::{notification::Notification, operation::Seen},
+    store::{notification::Notification, operation::OperationRecord},
 };
 
 /// Blob key of the file that a caller writes or reads.
@@ -40,10 +40,10 @@ impl Unit {
         let command = Command::Operate { operation, request: request.clone() };
         let asked = self.execute(id, command, stamp).await?;
         if matches!(request, Request::Exec { .. } | Request::Restore { .. }) {
-            self.may_use(id).await?;
+            self.check_limits(id).await?;
         }
         if matches!(request, Request::Exec { .. }) {
-            self.may_spend(asked.session.created.agent_id).await?;
+            self.check_spend(asked.session.created.agent_id).await?;
         }
         self.notification(Notification::Job);
         self.notification(Notification::Control);
@@ -54,11 +54,11 @@ impl Unit {
     ///
     /// Reservations of other calls are ignored here: the worker that serves the request waits for
     /// them.
-    async fn may_spend(&mut self, agent: Option<AgentId>) -> Result<(), Error> {
+    async fn check_spend(&mut self, agent: Option<AgentId>) -> Result<(), Error> {
         let now = self.tx.spend_status(agent).await?;
         match judge(&now.organization, &now.agent, now.balance) {
-            Verdict::Exceeded(spend) => Err(Rejection::CapSpent(spend.limit).into()),
-            Verdict::Unpaid => Err(Rejection::Unpaid.into()),
+            Verdict::Exceeded(spend) => Err(Rejection::CapExceeded(spend.limit).into()),
+            Verdict::BalanceExhausted => Err(Rejection::BalanceExhausted.into()),
             Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(()),
         }
     }
@@ -72,7 +72,7 @@ impl Journal {
         session: SessionId,
         operation: OperationId,
         patience: Duration,
-    ) -> Result<Seen, Error> {
+    ) -> Result<OperationRecord, Error> {
         let mut watch = self.notifications.watch(session);
         let until = Instant::now() + patience;
         loop {
@@ -88,11 +88,11 @@ impl Journal {
     /// Deletes operations older than one day, with the files of their callers.
     ///
     /// Returns the number of operations.
-    pub async fn forget_operations(&self) -> Result<usize, Error> {
+    pub async fn expire_operations(&self) -> Result<usize, Error> {
         let old = self.store.old_operations().await?;
         for (org, session, operation) in &old {
             self.blobs.delete(&operation_blob(*org, *session, *operation)).await?;
-            self.store.forget_operation(*org, *session, *operation).await?;
+            self.store.delete_operation(*org, *session, *operation).await?;
         }
         Ok(old.len())
     }

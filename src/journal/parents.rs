@@ -2,7 +2,7 @@
 
 use super::{Error, Unit};
 use crate::{
-    base::limit::{SESSION_HEIGHT_MAX, SESSION_TREE_MAX},
+    base::limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
     domain::{SessionId, Status, decide::Rejection},
 };
 
@@ -13,16 +13,16 @@ impl Unit {
     /// `Store(NotFound)` when this organization has no such session. `Rejected` when it is
     /// archived, is nested too deep, or its tree has too many sessions.
     pub async fn adopt(&mut self, parent: SessionId) -> Result<(), Error> {
-        let (above, tree) = self.tx.hold_parent(parent).await?;
+        let (above, tree) = self.tx.lock_parent(parent).await?;
         // Read after the lock is taken, so nobody can archive it from here on.
         if self.tx.session(parent).await?.status == Status::Archived {
             return Err(Rejection::ParentArchived.into());
         }
-        if above >= SESSION_HEIGHT_MAX {
+        if above >= SESSION_DEPTH_MAX {
             return Err(Rejection::TooDeep.into());
         }
-        if tree >= SESSION_TREE_MAX {
-            return Err(Rejection::TooManyBelow.into());
+        if tree >= SESSION_DESCENDANTS_MAX {
+            return Err(Rejection::TooManyDescendants.into());
         }
         Ok(())
     }
@@ -30,12 +30,12 @@ impl Unit {
     /// Rejects a request that costs money when a limit is used up.
     ///
     /// The limits are those of the session and of its ancestors.
-    pub(super) async fn may_use(&mut self, session: SessionId) -> Result<(), Error> {
+    pub(super) async fn check_limits(&mut self, session: SessionId) -> Result<(), Error> {
         let budgets = self.tx.budgets(session).await?;
         let Some(spend) = budgets.iter().find_map(|budget| budget.used_up(1)) else { return Ok(()) };
         Err(match spend.seen_from(session).session {
             None => Rejection::BudgetExceeded(spend.limit),
-            Some(above) => Rejection::AboveExceeded(spend.limit, above),
+            Some(above) => Rejection::AncestorLimitExceeded(spend.limit, above),
         }
         .into())
     }

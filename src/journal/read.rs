@@ -33,13 +33,13 @@ impl Journal {
         session: SessionId,
         sources: &[PinnedSource],
     ) -> Result<Progress, Error> {
-        let mut told = self.of_kind(org, session, "source.*").await?;
-        told.extend(self.of_kind(org, session, "sandbox.files_lost").await?);
-        told.sort_by_key(|event| event.seq);
-        Ok(source_progress(sources, &told))
+        let mut found = self.events_of_kind(org, session, "source.*").await?;
+        found.extend(self.events_of_kind(org, session, "sandbox.files_lost").await?);
+        found.sort_by_key(|event| event.seq);
+        Ok(source_progress(sources, &found))
     }
 
-    async fn of_kind(&self, org: OrgId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {
+    async fn events_of_kind(&self, org: OrgId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {
         let (mut log, mut after) = (Vec::new(), 0);
         loop {
             let (level, kind) = (Level::Internal, Some(kind.to_owned()));

@@ -13,9 +13,9 @@ use crate::{
         self, Tx,
         agent::Agent,
         command::Change,
-        creation::{Creation, Made},
+        creation::{Creation, Inserted},
         event::Packed,
-        idempotency::{Begun, Claimed, Kept, Slot},
+        idempotency::{Claimed, Slot, SlotState, StoredResponse},
         notification::Notification,
         token::NewToken,
     },
@@ -31,16 +31,16 @@ pub struct Unit {
     grown: Vec<Grown>,
     /// Idempotency slots claimed in this transaction, and responses that are not written yet.
     claimed: Vec<Claimed>,
-    kept: Vec<Kept>,
+    kept: Vec<StoredResponse>,
     /// Agents read in this transaction, by the id or name in the request.
     agents: HashMap<String, Agent>,
     /// Set when several requests share the unit: their new sessions, written in one statement.
-    together: Option<Together>,
+    together: Option<SharedUnit>,
 }
 
 /// State of the requests that share a unit.
 #[derive(Default)]
-struct Together {
+struct SharedUnit {
     new: Vec<New>,
     /// Number of new sessions before the current request.
     before: usize,
@@ -54,7 +54,7 @@ struct New {
     now: Timestamp,
     token: Option<NewToken>,
     /// The response to its request, if it is stored with the session.
-    kept: Option<Kept>,
+    kept: Option<StoredResponse>,
 }
 
 /// A log that grew in this transaction.
@@ -131,7 +131,7 @@ impl Unit {
 
     /// Turns this into a unit for several requests; their new sessions are written together.
     pub(super) fn shared(self) -> Self {
-        Self { together: Some(Together::default()), ..self }
+        Self { together: Some(SharedUnit::default()), ..self }
     }
 
     /// Returns the transaction, for reads and for writes that are not events.
@@ -148,13 +148,13 @@ impl Unit {
     ///
     /// [`Unit::keep`] supplies its response. Returns `None` for a new slot, else the outcome of the
     /// request that has the slot.
-    pub async fn begin_once(&mut self, slot: Slot) -> Result<Option<Begun>, Error> {
-        match self.tx.begin_once(slot, self.journal.store.master()).await? {
-            Begun::Fresh(claimed) => {
+    pub async fn claim_slot(&mut self, slot: Slot) -> Result<Option<SlotState>, Error> {
+        match self.tx.claim_slot(slot, self.journal.store.master()).await? {
+            SlotState::Fresh(claimed) => {
                 self.claimed.push(claimed);
                 Ok(None)
             }
-            begun @ (Begun::Replay { .. } | Begun::Mismatch) => Ok(Some(begun)),
+            begun @ (SlotState::Replay { .. } | SlotState::Mismatch) => Ok(Some(begun)),
         }
     }
 
@@ -223,7 +223,7 @@ impl Unit {
     }
 
     /// Inserts new sessions.
-    async fn insert(&mut self, new: Vec<New>) -> Result<Vec<Made>, Error> {
+    async fn insert(&mut self, new: Vec<New>) -> Result<Vec<Inserted>, Error> {
         let creations: Vec<_> = new.iter().map(New::creation).collect();
         let made = self.tx.insert_sessions(&creations).await?;
         for (new, made) in new.into_iter().zip(&made).filter(|(_, made)| made.is_new) {
@@ -241,7 +241,7 @@ impl Unit {
 
     /// Begins the next request of a shared unit. Its slot, if any, is claimed when its response is
     /// written.
-    pub(super) async fn begin_next(&mut self, slot: Option<Slot>) -> Result<(), Error> {
+    pub(super) async fn begin_request(&mut self, slot: Option<Slot>) -> Result<(), Error> {
         let together = self.together.get_or_insert_default();
         together.before = together.new.len();
         let Some(slot) = slot else { return Ok(()) };
@@ -255,7 +255,7 @@ impl Unit {
     }
 
     /// Discards the sessions of the current request.
-    pub(super) fn leave_out(&mut self) {
+    pub(super) fn discard_current(&mut self) {
         self.claimed.clear();
         self.kept.clear();
         if let Some(together) = &mut self.together {
@@ -267,7 +267,7 @@ impl Unit {
     ///
     /// Returns for each new session, in order, whether it was created. It is not created when its
     /// request already has a response.
-    pub(super) async fn commit_together(mut self) -> Result<Vec<bool>, Error> {
+    pub(super) async fn commit_batch(mut self) -> Result<Vec<bool>, Error> {
         let new = self.together.take().unwrap_or_default().new;
         if new.is_empty() {
             return Ok(Vec::new());
@@ -338,7 +338,7 @@ impl Unit {
         }
         self.tx.commit().await?;
         for Grown { session, base, ts, by } in self.grown {
-            self.journal.tell_growth(session, base, ts, &by);
+            self.journal.notify_growth(session, base, ts, &by);
         }
         for notification in self.notifications {
             self.journal.notifications.send(notification);

@@ -2,7 +2,7 @@
 
 use super::Sandboxes;
 use crate::{
-    base::limit::{CHECKPOINTS_BY_HAND_KEPT, CHECKPOINTS_KEPT},
+    base::limit::{AUTOMATIC_CHECKPOINTS_MAX, MANUAL_CHECKPOINTS_MAX},
     domain::{OrgId, SessionId},
     sandbox::checkpoint,
     store::checkpoint::Checkpoint,
@@ -13,8 +13,8 @@ impl Sandboxes {
     /// made. Each blob goes before its row.
     pub(crate) async fn remove_old_checkpoints(&self, org: OrgId, session: SessionId) -> Result<(), String> {
         let all = self.store.checkpoints(org, session).await.map_err(|error| error.to_string())?;
-        let (newest, others) = all.split_at(CHECKPOINTS_KEPT.min(all.len()));
-        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(CHECKPOINTS_BY_HAND_KEPT).collect();
+        let (newest, others) = all.split_at(AUTOMATIC_CHECKPOINTS_MAX.min(all.len()));
+        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(MANUAL_CHECKPOINTS_MAX).collect();
         kept.extend(newest);
         let is_old = |one: &&Checkpoint| !kept.iter().any(|kept| kept.checkpoint == one.checkpoint);
         for checkpoint in others.iter().filter(is_old) {
@@ -23,7 +23,7 @@ impl Sandboxes {
                 let key = checkpoint::key(&blobs_of_session(org, session), &checkpoint.digest);
                 self.blobs.delete(&key).await.map_err(|error| error.to_string())?;
             }
-            let deleted = self.store.forget_checkpoint(org, session, checkpoint.checkpoint).await;
+            let deleted = self.store.delete_checkpoint_row(org, session, checkpoint.checkpoint).await;
             deleted.map_err(|error| error.to_string())?;
         }
         Ok(())
@@ -36,7 +36,7 @@ impl Sandboxes {
         self.blobs.remove_all(&place).await.map_err(|error| error.to_string())?;
         let all = self.store.checkpoints(org, session).await.map_err(|error| error.to_string())?;
         for checkpoint in all {
-            let deleted = self.store.forget_checkpoint(org, session, checkpoint.checkpoint).await;
+            let deleted = self.store.delete_checkpoint_row(org, session, checkpoint.checkpoint).await;
             deleted.map_err(|error| error.to_string())?;
         }
         Ok(())

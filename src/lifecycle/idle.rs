@@ -12,7 +12,7 @@ use super::{
     session::{Attached, SandboxSession},
 };
 use crate::{
-    base::limit::{PAUSED_SANDBOX_MAX, REST_RETRY},
+    base::limit::{IDLE_RETRY, PAUSED_SANDBOX_MAX},
     domain::{Actor, Body, CheckpointId, environment::Life},
     sandbox::{Fault, Sandbox},
     store::sandbox::{LiveSandbox, Liveness},
@@ -38,7 +38,7 @@ pub(crate) enum Next {
 impl IdlePolicy {
     /// Delay before the next try of something that failed.
     pub(crate) fn retry(self) -> Duration {
-        REST_RETRY.min(self.freeze_after)
+        IDLE_RETRY.min(self.freeze_after)
     }
 }
 
@@ -143,7 +143,7 @@ impl SandboxSession {
         }
         let memory_bytes = sandbox.stats(id).await.map_or(0, |stats| stats.memory_bytes);
         self.record(vec![Body::SandboxFrozen { sandbox_id: id, memory_bytes }]).await?;
-        match self.sandboxes.store.froze_sandbox(self.fence, id, checkpoint).await? {
+        match self.sandboxes.store.record_frozen(self.fence, id, checkpoint).await? {
             true => Ok(Next::After(left)),
             false => Err(Error::Stale),
         }
@@ -237,7 +237,9 @@ impl SandboxSession {
                 tracing::warn!(session.id = %self.fence.session, reason, "the files of a sandbox could not be saved");
                 Ok(None)
             }
-            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::Unready(..))) => Err(fault),
+            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {
+                Err(fault)
+            }
         }
     }
 }

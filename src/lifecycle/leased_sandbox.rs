@@ -20,7 +20,9 @@ use super::{
 };
 use crate::{
     base::backoff::Backoff,
-    domain::{Actor, CheckpointId, SandboxId, context::Context, exit::Unready, price::SandboxSize},
+    domain::{
+        Actor, CheckpointId, SandboxId, context::Context, exit::PreparationFailure, price::SandboxSize,
+    },
     journal::Writer,
     sandbox::{Fault, Sandbox, SandboxFence},
     store::sandbox::{LiveSandbox, Liveness},
@@ -220,7 +222,7 @@ impl LeasedSandbox {
                 self.session.checkpoint(&*sandbox, met.id).await?
             }
         };
-        match sandboxes.store.keep_checkpoint(*fence, checkpoint).await? {
+        match sandboxes.store.mark_checkpoint_manual(*fence, checkpoint).await? {
             true => Ok(checkpoint),
             false => Err(Error::Stale),
         }
@@ -294,7 +296,9 @@ impl LeasedSandbox {
         if let Some(script) = &self.session.spec.post_start {
             match hook::run(sandbox, self.session.sandbox_fence(id), "post_start", script).await {
                 Ok(None) => {}
-                Ok(Some(failure)) => return Err(Error::Unready(Unready::LifecycleHook, failure)),
+                Ok(Some(failure)) => {
+                    return Err(Error::PreparationFailure(PreparationFailure::LifecycleHook, failure));
+                }
                 Err(Fault::Stale) => return Err(Error::Stale),
                 Err(fault) => return Err(Error::Unavailable(fault.to_string())),
             }

@@ -20,7 +20,7 @@ use uuid::Uuid;
 
 use crate::{
     blob::Blobs,
-    domain::{Session, exit::Unready},
+    domain::{Session, exit::PreparationFailure},
     journal::{Journal, Writer},
     net::LocalDirectories,
     sandbox::{Sandbox, local::image::Images},
@@ -74,7 +74,7 @@ pub(crate) enum Error {
     Unavailable(String),
     /// The sandbox cannot be prepared as the environment asks; a retry would not help.
     #[error("the sandbox could not be prepared: {1}")]
-    Unready(Unready, String),
+    PreparationFailure(PreparationFailure, String),
     /// The database or a blob is unreachable; ask again later.
     #[error("the log is unreachable: {0}")]
     LogUnavailable(String),

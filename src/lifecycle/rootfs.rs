@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Error, Sandboxes, spec::rootfs_of};
 use crate::{
-    base::limit::{ROOTFS_DENIED_MAX, ROOTFS_LOG_BEAT, ROOTFS_POLL, ROOTFS_TOGETHER_MAX},
+    base::limit::{ROOTFS_CONCURRENT_MAX, ROOTFS_DENIED_MAX, ROOTFS_LOG_INTERVAL, ROOTFS_POLL},
     domain::{
         Actor, Body, Event, Session,
         event::Draft,
@@ -62,7 +62,7 @@ impl Sandboxes {
                 _ = beats.tick() => {
                     for rootfs in self.wanted().await {
                         let key = rootfs.key();
-                        if names.len() < ROOTFS_TOGETHER_MAX && names.insert(key.clone()) {
+                        if names.len() < ROOTFS_CONCURRENT_MAX && names.insert(key.clone()) {
                             let (sandboxes, images) = (&self, &images);
                             making.push(async move {
                                 sandboxes.build(images, &rootfs).await;
@@ -81,7 +81,7 @@ impl Sandboxes {
     }
 
     async fn wanted(&self) -> Vec<RootFs> {
-        let wanted = self.store.wanted_rootfs(self.node, 4 * ROOTFS_TOGETHER_MAX as i64).await;
+        let wanted = self.store.pending_rootfs(self.node, 4 * ROOTFS_CONCURRENT_MAX as i64).await;
         wanted.unwrap_or_else(|error| {
             tracing::warn!(%error, "what root file systems are wanted could not be read");
             Vec::new()
@@ -98,9 +98,9 @@ impl Sandboxes {
             Err(BuildError::Busy) => return,
             Err(BuildError::Failed(reason)) => {
                 tracing::warn!(image = rootfs.image, reason, "a root file system could not be made");
-                self.store.built_rootfs(self.node, rootfs, Some(reason)).await
+                self.store.record_rootfs_built(self.node, rootfs, Some(reason)).await
             }
-            Ok(()) => self.store.built_rootfs(self.node, rootfs, None).await,
+            Ok(()) => self.store.record_rootfs_built(self.node, rootfs, None).await,
         };
         if let Err(error) = noted {
             tracing::warn!(%error, "what became of a root file system could not be noted; it is looked at again");
@@ -109,12 +109,12 @@ impl Sandboxes {
 
     /// Writes down what its makers say, for ever.
     async fn record_build_log(&self, images: &Images, rootfs: &RootFs) {
-        let (mut beats, mut told) = (interval(ROOTFS_LOG_BEAT), None);
+        let (mut beats, mut told) = (interval(ROOTFS_LOG_INTERVAL), None);
         loop {
             beats.tick().await;
             let said = images.said(rootfs);
             if told.as_ref() != Some(&said) {
-                match self.store.building_rootfs(self.node, rootfs, &said).await {
+                match self.store.record_rootfs_building(self.node, rootfs, &said).await {
                     Ok(()) => told = Some(said),
                     Err(error) => tracing::debug!(%error, "the log of a build could not be written"),
                 }
@@ -210,7 +210,7 @@ pub(crate) async fn check_rootfs(
         }
         return Ok(RootfsStatus::Ready);
     }
-    let build = sandboxes.store.need_rootfs(sandboxes.node, fence.org, &rootfs).await?;
+    let build = sandboxes.store.request_rootfs_on_node(sandboxes.node, fence.org, &rootfs).await?;
     let mut bodies = Vec::new();
     if told.began.is_none() {
         let RootFs { image, packages } = rootfs;

@@ -24,7 +24,7 @@ use crate::{
     store::{
         checkpoint::Checkpoint,
         record::Fence,
-        sandbox::{Liveness, NewSandbox, Past},
+        sandbox::{EndedSandboxes, Liveness, NewSandbox},
     },
 };
 
@@ -165,7 +165,7 @@ impl SandboxSession {
                 sandbox: id,
                 node: self.sandboxes.node,
                 life,
-                rest_after: life
+                first_check_after: life
                     .map_or(Duration::MAX, |life| life.rotates_in)
                     .min(self.sandboxes.idle.freeze_after),
             };
@@ -310,7 +310,7 @@ impl SandboxSession {
                 }
                 None
             }
-            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::Unready(..))) => {
+            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {
                 return Err(fault);
             }
         };
@@ -328,7 +328,9 @@ impl SandboxSession {
                 self.record(vec![body]).await?;
                 Err(Error::Unavailable(reason))
             }
-            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::Unready(..))) => Err(fault),
+            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {
+                Err(fault)
+            }
         }
     }
 
@@ -341,7 +343,7 @@ impl SandboxSession {
         (reason, actor): (&str, Actor),
         checkpoint: Option<CheckpointId>,
     ) -> Result<(), Error> {
-        let ending = self.sandboxes.store.ending_sandbox(self.fence, id, reason, checkpoint).await;
+        let ending = self.sandboxes.store.record_ending(self.fence, id, reason, checkpoint).await;
         if !ending? {
             return Err(Error::Stale);
         }
@@ -373,7 +375,7 @@ impl SandboxSession {
     /// of its sleep is out of date.
     pub(crate) async fn thawed(&self, id: SandboxId) -> Result<(), Error> {
         let store = &self.sandboxes.store;
-        if !store.thawed_sandbox(self.fence, id).await? {
+        if !store.record_thawed(self.fence, id).await? {
             return Err(Error::Stale);
         }
         let Fence { org, session, .. } = self.fence;
@@ -393,7 +395,7 @@ impl SandboxSession {
     /// Says that the sandbox is there, before anything runs in it.
     async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
         self.record(bodies).await?;
-        self.sandboxes.store.announced_sandbox(self.fence.org, id).await.map_err(Error::from)
+        self.sandboxes.store.record_announced(self.fence.org, id).await.map_err(Error::from)
     }
 
     /// Says that a sandbox is gone before its row is: whoever finds no row finds that.
@@ -434,7 +436,7 @@ impl SandboxSession {
 }
 
 /// What is said of a new sandbox: where its files are from, and which are gone.
-fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &Past) -> Vec<Body> {
+fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &EndedSandboxes) -> Vec<Body> {
     let mut bodies = vec![Body::SandboxCreated { sandbox_id: id, duration_ms }];
     if let Some((checkpoint, took)) = &filled.restored {
         bodies.push(Body::SandboxCheckpointRestored {

@@ -48,7 +48,7 @@ impl Http {
     }
 
     /// Sets the timeouts after which a provider has stalled.
-    pub fn with_patience(self, first_byte: Duration, between_chunks: Duration) -> Self {
+    pub fn with_timeouts(self, first_byte: Duration, between_chunks: Duration) -> Self {
         Self { first_byte, between_chunks, ..self }
     }
 
@@ -160,8 +160,8 @@ impl Chunks {
             .map_err(|error| unavailable(&format!("the stream was interrupted: {}", cause(error))))?;
         self.patience = self.between_chunks;
         self.read += chunk.as_ref().map_or(0, Bytes::len);
-        if self.read > limit::MODEL_ANSWER_BYTES_MAX {
-            let most = limit::MODEL_ANSWER_BYTES_MAX;
+        if self.read > limit::MODEL_RESPONSE_BYTES_MAX {
+            let most = limit::MODEL_RESPONSE_BYTES_MAX;
             return Err(Fault::Refused { reason: format!("the response is longer than {most} bytes") });
         }
         Ok(chunk)
@@ -181,7 +181,7 @@ impl Chunks {
         let retry_after = retry_after(self.response.headers());
         let mut body = Vec::new();
         let all = async {
-            while body.len() < limit::MODEL_REFUSAL_BYTES_MAX
+            while body.len() < limit::MODEL_ERROR_BYTES_MAX
                 && let Ok(Some(chunk)) = self.next().await
             {
                 body.extend_from_slice(&chunk);
@@ -189,7 +189,7 @@ impl Chunks {
         };
         // One timeout for all chunks: a body that arrives too slowly is a stall too.
         let _ = tokio::time::timeout(whole, all).await;
-        body.truncate(limit::MODEL_REFUSAL_BYTES_MAX);
+        body.truncate(limit::MODEL_ERROR_BYTES_MAX);
         let body = String::from_utf8_lossy(&body);
         let body = match key.expose_secret() {
             "" => body.into_owned(),

@@ -112,7 +112,7 @@ impl Model for Scripted {
             Script::Inline => inline::step(&request.history)?,
         };
         if let Some(planned) =
-            step.fault.as_ref().filter(|planned| self.faults.strikes(request, planned.times))
+            step.fault.as_ref().filter(|planned| self.faults.is_due(request, planned.times))
         {
             return Err(planned.play(&step, deltas).await);
         }

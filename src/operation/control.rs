@@ -44,7 +44,7 @@ impl OperationServer<'_> {
             Ok(answer) => Ok(Some(Ok(answer))),
             Err(lifecycle::Error::Stale) => Err(Error::Stale),
             Err(lifecycle::Error::LogUnavailable(reason)) => Err(Error::Unavailable(reason)),
-            Err(fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::Unready(..))) => {
+            Err(fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::PreparationFailure(..))) => {
                 Ok(Some(Err(without_sandbox(fault))))
             }
         }
@@ -76,7 +76,7 @@ impl OperationServer<'_> {
             Err(
                 lifecycle::Error::LogUnavailable(reason)
                 | lifecycle::Error::Unavailable(reason)
-                | lifecycle::Error::Unready(_, reason),
+                | lifecycle::Error::PreparationFailure(_, reason),
             ) => {
                 tracing::warn!(session.id = %self.session.id, reason, "a sandbox that was left behind is still there");
                 Ok(())
@@ -123,7 +123,7 @@ impl OperationServer<'_> {
             Verdict::Exceeded(spend) => {
                 Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))
             }
-            Verdict::Unpaid => {
+            Verdict::BalanceExhausted => {
                 Some((Failure::PaymentRequired, "the organization's balance is used up".to_owned()))
             }
             Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => None,

@@ -33,7 +33,7 @@ use crate::{
     },
     domain::{
         OperationId, Session,
-        exit::Unready,
+        exit::PreparationFailure,
         operation::{Answer, Failure, Request},
         price::{SandboxSize, Tariff},
     },
@@ -149,7 +149,7 @@ impl OperationServer<'_> {
             lease.mark_unchanged();
             let open = self.sandboxes.store.open_operations(fence.org, fence.session).await?;
             // Beside a turn nobody has the sandbox alone: whoever wants that waits for its end.
-            let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_alone();
+            let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_exclusive();
             queue.waiting.extend(open.into_iter().filter(|open| may_be_served(open) && seen.insert(open.id)));
             if queue.wants_an_end() {
                 self.end_commands(&queue.under_way).await;
@@ -206,7 +206,9 @@ impl OperationServer<'_> {
                 Ok(handle) => handle,
                 Err(lifecycle::Error::Stale) => return Err(Error::Stale),
                 Err(lifecycle::Error::LogUnavailable(reason)) => return Err(Error::Unavailable(reason)),
-                Err(fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::Unready(..))) => {
+                Err(
+                    fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::PreparationFailure(..)),
+                ) => {
                     self.record_end(open, None).await?;
                     return Ok(Err(without_sandbox(fault)));
                 }
@@ -362,15 +364,21 @@ fn stopped(fault: lifecycle::Error) -> Error {
         lifecycle::Error::Stale => Error::Stale,
         lifecycle::Error::LogUnavailable(reason)
         | lifecycle::Error::Unavailable(reason)
-        | lifecycle::Error::Unready(_, reason) => Error::Unavailable(reason),
+        | lifecycle::Error::PreparationFailure(_, reason) => Error::Unavailable(reason),
     }
 }
 
 fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
     match fault {
-        lifecycle::Error::Unready(Unready::LifecycleHook, reason) => (Failure::LifecycleHookFailed, reason),
-        lifecycle::Error::Unready(Unready::RepoAccess, reason) => (Failure::MissingRepoAccess, reason),
-        lifecycle::Error::Unready(Unready::Source, reason) => (Failure::SourceFailed, reason),
+        lifecycle::Error::PreparationFailure(PreparationFailure::LifecycleHook, reason) => {
+            (Failure::LifecycleHookFailed, reason)
+        }
+        lifecycle::Error::PreparationFailure(PreparationFailure::RepoAccess, reason) => {
+            (Failure::MissingRepoAccess, reason)
+        }
+        lifecycle::Error::PreparationFailure(PreparationFailure::Source, reason) => {
+            (Failure::SourceFailed, reason)
+        }
         lifecycle::Error::Unavailable(reason) | lifecycle::Error::LogUnavailable(reason) => {
             (Failure::SandboxUnavailable, reason)
         }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::{
-    base::limit::OPERATIONS_TOGETHER_MAX,
+    base::limit::OPERATIONS_CONCURRENT_MAX,
     domain::{OperationId, operation::Request},
     store::operation::Open,
 };
@@ -19,16 +19,16 @@ impl OperationQueue {
     /// Takes the operation to serve next, if one may start now. Commands run a few at a time, so that
     /// they do not block file reads and kills; an operation on the sandbox as a whole runs alone.
     pub fn next(&mut self) -> Option<Open> {
-        let is_alone = |open: &Open| open.request.is_alone();
+        let is_exclusive = |open: &Open| open.request.is_exclusive();
         let is_command = |open: &Open| matches!(open.request, Request::Exec { .. });
-        if self.under_way.iter().any(is_alone) {
+        if self.under_way.iter().any(is_exclusive) {
             return None;
         }
         let has_room = |commands: bool| {
             self.under_way.iter().filter(|open| is_command(open) == commands).count()
-                < OPERATIONS_TOGETHER_MAX
+                < OPERATIONS_CONCURRENT_MAX
         };
-        let first_alone = self.waiting.iter().position(is_alone).unwrap_or(self.waiting.len());
+        let first_alone = self.waiting.iter().position(is_exclusive).unwrap_or(self.waiting.len());
         let is_free = |open: &Open| has_room(is_command(open));
         let place = match self.waiting.iter().take(first_alone).position(is_free) {
             Some(place) => place,

@@ -10,7 +10,7 @@ use crate::{
     base::limit::SPEND_WAIT,
     domain::{
         Actor, Body, Cost, OperationId,
-        budget::{Budget, Most},
+        budget::{Budget, MaxUsage},
         operation::{self, Failure, Request},
         spend::{Spend, Verdict},
     },
@@ -36,7 +36,7 @@ impl OperationServer<'_> {
         }
         let most = self.tariff.exec(self.size, timeout_seconds.saturating_mul(1_000)).known_micros();
         let call = open.id.to_string();
-        let wanted = Most { tokens: 0, cost_micros: Some(most) };
+        let wanted = MaxUsage { tokens: 0, cost_micros: Some(most) };
         let ask = Ask { agent, call: Some(&call), most: wanted, is_bound, is_shared };
         loop {
             let refused = match self.writer.reserve(&ask).await? {
@@ -59,7 +59,7 @@ impl OperationServer<'_> {
                     let whose = spend.session.map_or_else(String::new, |session| format!(" of {session}"));
                     (Failure::BudgetExceeded, format!("{}{whose}: all of it is spent", spend.limit))
                 }
-                Verdict::Unpaid => {
+                Verdict::BalanceExhausted => {
                     (Failure::PaymentRequired, "the organization's balance is used up".to_owned())
                 }
                 Verdict::Unpriced => unreachable!("what a command may cost is always known"),
@@ -96,7 +96,7 @@ impl OperationServer<'_> {
         for spend in budgets.iter().flat_map(Budget::close) {
             let seen = spend.seen_from(self.session.id);
             // Of all below a session the first one warns of its limit.
-            if seen.session.is_none() || store.is_first_to_warn(org, &spend).await? {
+            if seen.session.is_none() || store.is_first_warning(org, &spend).await? {
                 self.record_once(seen, Spend::warning).await?;
             }
         }
@@ -117,7 +117,7 @@ impl OperationServer<'_> {
 
     /// Pays for the commands that run, if the session was closed under this lease: they
     /// end with their sandbox, and its log says no more.
-    pub(crate) async fn pay_late(&self) {
+    pub(crate) async fn bill_late(&self) {
         let begun = std::mem::take(&mut *self.running.lock().await);
         let exec = |(id, began): (OperationId, Instant)| {
             let duration_ms = u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX);
@@ -140,7 +140,7 @@ impl OperationServer<'_> {
         };
         let ran: Vec<_> = begun.into_iter().map(exec).collect();
         if !ran.is_empty()
-            && let Err(error) = self.writer.pay_late(&ran).await
+            && let Err(error) = self.writer.bill_late(&ran).await
         {
             tracing::warn!(session.id = %self.session.id, %error, "commands of a closed session are not paid for");
         }

@@ -91,8 +91,8 @@ impl Queue {
     }
 
     /// Releases every job that this process still holds, whichever task worked on it.
-    pub async fn give_back(&self) -> Result<u64> {
-        let given = self.0.store.give_back(self.0.claimant.worker).await?;
+    pub async fn release_all(&self) -> Result<u64> {
+        let given = self.0.store.release_all(self.0.claimant.worker).await?;
         self.0.notifications.send(Notification::Job);
         Ok(given)
     }
@@ -124,13 +124,13 @@ impl Queue {
     }
 
     async fn tick(&self, renew: bool) {
-        let asked: HashMap<Key, i64> =
+        let queried: HashMap<Key, i64> =
             self.lock().iter().map(|(key, holding)| (*key, holding.epoch)).collect();
-        if asked.is_empty() {
+        if queried.is_empty() {
             return;
         }
         let mut held = Held::default();
-        asked.keys().for_each(|(org, session, kind)| held.push(*org, *session, *kind));
+        queried.keys().for_each(|(org, session, kind)| held.push(*org, *session, *kind));
         let worker = self.0.claimant.worker;
         let answer = timeout(STATEMENT_TIMEOUT, async {
             if renew {
@@ -144,7 +144,7 @@ impl Queue {
         match answer.await {
             Ok(Ok(rows)) => {
                 self.answered(true);
-                heard(&self.lock(), &asked, &rows);
+                update_holders(&self.lock(), &queried, &rows);
             }
             Ok(Err(error)) => {
                 self.answered(false);
@@ -187,10 +187,10 @@ impl Queue {
 /// Passes each row to its holder. A missing row means a lost lease.
 ///
 /// Leases claimed after the query was sent, perhaps for the same job, are not judged by its result.
-fn heard(held: &HashMap<Key, Holding>, asked: &HashMap<Key, i64>, rows: &[Watched]) {
+fn update_holders(held: &HashMap<Key, Holding>, queried: &HashMap<Key, i64>, rows: &[Watched]) {
     let rows: HashMap<Key, &Watched> =
         rows.iter().map(|row| ((row.org, row.session, row.kind), row)).collect();
-    for (key, holding) in held.iter().filter(|(key, holding)| asked.get(key) == Some(&holding.epoch)) {
+    for (key, holding) in held.iter().filter(|(key, holding)| queried.get(key) == Some(&holding.epoch)) {
         match rows.get(key) {
             // Ours, under an epoch that `refence` has not stored in the holding yet.
             Some(row) if row.epoch != holding.epoch => {}
@@ -301,7 +301,7 @@ mod tests {
     use crate::base::Origin;
 
     #[test]
-    fn an_answer_says_nothing_about_what_was_claimed_after_its_question() {
+    fn a_result_does_not_apply_to_leases_claimed_after_its_query() {
         let origin = Origin::system();
         let key: Key = (origin.id(), origin.id(), Kind::Turn);
         let (sender, state) = watch::channel(LeaseState::default());
@@ -317,14 +317,14 @@ mod tests {
             is_paused: false,
         };
         // The job was released and claimed again while the query was in progress.
-        heard(&held, &HashMap::from([(key, 1)]), &[row(1)]);
-        heard(&held, &HashMap::from([(key, 1)]), &[]);
-        heard(&held, &HashMap::new(), &[]);
+        update_holders(&held, &HashMap::from([(key, 1)]), &[row(1)]);
+        update_holders(&held, &HashMap::from([(key, 1)]), &[]);
+        update_holders(&held, &HashMap::new(), &[]);
         assert!(!state.borrow().lost);
         // It continues under a new epoch that its holding does not have yet.
-        heard(&held, &HashMap::from([(key, 2)]), &[row(3)]);
+        update_holders(&held, &HashMap::from([(key, 2)]), &[row(3)]);
         assert!(!state.borrow().lost);
-        heard(&held, &HashMap::from([(key, 2)]), &[]);
+        update_holders(&held, &HashMap::from([(key, 2)]), &[]);
         assert!(state.borrow().lost);
     }
 }

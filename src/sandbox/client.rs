@@ -50,7 +50,7 @@ impl Init {
 
     /// Sends a status call and discards the response.
     pub async fn touch(&self) -> Result<(), Fault> {
-        self.call(&Call::Status {}, &[], limit::SANDBOX_TOUCH_TIMEOUT).await.map(drop)
+        self.call(&Call::Status {}, &[], limit::SANDBOX_KEEPALIVE_TIMEOUT).await.map(drop)
     }
 
     /// Returns the number of running commands; also raises the epoch.

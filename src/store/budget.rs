@@ -207,7 +207,7 @@ pub(super) async fn lock_tree(connection: &mut PgConnection, org: OrgId, session
 }
 
 /// Records a limit warning. Returns whether it is the first for this value of the limit.
-pub(super) async fn is_first_to_warn(
+pub(super) async fn is_first_warning(
     connection: &mut PgConnection,
     org: OrgId,
     session: SessionId,
@@ -230,10 +230,10 @@ pub(super) async fn is_first_to_warn(
 
 impl Store {
     /// Records the warning for a limit of an ancestor. Returns whether it is the first one.
-    pub async fn is_first_to_warn(&self, org: OrgId, spend: &Spend) -> Result<bool> {
+    pub async fn is_first_warning(&self, org: OrgId, spend: &Spend) -> Result<bool> {
         let Some(session) = spend.session else { return Ok(false) };
         let mut connection = self.system.acquire().await?;
-        is_first_to_warn(&mut connection, org, session, spend).await
+        is_first_warning(&mut connection, org, session, spend).await
     }
 
     /// Reads the limits that apply to a session, for the service's own work: its own first, then
@@ -276,7 +276,7 @@ impl Tx {
     ///
     /// # Errors
     /// `NotFound` when there is no such session.
-    pub async fn hold_parent(&mut self, session: SessionId) -> Result<(i64, i64)> {
+    pub async fn lock_parent(&mut self, session: SessionId) -> Result<(i64, i64)> {
         let org = self.org;
         let _: (bool,) =
             sqlx::query_as("select true from session where org_id = $1 and session_id = $2 for key share")
@@ -311,7 +311,7 @@ impl Tx {
     }
 
     /// Returns whether a descendant of this session is not archived.
-    pub async fn has_open_below(&mut self, session: SessionId) -> Result<bool> {
+    pub async fn has_open_descendants(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
         let (is_any,): (bool,) = sqlx::query_as(
             "with recursive below as (
@@ -377,7 +377,7 @@ impl Tx {
     /// Adds the usage of a session and its descendants to its parent.
     ///
     /// Call it before the session is deleted.
-    pub(super) async fn hand_usage_on(&mut self, session: SessionId) -> Result<()> {
+    pub(super) async fn add_usage_to_parent(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(concat!(
             "with recursive below as (

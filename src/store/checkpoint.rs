@@ -103,7 +103,7 @@ impl Store {
     }
 
     /// Marks a checkpoint as created by a caller. Returns whether the fence holds.
-    pub async fn keep_checkpoint(&self, fence: Fence, checkpoint: CheckpointId) -> Result<bool> {
+    pub async fn mark_checkpoint_manual(&self, fence: Fence, checkpoint: CheckpointId) -> Result<bool> {
         let done = sqlx::query(concat!(
             held!(),
             "
@@ -175,7 +175,7 @@ impl Store {
     }
 
     /// Deletes a checkpoint's row, after its blob.
-    pub async fn forget_checkpoint(
+    pub async fn delete_checkpoint_row(
         &self,
         org: OrgId,
         session: SessionId,
@@ -271,7 +271,7 @@ impl Tx {
         )
         .bind(org)
         .bind(session.uuid())
-        .bind(limit::HEARTBEAT_SAID_EVERY.as_secs_f64())
+        .bind(limit::HEARTBEAT_EVENT_INTERVAL.as_secs_f64())
         .fetch_optional(self.connection())
         .await?;
         Ok(row.map(|(sandbox, is_due)| Heartbeat { sandbox: Id::from_uuid(sandbox), is_due }))

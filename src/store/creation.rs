@@ -10,7 +10,7 @@ use super::{
     Result, Tx,
     column::{json, threshold, word},
     event::{Columns, Packed, QueryAs, appended, outbox},
-    idempotency::Kept,
+    idempotency::StoredResponse,
     token::NewToken,
 };
 use crate::{
@@ -26,12 +26,12 @@ pub struct Creation<'a> {
     pub token: Option<&'a NewToken>,
     /// The response to its request. If the slot of that request already has a response, the session
     /// is not created.
-    pub kept: Option<&'a Kept>,
+    pub kept: Option<&'a StoredResponse>,
 }
 
 /// Result of one creation.
 #[derive(Clone, Copy, Debug, FromRow)]
-pub struct Made {
+pub struct Inserted {
     /// Whether the session was created.
     pub is_new: bool,
     /// Whether some of its events created deliveries.
@@ -44,7 +44,7 @@ impl Tx {
     /// # Errors
     /// `Conflict("session_key")` when another session has the key of one of them. `Busy` when an
     /// equal request to one of theirs is still in progress.
-    pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Made>> {
+    pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Inserted>> {
         let query = sqlx::query_as(CREATION).bind(self.org.uuid());
         let events = || new.iter().flat_map(|new| new.events);
         let place = |new: &Creation<'_>| (1..).take(new.events.len()).collect::<Vec<i64>>();
@@ -111,7 +111,7 @@ fn bound_requests<'q, O>(query: QueryAs<'q, O>, new: &[Creation<'_>]) -> QueryAs
     fn token<T>(new: &[Creation<'_>], pick: impl Fn(&NewToken) -> T) -> Vec<Option<T>> {
         new.iter().map(|new| new.token.map(&pick)).collect()
     }
-    fn kept<T>(new: &[Creation<'_>], pick: impl Fn(&Kept) -> T) -> Vec<Option<T>> {
+    fn kept<T>(new: &[Creation<'_>], pick: impl Fn(&StoredResponse) -> T) -> Vec<Option<T>> {
         new.iter().map(|new| new.kept.map(&pick)).collect()
     }
     query

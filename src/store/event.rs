@@ -319,7 +319,7 @@ impl Tx {
     pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
         /// A truncated body keeps its short fields, so these are present.
         #[derive(Deserialize)]
-        struct Named {
+        struct CallFields {
             call_id: String,
             tool: String,
         }
@@ -345,7 +345,7 @@ impl Tx {
         .await?;
         let mut open: Vec<ToolCall> = Vec::new();
         for (kind, body) in rows {
-            let Named { call_id, tool } = from_json(&body)?;
+            let CallFields { call_id, tool } = from_json(&body)?;
             if kind == "tool.call" {
                 open.push(ToolCall { call_id, tool, input: Value::Null });
             } else {

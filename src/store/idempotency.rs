@@ -33,14 +33,14 @@ pub struct Claimed {
 }
 
 /// The response to a request, sealed for its slot.
-pub struct Kept {
+pub struct StoredResponse {
     pub(super) slot: Slot,
     pub(super) status: i16,
     pub(super) sealed: Vec<u8>,
 }
 
 /// State of a request.
-pub enum Begun {
+pub enum SlotState {
     /// It is new.
     Fresh(Claimed),
     /// It was executed before; this was the response.
@@ -63,9 +63,9 @@ impl Claimed {
     }
 
     /// Seals the response for storage.
-    pub fn answer(self, org: OrgId, status: u16, body: &[u8], origin: &Origin) -> Kept {
+    pub fn answer(self, org: OrgId, status: u16, body: &[u8], origin: &Origin) -> StoredResponse {
         let sealed = self.key.seal(body, &context(org, &self.slot), origin);
-        Kept { slot: self.slot, status: i16::try_from(status).unwrap_or(i16::MAX), sealed }
+        StoredResponse { slot: self.slot, status: i16::try_from(status).unwrap_or(i16::MAX), sealed }
     }
 }
 
@@ -80,7 +80,7 @@ impl Tx {
     ///
     /// # Errors
     /// `Busy` when an equal request has been in progress for `IDEMPOTENCY_WAIT`.
-    pub async fn begin_once(&mut self, slot: Slot, master: &MasterKey) -> Result<Begun> {
+    pub async fn claim_slot(&mut self, slot: Slot, master: &MasterKey) -> Result<SlotState> {
         let org = self.org;
         let row: ClaimRow = sqlx::query_as(
             "with claimed as (
@@ -99,13 +99,13 @@ impl Tx {
         .await?;
         let key = unwrap(master, &row.data_key, org)?;
         match row.is_fresh {
-            true => Ok(Begun::Fresh(Claimed { slot, key })),
+            true => Ok(SlotState::Fresh(Claimed { slot, key })),
             false => self.begun(slot, &key).await,
         }
     }
 
     /// Returns the outcome of the request that has the slot.
-    async fn begun(&mut self, slot: Slot, key: &DataKey) -> Result<Begun> {
+    async fn begun(&mut self, slot: Slot, key: &DataKey) -> Result<SlotState> {
         let org = self.org.uuid();
         let row: Row = sqlx::query_as(
             "select fingerprint, status, answer
@@ -118,13 +118,13 @@ impl Tx {
         .fetch_one(self.connection())
         .await?;
         if row.fingerprint != slot.fingerprint {
-            return Ok(Begun::Mismatch);
+            return Ok(SlotState::Mismatch);
         }
         let (Some(status), Some(sealed)) = (row.status, row.answer) else { return Err(Error::Busy) };
         let body = key
             .open(&sealed, &context(self.org, &slot))
             .map_err(|error| Error::Corrupt(error.to_string()))?;
-        Ok(Begun::Replay { status: status.unsigned_abs(), body: body.to_vec() })
+        Ok(SlotState::Replay { status: status.unsigned_abs(), body: body.to_vec() })
     }
 
     /// Stores the response, sealed for its slot, in the transaction of the effect.
@@ -139,7 +139,7 @@ impl Tx {
     }
 
     /// Stores a sealed response.
-    pub async fn keep(&mut self, kept: &Kept) -> Result<()> {
+    pub async fn keep(&mut self, kept: &StoredResponse) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
             "update idempotency
@@ -157,7 +157,7 @@ impl Tx {
     }
 
     /// Deletes one response: its key can be used again.
-    pub async fn forget_answer(&mut self, scope: &str, key: &str) -> Result<()> {
+    pub async fn delete_response(&mut self, scope: &str, key: &str) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("delete from idempotency where org_id = $1 and scope = $2 and key = $3")
             .bind(org)
@@ -174,7 +174,7 @@ impl Store {
     ///
     /// Responses to a session's or a message's own key are never deleted. By the index
     /// `idempotency_header_age`.
-    pub async fn forget_answers(&self, batch: i64) -> Result<u64> {
+    pub async fn delete_expired_responses(&self, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from idempotency
              where (org_id, scope, key) in (

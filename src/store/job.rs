@@ -353,7 +353,7 @@ impl Store {
 
     /// Releases every job of a worker that has stopped; returns their number. By the index
     /// `job_worker`.
-    pub async fn give_back(&self, worker: Uuid) -> Result<u64> {
+    pub async fn release_all(&self, worker: Uuid) -> Result<u64> {
         let done = sqlx::query(
             "with h as (
                 select org_id, session_id, kind

@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_snapshot_saw_what_was_over_when_it_was_taken() {
+    fn a_snapshot_includes_transactions_committed_before_it() {
         let snapshot = Snapshot("100:105:100,102".to_owned());
         let saw =
             |transaction| snapshot.saw(ListPosition { transaction, session: Id::from_uuid(Uuid::nil()) });
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restored_database_cannot_go_on_from_a_place_of_before() {
+    fn a_restored_database_rejects_an_older_position() {
         let snapshot = |text: &str| Snapshot(text.to_owned());
         assert!(snapshot("7:9:8").can_follow(&snapshot("7:9:7")));
         assert!(!snapshot("7:9:").can_follow(&snapshot("7:10:")));

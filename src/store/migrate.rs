@@ -30,12 +30,12 @@ pub enum MigrateError {
 ///
 /// Returns the master key with the pepper of this deployment's hashes.
 pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, MigrateError> {
-    let app_role = fit_role(&urls.app).await?;
-    let system_role = fit_role(&urls.system).await?;
+    let app_role = check_role(&urls.app).await?;
+    let system_role = check_role(&urls.system).await?;
     schema(&urls.owner).await?;
     let mut owner = connect(&urls.owner).await?;
     let held = claim_deployment(&mut owner, &master, &app_role, &system_role).await.map_err(failed)?;
-    let master = fitting(master, &held)?;
+    let master = accept_master_key(master, &held)?;
     // Monthly partitions were not created while no process ran.
     sqlx::query("select sojourn_roll_months()")
         .execute(&mut owner)
@@ -47,7 +47,7 @@ pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, Migrat
 }
 
 /// Accepts the configured key if it, or the key that it replaces, is the deployment's.
-fn fitting(master: MasterKey, held: &Held) -> Result<MasterKey, MigrateError> {
+fn accept_master_key(master: MasterKey, held: &Held) -> Result<MasterKey, MigrateError> {
     let is_held = |key: &MasterKey| held.master_key_check == key.check_value();
     let before = master.before().filter(is_held);
     if !is_held(&master) && before.is_none() {
@@ -96,7 +96,7 @@ async fn connect(url: &str) -> Result<PgConnection, MigrateError> {
 }
 
 /// Returns the role of a URL; fails when row-level security would not apply to it.
-async fn fit_role(url: &str) -> Result<String, MigrateError> {
+async fn check_role(url: &str) -> Result<String, MigrateError> {
     let mut connection = connect(url).await?;
     let (role, powerful): (String, bool) = sqlx::query_as(
         "select rolname::text, rolsuper or rolbypassrls from pg_roles where rolname = current_user",

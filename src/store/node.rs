@@ -8,7 +8,7 @@ use super::{Result, Store};
 
 impl Store {
     /// Records a node's heartbeat and how long its sandboxes may run after it stops.
-    pub async fn beat(&self, node: Uuid, sandboxes_end: Duration) -> Result<()> {
+    pub async fn record_heartbeat(&self, node: Uuid, sandboxes_end: Duration) -> Result<()> {
         sqlx::query(
             "insert into node (node_id, sandboxes_end)
              values ($1, $2 * interval '1 millisecond')

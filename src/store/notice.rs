@@ -51,7 +51,11 @@ impl Tx {
     }
 
     /// Inserts a delivery for one destination, ignoring its filter; returns the delivery.
-    pub async fn tell_one(&mut self, destination: DestinationId, notice: &Notice) -> Result<DeliveryId> {
+    pub async fn insert_notice_delivery(
+        &mut self,
+        destination: DestinationId,
+        notice: &Notice,
+    ) -> Result<DeliveryId> {
         let org = self.org.uuid();
         let (id,): (Uuid,) = sqlx::query_as(
             "insert into delivery (

@@ -22,8 +22,8 @@ use uuid::Uuid;
 
 use super::Store;
 use crate::{
-    base::limit::{NOTIFICATION_INTERVAL, STREAM_PIECES, STREAM_TOLD, STREAM_TOLD_BYTES},
-    domain::{Entry, OperationId, OrgId, SessionId, piece::Piece},
+    base::limit::{NOTIFICATION_INTERVAL, STREAM_DELTAS, STREAM_RECENT_APPEND_BYTES, STREAM_RECENT_APPENDS},
+    domain::{Entry, OperationId, OrgId, SessionId, piece::ResponseDelta},
 };
 
 /// Maximum payload of one notification in bytes; Postgres accepts at most 8,000.
@@ -56,7 +56,7 @@ struct Inner {
     process: Uuid,
     /// Watched logs, lists and execs, by the id of the session, organization or operation.
     watched: Mutex<HashMap<Uuid, Watched>>,
-    pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<Piece>>>>,
+    pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<ResponseDelta>>>>,
     jobs: Notify,
     deliveries: Notify,
     controls: Notify,
@@ -142,15 +142,15 @@ impl Notifications {
     }
 
     /// Subscribes to the pieces of a session's partial output in this process.
-    pub fn pieces(&self, session: SessionId) -> broadcast::Receiver<Arc<Piece>> {
+    pub fn pieces(&self, session: SessionId) -> broadcast::Receiver<Arc<ResponseDelta>> {
         let mut pieces = self.lock(&self.0.pieces);
         // Senders without receivers are removed when the next reader subscribes.
         pieces.retain(|_, sender| sender.receiver_count() > 0);
-        pieces.entry(session).or_insert_with(|| broadcast::Sender::new(STREAM_PIECES)).subscribe()
+        pieces.entry(session).or_insert_with(|| broadcast::Sender::new(STREAM_DELTAS)).subscribe()
     }
 
     /// Sends a piece to the subscribers in this process.
-    pub fn tell(&self, piece: Piece) {
+    pub fn tell(&self, piece: ResponseDelta) {
         if let Some(sender) = self.lock(&self.0.pieces).get(&piece.session) {
             // All receivers may be gone.
             let _ = sender.send(Arc::new(piece));
@@ -158,7 +158,7 @@ impl Notifications {
     }
 
     /// Returns whether a reader in this process streams the session's partial output.
-    pub fn is_heard(&self, session: SessionId) -> bool {
+    pub fn has_readers(&self, session: SessionId) -> bool {
         self.lock(&self.0.pieces).get(&session).is_some_and(|sender| sender.receiver_count() > 0)
     }
 
@@ -199,14 +199,14 @@ impl Notifications {
                 // Notifications sent while nobody listened are lost, so wake every waiter once.
                 self.wake_all();
                 while let Some(Ok(payload)) = stop.run_until_cancelled(listener.next()).await {
-                    self.hear(&payload);
+                    self.receive(&payload);
                 }
             }
             stop.run_until_cancelled(tokio::time::sleep(RELISTEN_DELAY)).await;
         }
     }
 
-    fn hear(&self, payload: &str) {
+    fn receive(&self, payload: &str) {
         let mut words = payload.split(' ');
         if words.next() == Some(self.0.process.simple().to_string().as_str()) {
             return;
@@ -263,8 +263,8 @@ impl Watched {
     /// Counts a notification with its new entries. Nobody may ever read them, so few are retained.
     fn grew(&mut self, entries: Vec<Entry>) {
         let bytes: usize = entries.iter().map(|entry| entry.body.len()).sum();
-        if bytes <= STREAM_TOLD_BYTES {
-            if self.told.len() == STREAM_TOLD {
+        if bytes <= STREAM_RECENT_APPEND_BYTES {
+            if self.told.len() == STREAM_RECENT_APPENDS {
                 self.told.remove(0);
             }
             let number = *self.notifications.borrow() + 1;
@@ -283,11 +283,11 @@ impl Watch {
         let mut watched = self.notifications.lock(&self.notifications.0.watched);
         let told = &mut watched.get_mut(&self.watched)?.told;
         let later = told.partition_point(|(number, _)| *number <= to);
-        let said: Vec<_> = told.drain(..later).filter(|(number, _)| *number > from).collect();
-        if to <= from || said.len() as u64 != to - from {
+        let taken: Vec<_> = told.drain(..later).filter(|(number, _)| *number > from).collect();
+        if to <= from || taken.len() as u64 != to - from {
             return None;
         }
-        let mut entries: Vec<_> = said.into_iter().flat_map(|(_, entries)| entries).collect();
+        let mut entries: Vec<_> = taken.into_iter().flat_map(|(_, entries)| entries).collect();
         entries.sort_by_key(|entry| entry.seq);
         Some(entries)
     }
@@ -342,14 +342,14 @@ mod tests {
     use crate::base::Origin;
 
     #[tokio::test]
-    async fn a_watch_hears_what_another_process_said() {
+    async fn a_watch_receives_notifications_of_another_process() {
         let origin = Origin::system();
         let (here, there) = (Uuid::from_u128(1), Uuid::from_u128(2));
         let notifications = Notifications::new(here);
         let session = origin.id();
         let mut watch = notifications.watch(session);
         for payload in payloads(there, HashSet::from([Notification::Log(session), Notification::Job])) {
-            notifications.hear(&payload);
+            notifications.receive(&payload);
         }
         watch.changed().await;
         notifications.job().await;
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_log_grew_by_is_told_once_and_only_without_a_gap() {
+    fn new_entries_are_returned_once_and_only_without_a_gap() {
         let origin = Origin::system();
         let notifications = Notifications::new(Uuid::from_u128(1));
         let session: SessionId = origin.id();
@@ -391,10 +391,10 @@ mod tests {
         // One notification came from another process, or carried too many bytes.
         notifications.grew(session, || vec![entry(4, 1)]);
         notifications.deliver(Notification::Log(session));
-        notifications.grew(session, || vec![entry(6, STREAM_TOLD_BYTES + 1)]);
+        notifications.grew(session, || vec![entry(6, STREAM_RECENT_APPEND_BYTES + 1)]);
         assert_eq!(watch.seen(), 5);
         assert_eq!((seqs(&watch, 2, 4), seqs(&watch, 4, 5)), (None, None));
-        for seq in 0..=STREAM_TOLD as i64 {
+        for seq in 0..=STREAM_RECENT_APPENDS as i64 {
             notifications.grew(session, || vec![entry(seq, 1)]);
         }
         let all = watch.seen();
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn many_hints_are_split_below_the_limit_of_postgres() {
+    fn many_notifications_are_split_below_the_limit_of_postgres() {
         let origin = Origin::system();
         let batch: HashSet<_> = (0..1_000).map(|_| Notification::Log(origin.id())).collect();
         let payloads = payloads(Uuid::from_u128(1), batch);

@@ -31,7 +31,7 @@ pub struct Open {
 
 /// An operation as the API returns it.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct OperationRecord {
     pub id: OperationId,
     pub request: Request,
     pub answer: Option<Answer>,
@@ -49,7 +49,7 @@ struct OpenRow {
 }
 
 #[derive(FromRow)]
-struct SeenRow {
+struct OperationRow {
     request: String,
     answer: Option<String>,
     created_at: Timestamp,
@@ -102,9 +102,9 @@ impl Tx {
     }
 
     /// Reads one operation of a session.
-    pub async fn operation(&mut self, session: SessionId, operation: OperationId) -> Result<Seen> {
+    pub async fn operation(&mut self, session: SessionId, operation: OperationId) -> Result<OperationRecord> {
         let org = self.org.uuid();
-        let row: SeenRow = sqlx::query_as(
+        let row: OperationRow = sqlx::query_as(
             "select request::text, answer::text, created_at, started_at, completed_at
              from operation
              where org_id = $1 and session_id = $2 and operation_id = $3",
@@ -114,7 +114,7 @@ impl Tx {
         .bind(operation.uuid())
         .fetch_one(self.connection())
         .await?;
-        Ok(Seen {
+        Ok(OperationRecord {
             id: operation,
             request: from_json(&row.request)?,
             answer: row.answer.as_deref().map(from_json).transpose()?,
@@ -260,7 +260,7 @@ impl Store {
     }
 
     /// Deletes an operation, after its blob.
-    pub async fn forget_operation(
+    pub async fn delete_operation(
         &self,
         org: OrgId,
         session: SessionId,

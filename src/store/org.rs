@@ -7,7 +7,7 @@ use super::{Error, Result, Store, Tx};
 use crate::{
     base::{
         Id, Origin, Timestamp,
-        limit::{HOUSEKEEPING_BATCH, PURGE_AGAIN_FOR},
+        limit::{HOUSEKEEPING_BATCH, ORG_PURGE_REPEAT_FOR},
         seal::{DataKey, MasterKey},
     },
     domain::OrgId,
@@ -203,7 +203,7 @@ impl Store {
     /// Purges deleted organizations again.
     ///
     /// A request that was in progress, or whose key another process still cached, may have written
-    /// after the first purge. After `PURGE_AGAIN_FOR` (one minute) no such write is possible, and
+    /// after the first purge. After `ORG_PURGE_REPEAT_FOR` (one minute) no such write is possible, and
     /// that purge is the last.
     pub async fn purge_deleted_orgs(&self) -> Result<usize> {
         // A handful of rows, and of the deleted ones only the latest: no index.
@@ -222,7 +222,7 @@ impl Store {
                  where org_id = $1 and deleted_at < now() - $2 * interval '1 second'",
             )
             .bind(org)
-            .bind(PURGE_AGAIN_FOR.as_secs_f64())
+            .bind(ORG_PURGE_REPEAT_FOR.as_secs_f64())
             .execute(&mut *tx)
             .await?;
             tx.commit().await?;

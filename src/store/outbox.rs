@@ -206,7 +206,7 @@ impl Store {
     pub async fn claim_deliveries(&self, room: &Capacity) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
             .bind(room.free)
-            .bind(limit::WEBHOOK_HOLD.as_secs_f64())
+            .bind(limit::WEBHOOK_CLAIM_TTL.as_secs_f64())
             .bind(&room.full_destinations)
             .bind(&room.full_orgs)
             .bind(&room.destinations.0)
@@ -245,7 +245,7 @@ impl Store {
             // destination marked as failing until its next successful delivery.
             let mut connection = self.system.acquire().await?;
             if write(&mut connection, claimed, settled).await? == Some(true) {
-                judge(&mut connection, claimed, settled).await?;
+                update_destination_state(&mut connection, claimed, settled).await?;
             }
             return Ok(());
         }
@@ -253,7 +253,7 @@ impl Store {
         let is_written = write(&mut tx, claimed, settled).await?.is_some();
         if is_written
             && settled.duration.is_some()
-            && let Some((session, reason)) = judge(&mut tx, claimed, settled).await?
+            && let Some((session, reason)) = update_destination_state(&mut tx, claimed, settled).await?
         {
             let id = match session {
                 Some(_) => claimed.destination.to_string(),
@@ -324,7 +324,7 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
 ///
 /// Returns its session and the reason when it was disabled now. Most attempts change nothing, so a
 /// busy receiver's row is not written with every delivery.
-async fn judge(
+async fn update_destination_state(
     tx: &mut sqlx::PgConnection,
     claimed: &Claimed,
     settled: &Settled,

@@ -6,7 +6,7 @@ use super::{Result, Store, Tx};
 use crate::{
     base::{
         Id,
-        limit::{HOUSEKEEPING_BATCH, LEFTOVER_AFTER},
+        limit::{BLOB_PURGE_REPEAT_AFTER, HOUSEKEEPING_BATCH},
     },
     domain::{OrgId, Session, SessionId},
 };
@@ -27,7 +27,7 @@ impl Tx {
             .bind(session.id.uuid())
             .execute(self.connection())
             .await?;
-        self.hand_usage_on(session.id).await?;
+        self.add_usage_to_parent(session.id).await?;
         // Its own key may name another session now, and so may the keys of its messages.
         sqlx::query(
             "delete from idempotency
@@ -59,7 +59,7 @@ impl Store {
              where created_at < now() - $1 * interval '1 second'
              limit $2",
         )
-        .bind(LEFTOVER_AFTER.as_secs_f64())
+        .bind(BLOB_PURGE_REPEAT_AFTER.as_secs_f64())
         .bind(HOUSEKEEPING_BATCH)
         .fetch_all(&self.system)
         .await?;
@@ -67,7 +67,7 @@ impl Store {
     }
 
     /// Records that no blob of a session is left.
-    pub async fn nothing_left(&self, org: OrgId, session: SessionId) -> Result<()> {
+    pub async fn delete_leftover(&self, org: OrgId, session: SessionId) -> Result<()> {
         sqlx::query("delete from leftover where org_id = $1 and session_id = $2")
             .bind(org.uuid())
             .bind(session.uuid())

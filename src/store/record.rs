@@ -124,7 +124,7 @@ impl Store {
             .bound(query)
             .bind(delta.start.map(|start| start.attempt))
             .bind(delta.start.map(|start| start.input_to_seq))
-            .bind(end.map(|end| word(&end.status_at_rest())))
+            .bind(end.map(|end| word(&end.idle_status())))
             .bind(end.map(|end| word(&end.yield_reason.state())))
             .bind(end.map(|end| word(&end.yield_reason)))
             .bind(end.and_then(|end| end.result_event_id).map(Id::uuid))

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     base::{
         Timestamp,
-        limit::{ROOTFS_FAILURE_KEPT, ROOTFS_PER_ORGANIZATION_MAX, ROOTFS_UNUSED},
+        limit::{ROOTFS_FAILURE_TTL, ROOTFS_MAX_IDLE, ROOTFS_PER_ORGANIZATION_MAX},
     },
     domain::{
         OrgId,
@@ -48,7 +48,7 @@ impl Tx {
     ///
     /// Does nothing on a node where the organization already has `ROOTFS_PER_ORGANIZATION_MAX`
     /// requests open. With `again`, also requests one that failed.
-    pub async fn want_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
+    pub async fn request_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
             "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
@@ -93,9 +93,14 @@ impl Tx {
 impl Store {
     /// Requests a missing root file system on one node; returns its build state.
     ///
-    /// A failure is returned for `ROOTFS_FAILURE_KEPT`; then the build is requested again. `None`
+    /// A failure is returned for `ROOTFS_FAILURE_TTL`; then the build is requested again. `None`
     /// while the organization has too many requests open.
-    pub async fn need_rootfs(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Option<Build>> {
+    pub async fn request_rootfs_on_node(
+        &self,
+        node: Uuid,
+        org: OrgId,
+        rootfs: &RootFs,
+    ) -> Result<Option<Build>> {
         let row: Option<Row> = sqlx::query_as(
             "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
              select $1, $2, $3::json, $4
@@ -118,7 +123,7 @@ impl Store {
         .bind(json(rootfs))
         .bind(org.uuid())
         .bind(ROOTFS_PER_ORGANIZATION_MAX)
-        .bind(seconds(ROOTFS_FAILURE_KEPT))
+        .bind(seconds(ROOTFS_FAILURE_TTL))
         .fetch_optional(&self.system)
         .await?;
         row.map(|row| row.build().map(|(_, build)| build)).transpose()
@@ -127,7 +132,7 @@ impl Store {
     /// Returns the root file systems that a node must build, oldest request first.
     ///
     /// Includes builds started by a process that died.
-    pub async fn wanted_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
+    pub async fn pending_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
         let rows: Vec<String> = sqlx::query_scalar(
             "select made_of::text
              from rootfs
@@ -143,7 +148,7 @@ impl Store {
     }
 
     /// Records that a node builds it, and the build log.
-    pub async fn building_rootfs(&self, node: Uuid, rootfs: &RootFs, log: &str) -> Result<()> {
+    pub async fn record_rootfs_building(&self, node: Uuid, rootfs: &RootFs, log: &str) -> Result<()> {
         sqlx::query(
             "update rootfs
              set state = 'building', log = $3, error = null, completed_at = null,
@@ -159,7 +164,7 @@ impl Store {
     }
 
     /// Records the end of a build: success, or the error.
-    pub async fn built_rootfs(&self, node: Uuid, rootfs: &RootFs, error: Option<&str>) -> Result<()> {
+    pub async fn record_rootfs_built(&self, node: Uuid, rootfs: &RootFs, error: Option<&str>) -> Result<()> {
         sqlx::query(
             "update rootfs
              set state = case when $3::text is null then 'ready' else 'failed' end,
@@ -174,15 +179,15 @@ impl Store {
         Ok(())
     }
 
-    /// Deletes root file systems that nobody has requested on a node for `ROOTFS_UNUSED`.
-    pub async fn forget_rootfs(&self, node: Uuid) -> Result<()> {
+    /// Deletes root file systems that nobody has requested on a node for `ROOTFS_MAX_IDLE`.
+    pub async fn delete_unused_rootfs(&self, node: Uuid) -> Result<()> {
         sqlx::query(
             "delete from rootfs
              where node_id = $1 and wanted_at < now() - $2 * interval '1 second'
                and state in ('ready', 'failed')",
         )
         .bind(node)
-        .bind(seconds(ROOTFS_UNUSED))
+        .bind(seconds(ROOTFS_MAX_IDLE))
         .execute(&self.system)
         .await?;
         Ok(())

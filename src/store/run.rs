@@ -224,7 +224,7 @@ impl Store {
     }
 
     /// Deletes one batch of ended runs older than `days`. By the index `schedule_run_age`.
-    pub async fn forget_runs(&self, days: i32, batch: i64) -> Result<u64> {
+    pub async fn delete_old_runs(&self, days: i32, batch: i64) -> Result<u64> {
         let done = sqlx::query(
             "delete from schedule_run
              where (org_id, run_id) in (

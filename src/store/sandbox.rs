@@ -50,12 +50,12 @@ pub struct NewSandbox {
     /// Its lifetime; unlimited when `None`.
     pub life: Option<Life>,
     /// Delay until the first check whether it is still needed.
-    pub rest_after: Duration,
+    pub first_check_after: Duration,
 }
 
 /// The ended sandboxes of a session.
 #[derive(Clone, Debug, Default)]
-pub struct Past {
+pub struct EndedSandboxes {
     /// The last one announced in the log and those after it: one of them has the session's files.
     pub sandboxes: Vec<SandboxId>,
     /// One of them was announced in the log.
@@ -66,7 +66,7 @@ pub struct Past {
 
 /// A session's sandbox, as the API returns it.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct SandboxSummary {
     pub sandbox: SandboxId,
     /// The word in the column.
     pub state: String,
@@ -143,7 +143,7 @@ impl Tx {
     /// Returns the sandbox of each session that has or had one: the live one, else the last.
     ///
     /// By the index `sandbox_of_session`.
-    pub async fn sandboxes(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Shown>> {
+    pub async fn sandboxes(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, SandboxSummary>> {
         let org = self.org.uuid();
         let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
         let rows: Vec<ShownRow> = sqlx::query_as(
@@ -159,7 +159,7 @@ impl Tx {
         .fetch_all(self.connection())
         .await?;
         let shown = |row: ShownRow| {
-            let shown = Shown {
+            let shown = SandboxSummary {
                 sandbox: Id::from_uuid(row.sandbox_id),
                 is_announced: row.is_announced,
                 is_ended: row.state == "ended",
@@ -272,7 +272,7 @@ impl Store {
         .bind(new.session.uuid())
         .bind(new.node)
         .bind(epoch)
-        .bind(millis(new.rest_after))
+        .bind(millis(new.first_check_after))
         .bind(new.life.map(|life| millis(life.ends_in)))
         .bind(new.life.map(|life| millis(life.rotates_in)))
         .execute(&self.system)
@@ -281,7 +281,7 @@ impl Store {
     }
 
     /// Records that the sandbox is announced in the log.
-    pub async fn announced_sandbox(&self, org: OrgId, sandbox: SandboxId) -> Result<()> {
+    pub async fn record_announced(&self, org: OrgId, sandbox: SandboxId) -> Result<()> {
         sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
             .bind(org.uuid())
             .bind(sandbox.uuid())
@@ -293,7 +293,7 @@ impl Store {
     /// Records that the sandbox is frozen, and the checkpoint with its files.
     ///
     /// Returns whether the fence holds.
-    pub async fn froze_sandbox(
+    pub async fn record_frozen(
         &self,
         fence: Fence,
         sandbox: SandboxId,
@@ -306,7 +306,7 @@ impl Store {
     ///
     /// Clears its checkpoint, because the files may change from here on. Returns whether the fence
     /// holds.
-    pub async fn thawed_sandbox(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
+    pub async fn record_thawed(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
         self.change(fence, sandbox, "live", None, None).await
     }
 
@@ -330,7 +330,7 @@ impl Store {
     /// Records that the sandbox is being removed, so nobody uses it from here on.
     ///
     /// Returns whether the fence holds.
-    pub async fn ending_sandbox(
+    pub async fn record_ending(
         &self,
         fence: Fence,
         sandbox: SandboxId,
@@ -398,7 +398,7 @@ impl Store {
     }
 
     /// Returns the ended sandboxes of a session, by the index `sandbox_of_session`.
-    pub async fn past_sandboxes(&self, org: OrgId, session: SessionId) -> Result<Past> {
+    pub async fn past_sandboxes(&self, org: OrgId, session: SessionId) -> Result<EndedSandboxes> {
         let rows: Vec<(Uuid, bool, Option<Uuid>, bool)> = sqlx::query_as(
             "select sandbox_id, is_announced, checkpoint_id, ending is not distinct from 'restored'
              from sandbox
@@ -417,13 +417,13 @@ impl Store {
         .fetch_all(&self.system)
         .await?;
         let used = rows.iter().find(|(_, is_announced, ..)| *is_announced);
-        Ok(Past {
+        Ok(EndedSandboxes {
             was_used: used.is_some(),
             checkpoint: used.and_then(|(_, _, checkpoint, _)| checkpoint.map(Id::from_uuid)),
             // The session does not continue with files that a restore replaced.
             sandboxes: rows
                 .iter()
-                .filter(|(.., is_left_behind)| !is_left_behind)
+                .filter(|(.., is_restored_away)| !is_restored_away)
                 .map(|(sandbox, ..)| Id::from_uuid(*sandbox))
                 .collect(),
         })

@@ -194,7 +194,7 @@ impl Tx {
     }
 
     /// Locks a schedule by its id alone; `None` when it was deleted.
-    pub async fn lock_schedule_to_settle(&mut self, schedule: ScheduleId) -> Result<Option<Schedule>> {
+    pub async fn lock_schedule_by_id(&mut self, schedule: ScheduleId) -> Result<Option<Schedule>> {
         let org = self.org.uuid();
         let row: Option<Row> = sqlx::query_as(schedules!("and schedule_id = $2 for update"))
             .bind(org)

@@ -307,7 +307,7 @@ impl Tx {
     }
 
     /// Writes the usage counters of an imported session from its folded state.
-    pub async fn adopt_usage(&mut self, session: &Session) -> Result<()> {
+    pub async fn write_imported_usage(&mut self, session: &Session) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query("update session set tool_calls = $3 where org_id = $1 and session_id = $2")
             .bind(org)

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use super::{
     Result, Store, Tx,
-    budget::{budgets, is_first_to_warn, lock_tree},
+    budget::{budgets, is_first_warning, lock_tree},
     column::{count, from_json, json, uncount},
     record::Fence,
 };
@@ -17,7 +17,7 @@ use crate::{
     base::Id,
     domain::{
         AgentId, OrgId, SessionId,
-        budget::{self, Most},
+        budget::{self, MaxUsage},
         spend::{CapStatus, Spend, SpendCaps, Spent, Verdict, judge},
     },
 };
@@ -109,7 +109,7 @@ pub struct Ask<'a> {
     pub agent: Option<AgentId>,
     /// Call id of the exec; `None` for a model call.
     pub call: Option<&'a str>,
-    pub most: Most,
+    pub most: MaxUsage,
     /// A spend cap or a balance limits the organization or the agent.
     pub is_bound: bool,
     /// Limits apply to the session together with its ancestors and descendants.
@@ -118,7 +118,7 @@ pub struct Ask<'a> {
 
 /// The call that reserves.
 #[derive(Clone, Copy)]
-struct Asker<'a> {
+struct ReservingCall<'a> {
     session: SessionId,
     /// Call id of the exec; `None` for a model call.
     call: Option<&'a str>,
@@ -128,13 +128,13 @@ async fn spend_status(
     connection: &mut PgConnection,
     org: OrgId,
     agent: Option<AgentId>,
-    asker: Option<Asker<'_>>,
+    reserving: Option<ReservingCall<'_>>,
 ) -> Result<SpendStatus> {
     let row: Row = sqlx::query_as(SPEND_STATUS)
         .bind(org.uuid())
         .bind(agent.map(Id::uuid))
-        .bind(asker.map(|asker| asker.session.uuid()))
-        .bind(asker.and_then(|asker| asker.call))
+        .bind(reserving.map(|reserving| reserving.session.uuid()))
+        .bind(reserving.and_then(|reserving| reserving.call))
         .fetch_one(connection)
         .await?;
     let spent = |days: [i64; 3]| {
@@ -177,13 +177,13 @@ impl Store {
         // Every caller that needs both locks takes them in this order.
         let mut close = Vec::new();
         if ask.is_bound {
-            match judged_by_billing(&mut tx, fence, ask).await? {
+            match check_caps(&mut tx, fence, ask).await? {
                 Verdict::Granted { close: more } => close.extend(more),
                 verdict => return Ok(Some(verdict)),
             }
         }
         if ask.is_shared {
-            match judged_by_tree(&mut tx, fence, ask).await? {
+            match check_tree_limits(&mut tx, fence, ask).await? {
                 Verdict::Granted { close: more } => close.extend(more),
                 verdict => return Ok(Some(verdict)),
             }
@@ -196,8 +196,8 @@ impl Store {
             let is_first = match spend.session {
                 // The session itself warns of its own limits.
                 Some(session) if session == fence.session => false,
-                Some(session) => is_first_to_warn(&mut tx, fence.org, session, &spend).await?,
-                None => is_first_to_say(&mut tx, fence.org, ask.agent, "warning", &spend).await?,
+                Some(session) => is_first_warning(&mut tx, fence.org, session, &spend).await?,
+                None => is_first_cap_report(&mut tx, fence.org, ask.agent, "warning", &spend).await?,
             };
             if is_first {
                 new.push(spend);
@@ -225,7 +225,7 @@ impl Store {
         let Verdict::Exceeded(spend) = judge(&now.organization, &now.agent, now.balance) else {
             return Ok(None);
         };
-        let is_first = is_first_to_say(&mut tx, org, agent, "exceeded", &spend).await?;
+        let is_first = is_first_cap_report(&mut tx, org, agent, "exceeded", &spend).await?;
         tx.commit().await?;
         Ok(is_first.then_some(spend))
     }
@@ -276,13 +276,13 @@ async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Resul
 /// Checks caps and balance, one caller of an organization at a time.
 ///
 /// Reads after the lock see everything that was committed before.
-async fn judged_by_billing(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+async fn check_caps(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
         .bind(format!("spend/{}", fence.org))
         .execute(&mut *tx)
         .await?;
-    let asker = Asker { session: fence.session, call: ask.call };
-    let now = spend_status(tx, fence.org, ask.agent, Some(asker)).await?;
+    let reserving = ReservingCall { session: fence.session, call: ask.call };
+    let now = spend_status(tx, fence.org, ask.agent, Some(reserving)).await?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Granted { .. } if ask.most.cost_micros.is_none() => Verdict::Unpriced,
         verdict => verdict,
@@ -290,7 +290,7 @@ async fn judged_by_billing(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
 }
 
 /// Checks the limits of a session tree, one caller of the tree at a time.
-async fn judged_by_tree(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+async fn check_tree_limits(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     lock_tree(tx, fence.org, fence.session).await?;
     let budgets = budgets(tx, fence.org, fence.session, ask.call).await?;
     Ok(budget::judge(&budgets, ask.most))
@@ -330,7 +330,7 @@ async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
 
 /// Records a report of a cap; returns whether it is the first one for this value of the cap within
 /// its window.
-async fn is_first_to_say(
+async fn is_first_cap_report(
     tx: &mut PgConnection,
     org: OrgId,
     agent: Option<AgentId>,

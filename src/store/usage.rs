@@ -1,7 +1,7 @@
 //! Usage sums: by session and model, and by day, agent and model.
 //!
 //! The statement of an append (`record`) adds to both, so they match the log. The only exception is
-//! late usage of an archived session, which is in the sums alone (see [`Store::pay_late`]).
+//! late usage of an archived session, which is in the sums alone (see [`Store::bill_late`]).
 
 use sqlx::FromRow;
 
@@ -309,7 +309,7 @@ impl Store {
     ///
     /// Returns whether it was. The successor of any other lease records the usage of work that the
     /// lease had started.
-    pub async fn pay_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
+    pub async fn bill_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
         let (is_paid,): (bool,) = sqlx::query_as(LATE)
             .bind(fence.org.uuid())

@@ -20,7 +20,7 @@ use crate::{
         OperationId, OrgId, SessionId,
         operation::{Answer, OutputStream, Request},
     },
-    store::{self, Store, notification::Watch, operation::Seen},
+    store::{self, Store, notification::Watch, operation::OperationRecord},
     wire::operation::{ExecFrame, ExecView},
 };
 
@@ -52,7 +52,7 @@ pub enum ExecLine {
 
 /// State and new output of a command.
 struct NewOutput {
-    seen: Seen,
+    seen: OperationRecord,
     /// Pieces of output with their positions, in order.
     pieces: Vec<(OutputStream, u64, String)>,
 }

@@ -16,9 +16,9 @@ use super::{
 use crate::{
     base::{
         Origin, Timestamp,
-        limit::{STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_PIECES, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+        limit::{STREAM_DELTAS, STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_POLL, STREAM_WRITE_TIMEOUT},
     },
-    domain::{Level, piece::Piece},
+    domain::{Level, piece::ResponseDelta},
     store::{self, Store, event::Range, notification::Watch},
     wire::delta::DeltaView,
 };
@@ -27,9 +27,9 @@ pub(super) struct Follower {
     store: Store,
     registration: Registration,
     watch: Watch,
-    pieces: Option<broadcast::Receiver<Arc<Piece>>>,
+    pieces: Option<broadcast::Receiver<Arc<ResponseDelta>>>,
     /// Pieces of responses that come after events not yet sent.
-    pending: VecDeque<Arc<Piece>>,
+    pending: VecDeque<Arc<ResponseDelta>>,
     tail: Tail,
     frames: mpsc::Sender<Frame>,
     heartbeat: Instant,
@@ -190,7 +190,7 @@ impl Follower {
                 self.pending.push_back(piece);
             }
         }
-        let excess = self.pending.len().saturating_sub(STREAM_PIECES);
+        let excess = self.pending.len().saturating_sub(STREAM_DELTAS);
         self.pending.drain(..excess);
         while let Some(piece) = self.pending.pop_front_if(|piece| piece.seq <= self.tail.after) {
             let is_wanted =
@@ -214,7 +214,7 @@ impl Follower {
 /// Waits for the next piece, if this follower wants pieces. A reader that is too slow misses some.
 ///
 /// Cancel-safe: a piece that was not received stays in the channel.
-async fn next(pieces: &mut Option<broadcast::Receiver<Arc<Piece>>>) -> Arc<Piece> {
+async fn next(pieces: &mut Option<broadcast::Receiver<Arc<ResponseDelta>>>) -> Arc<ResponseDelta> {
     let Some(receiver) = pieces else { return std::future::pending().await };
     loop {
         match receiver.recv().await {
@@ -226,7 +226,7 @@ async fn next(pieces: &mut Option<broadcast::Receiver<Arc<Piece>>>) -> Arc<Piece
 }
 
 /// Returns a piece that is already in the channel.
-fn waiting(receiver: &mut broadcast::Receiver<Arc<Piece>>) -> Option<Arc<Piece>> {
+fn waiting(receiver: &mut broadcast::Receiver<Arc<ResponseDelta>>) -> Option<Arc<ResponseDelta>> {
     loop {
         match receiver.try_recv() {
             Ok(piece) => return Some(piece),

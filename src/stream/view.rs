@@ -4,7 +4,7 @@
 
 use crate::{
     domain::{Session, Status, budget::Consumed},
-    store::{self, Tx, budget::Below, sandbox::Shown},
+    store::{self, Tx, budget::Below, sandbox::SandboxSummary},
     wire::{
         budget::ChildrenConsumed,
         sandbox::{SandboxState, SandboxView},
@@ -47,7 +47,7 @@ fn children(below: &Below) -> ChildrenConsumed {
     ChildrenConsumed { sessions: below.sessions, tokens, cost_micros, tool_calls }
 }
 
-fn sandbox(shown: &Shown) -> SandboxView {
+fn sandbox(shown: &SandboxSummary) -> SandboxView {
     let state = match shown.state.as_str() {
         "frozen" => SandboxState::Frozen,
         "ending" => SandboxState::Stopping,

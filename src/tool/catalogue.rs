@@ -25,7 +25,7 @@ const TOOLS: [Tool; 10] = [
 
 /// The tools with their compiled schemas. Cheap to clone.
 #[derive(Clone)]
-pub struct Catalogue(Arc<[Entry]>);
+pub struct Catalog(Arc<[Entry]>);
 
 struct Entry {
     tool: Tool,
@@ -38,7 +38,7 @@ pub fn names() -> Vec<String> {
     TOOLS.iter().map(|tool| (tool.spec)().name).collect()
 }
 
-impl Catalogue {
+impl Catalog {
     /// Creates the catalog of all built-in tools.
     pub fn builtin() -> Self {
         let entry = |tool: Tool| {

@@ -59,7 +59,7 @@ fn spec() -> ToolSpec {
 #[async_trait]
 impl Invocation for Args {
     async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
-        let Some(patterns) = unfold(&self.pattern) else {
+        let Some(patterns) = expand_braces(&self.pattern) else {
             return tell(format!("The braces expand to more than {} patterns.", limit::GLOB_PATTERNS_MAX));
         };
         let begin = handle.path(self.path.as_deref().unwrap_or("."));
@@ -99,7 +99,7 @@ impl Invocation for Args {
 }
 
 /// Expands the braces of a pattern; `None` if there are too many results.
-pub(super) fn unfold(pattern: &str) -> Option<Vec<String>> {
+pub(super) fn expand_braces(pattern: &str) -> Option<Vec<String>> {
     let (mut open, mut whole) = (vec![pattern.to_owned()], Vec::new());
     while let Some(next) = open.pop() {
         match first_braces(&next) {
@@ -148,13 +148,13 @@ mod tests {
 
     #[test]
     fn braces_are_unfolded_as_bash_does() {
-        let all = |pattern: &str| unfold(pattern).expect("few patterns").join(" ");
+        let all = |pattern: &str| expand_braces(pattern).expect("few patterns").join(" ");
         assert_eq!(all("src/**/*.{ts,tsx}"), "src/**/*.ts src/**/*.tsx");
         assert_eq!(all("{a,b{c,d}}.x"), "a.x bc.x bd.x");
         assert_eq!(all("{a,b}/{1,2}"), "a/1 a/2 b/1 b/2");
         for plain in ["*.rs", "{a}", "{", "a{b", "}", "ä{"] {
             assert_eq!(all(plain), plain);
         }
-        assert_eq!(unfold(&"{a,b}".repeat(12)), None);
+        assert_eq!(expand_braces(&"{a,b}".repeat(12)), None);
     }
 }

@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    CallResult, ExecSummary, Fault, Invocation, SandboxHandle, Tool, exec, glob::unfold, output, parse, tell,
+    CallResult, ExecSummary, Fault, Invocation, SandboxHandle, Tool, exec, glob::expand_braces, output,
+    parse, tell,
 };
 use crate::{
     base::{limit, text},
@@ -65,7 +66,7 @@ impl Invocation for Args {
     async fn run(&self, call_id: &str, handle: &SandboxHandle) -> Result<CallResult, Fault> {
         // grep matches the file name only, so the last part of a pattern with directories is used.
         let name = self.glob.as_deref().map(|glob| glob.rsplit('/').next().unwrap_or(glob));
-        let Some(names) = name.map_or(Some(Vec::new()), unfold) else {
+        let Some(names) = name.map_or(Some(Vec::new()), expand_braces) else {
             return tell(format!("The braces expand to more than {} patterns.", limit::GLOB_PATTERNS_MAX));
         };
         let path = self.path.as_deref().unwrap_or(".");

@@ -37,7 +37,7 @@ use crate::{
     sandbox::{self, Sandbox, SandboxFence},
 };
 
-pub use catalogue::{Catalogue, names};
+pub use catalogue::{Catalog, names};
 pub use schedule_wake::shown;
 pub use start_session::Child;
 

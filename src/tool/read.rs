@@ -55,7 +55,7 @@ impl Invocation for Args {
         let most = self
             .limit
             .map_or(limit::READ_LINES_DEFAULT, |lines| usize::try_from(lines).unwrap_or(usize::MAX));
-        let mut page = Page {
+        let mut page = LineReader {
             first,
             most,
             line: 1,
@@ -115,7 +115,7 @@ pub(super) fn numbered(number: usize, line: &str, bytes: usize) -> String {
 }
 
 /// The requested lines, collected from parts with arbitrary boundaries.
-struct Page {
+struct LineReader {
     first: u64,
     most: usize,
     /// Number of the next line.
@@ -127,7 +127,7 @@ struct Page {
     is_full: bool,
 }
 
-impl Page {
+impl LineReader {
     fn take(&mut self, part: &[u8]) {
         let mut rest = part;
         while let Some(at) = rest.iter().position(|&byte| byte == b'\n') {

@@ -19,7 +19,7 @@ pub(super) struct Schema {
 }
 
 /// Max number of errors in one message; the first ones are the most useful.
-const FAULTS_TOLD: usize = 5;
+const ERRORS_SHOWN_MAX: usize = 5;
 
 impl Schema {
     /// Compiles a schema of the catalog.
@@ -31,7 +31,7 @@ impl Schema {
     /// Validates arguments and returns them without nulls, which some models send for "absent".
     pub(super) fn check(&self, tool: &str, input: &Value) -> Result<Value, String> {
         if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
-            let begin = text::truncate(sent, limit::TOOL_FAULT_BYTES_MAX);
+            let begin = text::truncate(sent, limit::TOOL_ERROR_BYTES_MAX);
             return Err(format!(
                 "The arguments of `{tool}` were not a complete JSON object. They began with: {begin}\n\
                  Nothing was run. Send the whole call again, shorter if it was truncated."
@@ -47,11 +47,11 @@ impl Schema {
         let faults: Vec<String> = self
             .validator
             .iter_errors(&input)
-            .take(FAULTS_TOLD)
+            .take(ERRORS_SHOWN_MAX)
             .map(|fault| {
                 let place = fault.instance_path().to_string();
                 let words = fault.to_string();
-                let words = text::truncate(&words, limit::TOOL_FAULT_BYTES_MAX);
+                let words = text::truncate(&words, limit::TOOL_ERROR_BYTES_MAX);
                 if place.is_empty() { words.to_owned() } else { format!("{place}: {words}") }
             })
             .collect();

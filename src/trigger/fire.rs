@@ -9,7 +9,7 @@ use crate::{
     domain::{
         Actor, ActorKind, Notice, RunId,
         decide::{Command, Input, Stamp},
-        schedule::{Cadence, Overlap, RunState},
+        schedule::{CronSchedule, Overlap, RunState},
         session::Source,
     },
     journal::{self, Executed, Unit},
@@ -22,7 +22,7 @@ pub enum Fired {
     /// Its slot is due.
     Slot(Timestamp),
     /// A caller requested it, at this time.
-    ByHand(Timestamp),
+    Manual(Timestamp),
 }
 
 /// Starts a run of a locked schedule and records it, in one transaction.
@@ -39,7 +39,7 @@ pub async fn fire(
     let id: RunId = stamp.origin.id();
     let (slot, source) = match fired {
         Fired::Slot(slot) => (slot, Source::Cron),
-        Fired::ByHand(now) => (now, Source::Manual),
+        Fired::Manual(now) => (now, Source::Manual),
     };
     let mut input = Input::of(schedule.input.clone());
     let at = slot.format(&Rfc3339).unwrap_or_default();
@@ -64,7 +64,7 @@ pub async fn fire(
     let run = Run {
         id,
         slot,
-        manual: matches!(fired, Fired::ByHand(_)),
+        manual: matches!(fired, Fired::Manual(_)),
         state: RunState::Started,
         session: Some(executed.session.id),
         turn: executed.session.queued.as_ref().map(|turn| turn.id),
@@ -82,7 +82,7 @@ pub(super) async fn fire_due(
     scripted: bool,
     stamp: &Stamp,
 ) -> Result<(), journal::Error> {
-    let due = match (Cadence::parse(&schedule.cron, &schedule.time_zone), schedule.next_fire_at) {
+    let due = match (CronSchedule::parse(&schedule.cron, &schedule.time_zone), schedule.next_fire_at) {
         (Ok(cadence), Some(waited_for)) => cadence.due(waited_for, now),
         (Err(_), _) | (_, None) => {
             return Err(store::Error::Corrupt("a schedule has no cadence".to_owned()).into());
@@ -93,7 +93,7 @@ pub(super) async fn fire_due(
     if !unit.tx().has_run(schedule.id, due.slot).await? {
         let skips = schedule.overlap == Overlap::Skip;
         if skips && unit.tx().is_schedule_busy(&schedule).await? {
-            let run = bare(stamp, due.slot, RunState::Skipped, None);
+            let run = empty_run(stamp, due.slot, RunState::Skipped, None);
             unit.tx().insert_run(schedule.id, &run).await?;
         } else if let Err(refused) = fire(unit, &schedule, Fired::Slot(due.slot), scripted, stamp).await {
             let Some(code) = refused.code() else { return Err(failed(refused)) };
@@ -112,7 +112,7 @@ pub(super) async fn fail(
     error: (String, String),
     stamp: &Stamp,
 ) -> Result<(), journal::Error> {
-    let run = bare(stamp, slot, RunState::Failed, Some(error));
+    let run = empty_run(stamp, slot, RunState::Failed, Some(error));
     unit.tx().insert_run(schedule.id, &run).await?;
     count(unit, schedule, true, stamp).await
 }
@@ -149,7 +149,7 @@ pub(super) fn actor(schedule: &Schedule) -> Actor {
 }
 
 /// Creates a run that started no session.
-fn bare(stamp: &Stamp, slot: Timestamp, state: RunState, error: Option<(String, String)>) -> Run {
+fn empty_run(stamp: &Stamp, slot: Timestamp, state: RunState, error: Option<(String, String)>) -> Run {
     Run { id: stamp.origin.id(), slot, manual: false, state, session: None, turn: None, error }
 }
 

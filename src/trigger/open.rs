@@ -62,18 +62,22 @@ impl Refused {
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
             Self::Journal(journal::Error::Rejected(
-                Rejection::BudgetExceeded(_) | Rejection::AboveExceeded(..) | Rejection::CapSpent(_),
+                Rejection::BudgetExceeded(_)
+                | Rejection::AncestorLimitExceeded(..)
+                | Rejection::CapExceeded(_),
             )) => Some("budget_exceeded"),
-            Self::Journal(journal::Error::Rejected(Rejection::Unpaid)) => Some("payment_required"),
+            Self::Journal(journal::Error::Rejected(Rejection::BalanceExhausted)) => Some("payment_required"),
             Self::Journal(journal::Error::Rejected(Rejection::Paused)) => Some("paused"),
             Self::Journal(journal::Error::Rejected(Rejection::Stopped)) => Some("stopped"),
             Self::UnknownParent => Some("unknown_parent"),
             Self::Journal(journal::Error::Rejected(Rejection::ParentArchived)) => Some("parent_archived"),
             Self::Journal(journal::Error::Rejected(Rejection::TooDeep)) => Some("too_deep"),
-            Self::Journal(journal::Error::Rejected(Rejection::TooManyBelow)) => {
+            Self::Journal(journal::Error::Rejected(Rejection::TooManyDescendants)) => {
                 Some("too_many_sessions_below")
             }
-            Self::Journal(journal::Error::Rejected(Rejection::OpenBelow)) => Some("open_sessions_below"),
+            Self::Journal(journal::Error::Rejected(Rejection::OpenDescendants)) => {
+                Some("open_sessions_below")
+            }
             Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }

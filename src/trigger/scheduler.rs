@@ -11,13 +11,13 @@ use tokio_util::sync::CancellationToken;
 use super::fire::{actor, count, fail, fire_due};
 use crate::{
     base::limit::{
-        HOUSEKEEPING_BATCH, SCHEDULE_RUN_DAYS, TRIGGER_BATCH, TRIGGER_POLL, TRIGGER_TIDY_EVERY,
-        TRIGGERS_TOGETHER_MAX,
+        HOUSEKEEPING_BATCH, SCHEDULE_RUN_DAYS, TRIGGER_BATCH, TRIGGER_HOUSEKEEPING_EVERY_POLLS, TRIGGER_POLL,
+        TRIGGERS_CONCURRENT_MAX,
     },
     domain::{
         OrgId, ScheduleId,
         decide::{Command, Stamp},
-        schedule::Cadence,
+        schedule::CronSchedule,
         scheduled_wake,
     },
     journal::{self, Journal},
@@ -38,17 +38,17 @@ impl Scheduler {
     pub async fn run(self, stop: CancellationToken) {
         let mut ticks = interval(TRIGGER_POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut looks = 0u32;
+        let mut polls = 0u32;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.settle_runs().await;
             self.fire_schedules().await;
             self.wake_sessions().await;
-            if looks.is_multiple_of(TRIGGER_TIDY_EVERY)
-                && let Err(error) = self.store.forget_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH).await
+            if polls.is_multiple_of(TRIGGER_HOUSEKEEPING_EVERY_POLLS)
+                && let Err(error) = self.store.delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH).await
             {
                 tracing::warn!(%error, "could not delete old schedule runs");
             }
-            looks = looks.wrapping_add(1);
+            polls = polls.wrapping_add(1);
         }
     }
 
@@ -57,14 +57,14 @@ impl Scheduler {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "could not query due schedules"),
         };
-        let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |(org, schedule)| {
+        let each = stream::iter(due).for_each_concurrent(TRIGGERS_CONCURRENT_MAX, async move |(org, schedule)| {
             let Err(error) = self.fire(org, schedule).await else { return };
             tracing::warn!(org.id = %org, schedule.id = %schedule, %error, "could not fire a schedule");
-            if is_passing(&error) {
+            if is_transient(&error) {
                 return;
             }
             // It would fail the same way every second, so the slot counts as a failed run.
-            if let Err(error) = self.give_up(org, schedule).await {
+            if let Err(error) = self.skip_slot(org, schedule).await {
                 tracing::error!(org.id = %org, schedule.id = %schedule, %error, "could not skip a schedule's slot");
             }
         });
@@ -81,11 +81,11 @@ impl Scheduler {
     }
 
     /// Skips a slot that the service itself cannot fire.
-    async fn give_up(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
+    async fn skip_slot(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
         let mut unit = self.journal.begin(org).await?;
         let Some(mut schedule) = unit.tx().take_due_schedule(schedule).await? else { return Ok(()) };
         let now = unit.tx().now().await?;
-        let cadence = Cadence::parse(&schedule.cron, &schedule.time_zone).ok();
+        let cadence = CronSchedule::parse(&schedule.cron, &schedule.time_zone).ok();
         let stamp = self.stamp(&schedule);
         let slot = schedule.next_fire_at.unwrap_or(now);
         schedule.next_fire_at = cadence.and_then(|cadence| cadence.next_after(now));
@@ -102,7 +102,7 @@ impl Scheduler {
             Ok(due) => due,
             Err(error) => return tracing::warn!(%error, "could not query due wakes"),
         };
-        let each = stream::iter(due).for_each_concurrent(TRIGGERS_TOGETHER_MAX, async move |due| {
+        let each = stream::iter(due).for_each_concurrent(TRIGGERS_CONCURRENT_MAX, async move |due| {
             if let Err(error) = self.wake(&due).await {
                 tracing::warn!(
                     org.id = %due.org, session.id = %due.session, %error, "could not wake a session"
@@ -152,7 +152,7 @@ impl Scheduler {
 
     async fn settle(&self, org: OrgId, schedule: ScheduleId) -> Result<(), journal::Error> {
         let mut unit = self.journal.begin(org).await?;
-        let Some(mut schedule) = unit.tx().lock_schedule_to_settle(schedule).await? else { return Ok(()) };
+        let Some(mut schedule) = unit.tx().lock_schedule_by_id(schedule).await? else { return Ok(()) };
         let stamp = self.stamp(&schedule);
         for ended in unit.tx().settle_runs(schedule.id).await? {
             if let Some(failed) = ended.counts_as_failed() {
@@ -169,7 +169,7 @@ impl Scheduler {
 }
 
 /// Returns whether the error may be temporary.
-fn is_passing(error: &journal::Error) -> bool {
+fn is_transient(error: &journal::Error) -> bool {
     match error {
         journal::Error::Store(store::Error::Unavailable { .. } | store::Error::Busy) => true,
         journal::Error::Blob(_) => true,

@@ -7,9 +7,9 @@ use async_trait::async_trait;
 use crate::{
     domain::{
         AgentId, Body, Event, Session,
-        budget::{Budget, Most},
+        budget::{Budget, MaxUsage},
         event::Draft,
-        piece::Piece,
+        piece::ResponseDelta,
         spend::Verdict,
     },
     harness::{self, Halt},
@@ -72,11 +72,11 @@ impl harness::Journal for LeasedJournal {
         self.writer.session().await.map_err(unavailable)
     }
 
-    fn is_heard(&self) -> bool {
-        self.writer.is_heard()
+    fn has_readers(&self) -> bool {
+        self.writer.has_readers()
     }
 
-    fn tell(&self, piece: Piece) {
+    fn tell(&self, piece: ResponseDelta) {
         self.writer.tell(piece);
     }
 
@@ -91,7 +91,7 @@ impl harness::Journal for LeasedJournal {
 
     async fn reserve(
         &self,
-        most: &(dyn Fn() -> Most + Send + Sync),
+        most: &(dyn Fn() -> MaxUsage + Send + Sync),
         is_shared: bool,
         is_unbound: bool,
     ) -> Result<Verdict, Halt> {
@@ -112,13 +112,13 @@ impl harness::Journal for LeasedJournal {
         if !is_bound && !is_shared {
             return Ok(granted);
         }
-        let most = Most { tokens: 0, cost_micros: Some(most) };
+        let most = MaxUsage { tokens: 0, cost_micros: Some(most) };
         let ask = Ask { agent: Some(agent), call: Some(call_id), most, is_bound, is_shared };
         self.writer.reserve(&ask).await.map_err(halt)
     }
 
-    async fn pay_late(&self, drafts: Vec<Draft>) -> Result<(), Halt> {
-        self.writer.pay_late(&drafts).await.map_err(unavailable)
+    async fn bill_late(&self, drafts: Vec<Draft>) -> Result<(), Halt> {
+        self.writer.bill_late(&drafts).await.map_err(unavailable)
     }
 
     async fn release_exec(&self, call_id: &str) -> Result<(), Halt> {

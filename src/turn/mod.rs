@@ -28,7 +28,7 @@ use crate::{
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
     model::{Connection, ModelName, NoModel, Providers},
     store::{self, agent::Revision, job::LeaseState},
-    tool::Catalogue,
+    tool::Catalog,
 };
 
 use journal::LeasedJournal;
@@ -44,7 +44,7 @@ pub(crate) use preflight::Refusal;
 pub struct Runtime {
     pub sandboxes: Sandboxes,
     pub providers: Arc<Providers>,
-    pub catalogue: Catalogue,
+    pub catalogue: Catalog,
 }
 
 /// A turn that is ready to run under a lease.

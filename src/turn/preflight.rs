@@ -69,7 +69,7 @@ pub(super) async fn check(
             let words = format!("{limit}: {used} of {allowed} micro-USD are spent; raise the cap or wait");
             Err(Refusal { spend: Some(spend), ..Refusal::rejected("spend_cap_exceeded", words) })
         }
-        Verdict::Unpaid => {
+        Verdict::BalanceExhausted => {
             let words = "the organization's balance is used up; top it up, then steer the session";
             Err(Refusal::rejected("payment_required", words))
         }

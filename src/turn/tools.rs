@@ -21,7 +21,7 @@ use crate::{
     harness::{self, history},
     journal::Writer,
     lifecycle::{self, LeasedSandbox},
-    tool::{Call, CallResult, Catalogue, ExecSummary, Fault, Recovered, SandboxHandle},
+    tool::{Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle},
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
@@ -31,7 +31,7 @@ const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
 
 /// The tools of an agent over the sandbox of its session.
 pub(super) struct LeasedTools {
-    catalogue: Catalogue,
+    catalogue: Catalog,
     specs: Vec<ToolSpec>,
     writer: Writer,
     sandbox: Arc<LeasedSandbox>,
@@ -53,7 +53,7 @@ impl From<lifecycle::Error> for Fault {
         match error {
             lifecycle::Error::Stale => Self::Stale,
             lifecycle::Error::Unavailable(reason) => Self::EndTurn { code: SANDBOX_UNAVAILABLE, reason },
-            lifecycle::Error::Unready(what, reason) => Self::EndTurn { code: what.code(), reason },
+            lifecycle::Error::PreparationFailure(what, reason) => Self::EndTurn { code: what.code(), reason },
             lifecycle::Error::LogUnavailable(reason) => Self::LogUnavailable(reason),
         }
     }

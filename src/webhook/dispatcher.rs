@@ -26,7 +26,7 @@ use super::{
 use crate::{
     base::{
         Origin,
-        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_GATHER},
+        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_CLAIM_DELAY},
     },
     domain::Entry,
     net,
@@ -181,7 +181,7 @@ impl Deliveries {
                 self.settle(done);
             }
         };
-        let _enough_or_late = timeout(WEBHOOK_GATHER, ended).await;
+        let _enough_or_late = timeout(WEBHOOK_CLAIM_DELAY, ended).await;
     }
 
     /// Releases the permit of an ended delivery, whatever its result.

@@ -13,7 +13,7 @@ use uuid::Uuid;
 
 use crate::{
     base::limit::{
-        WEBHOOK_SLOW_AFTER, WEBHOOK_SLOW_MEMORY, WEBHOOKS_IN_FLIGHT_MAX, WEBHOOKS_PER_DESTINATION_MAX,
+        WEBHOOK_SLOW_AFTER, WEBHOOK_SLOW_RECORDS, WEBHOOKS_IN_FLIGHT_MAX, WEBHOOKS_PER_DESTINATION_MAX,
         WEBHOOKS_PER_ORG_MAX, WEBHOOKS_SLOW_MAX,
     },
     store::outbox::{Capacity, Claimed},
@@ -53,7 +53,7 @@ impl Permit {
 impl Permits {
     /// Returns which deliveries can be claimed now.
     pub fn capacity(&mut self, now: Instant) -> Capacity {
-        self.slow.retain(|_, at| now.duration_since(*at) < WEBHOOK_SLOW_MEMORY.0);
+        self.slow.retain(|_, at| now.duration_since(*at) < WEBHOOK_SLOW_RECORDS.0);
         let full = |held: &HashMap<Uuid, i32>, most: i32| -> Vec<Uuid> {
             held.iter().filter(|(_, held)| **held >= most).map(|(id, _)| *id).collect()
         };
@@ -102,7 +102,7 @@ impl Permits {
         self.taken_by_slow -= usize::from(permit.was_slow);
         if took < WEBHOOK_SLOW_AFTER && has_answered {
             self.slow.remove(&permit.destination);
-        } else if self.slow.len() < WEBHOOK_SLOW_MEMORY.1 {
+        } else if self.slow.len() < WEBHOOK_SLOW_RECORDS.1 {
             self.slow.insert(permit.destination, now);
         }
     }
@@ -163,7 +163,7 @@ mod tests {
         permits.release(held[0], Duration::ZERO, true, now);
         assert!(!permits.slow.contains_key(&id(0)), "it answers again");
         assert!(permits.capacity(now).full_destinations.is_empty());
-        permits.capacity(now + WEBHOOK_SLOW_MEMORY.0);
+        permits.capacity(now + WEBHOOK_SLOW_RECORDS.0);
         assert!(permits.slow.is_empty(), "what was slow long ago is forgotten");
     }
 }

@@ -10,8 +10,8 @@ use crate::{
     base::{
         json,
         limit::{
-            CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX,
-            TEXT_BYTES_MAX, WORD_BYTES_MAX, WORDS_MAX,
+            CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, MODEL_MAX_TOKENS_DEFAULT,
+            MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -58,7 +58,7 @@ pub struct CreateAgent {
     #[serde(default, deserialize_with = "json::object")]
     pub spend_caps: SpendCaps,
     /// Names of the allowed tools; absent allows all.
-    #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
+    #[garde(inner(length(max = LIST_ITEMS_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX))))]
     pub tools: Option<Vec<String>>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
@@ -94,7 +94,7 @@ pub struct PatchAgent {
     #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
-    #[garde(inner(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))))]
+    #[garde(inner(inner(length(max = LIST_ITEMS_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub tools: Option<Option<Vec<String>>>,

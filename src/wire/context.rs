@@ -16,7 +16,7 @@ use super::{
 use crate::{
     base::{
         json,
-        limit::{DESCRIPTION_BYTES_MAX, METADATA_BYTES_MAX, WORD_BYTES_MAX},
+        limit::{DESCRIPTION_BYTES_MAX, LIST_ITEM_BYTES_MAX, METADATA_BYTES_MAX},
     },
     domain::{
         context::{Context, ContextChange},
@@ -60,10 +60,10 @@ pub struct ContextView {
 #[schema(as = RegisterTool)]
 pub struct ToolInput {
     /// Unique within the session; registering the same name again replaces the tool.
-    #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(without_nul))]
+    #[garde(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX), custom(without_nul))]
     pub name: String,
     /// Type chosen by the caller; `custom` when absent.
-    #[garde(inner(length(bytes, min = 1, max = WORD_BYTES_MAX)), inner(custom(without_nul)))]
+    #[garde(inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX)), inner(custom(without_nul)))]
     pub tool_type: Option<String>,
     #[garde(length(bytes, max = DESCRIPTION_BYTES_MAX), custom(without_nul))]
     #[serde(default)]

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::{
-    base::limit::{CREDENTIAL_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, WORD_BYTES_MAX},
+    base::limit::{CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX},
     domain::CredentialId,
 };
 
@@ -16,7 +16,7 @@ use crate::{
 pub struct CreateCredential {
     /// `anthropic` (default), `openai`, any other name together with a `base_url`, or `git` for
     /// repositories.
-    #[garde(length(bytes, min = 1, max = WORD_BYTES_MAX), custom(provider_name))]
+    #[garde(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX), custom(provider_name))]
     #[serde(default = "anthropic")]
     pub provider: String,
     #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]

@@ -4,7 +4,7 @@
 
 use serde::Serialize;
 
-use crate::domain::{SessionId, StepId, TurnId, piece::Piece};
+use crate::domain::{SessionId, StepId, TurnId, piece::ResponseDelta};
 
 /// A frame of type `agent.message.delta`. It has no SSE id and does not advance the cursor; `seq` is that
 /// of the last event before it.
@@ -31,7 +31,7 @@ struct DeltaBody<'a> {
 
 impl<'a> DeltaView<'a> {
     /// Builds the frame that stream readers receive for a piece.
-    pub fn of(piece: &'a Piece) -> Self {
+    pub fn of(piece: &'a ResponseDelta) -> Self {
         let kind = if piece.is_thinking { "thinking" } else { "text" };
         Self {
             kind: "agent.message.delta",

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::{
-    base::limit::{KEY_OVERLAP_SECONDS, KEY_SCOPES_MAX, NAME_BYTES_MAX, WORD_BYTES_MAX},
+    base::limit::{KEY_OVERLAP_SECONDS, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX},
     domain::{KeyId, session::Source},
 };
 
@@ -19,7 +19,7 @@ pub struct CreateKey {
     pub name: String,
     /// Scopes of the key, for example `sessions:read`, `agents:*` or `*`; limited to those of the
     /// caller's own key.
-    #[garde(length(min = 1, max = KEY_SCOPES_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))]
+    #[garde(length(min = 1, max = KEY_SCOPES_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX)))]
     pub scopes: Vec<String>,
     /// Expiration time; the key does not expire when absent.
     #[garde(skip)]

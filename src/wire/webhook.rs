@@ -7,7 +7,8 @@ use utoipa::ToSchema;
 
 use crate::{
     base::limit::{
-        NET_URL_BYTES_MAX, WEBHOOK_OVERLAP_SECONDS, WEBHOOK_SECRET_BYTES_MAX, WORD_BYTES_MAX, WORDS_MAX,
+        LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, NET_URL_BYTES_MAX, WEBHOOK_OVERLAP_SECONDS,
+        WEBHOOK_SECRET_BYTES_MAX,
     },
     domain::{DeliveryId, DestinationId, EventId, Level, SessionId, WebhookId},
 };
@@ -26,7 +27,7 @@ pub struct CreateDestination {
     #[garde(skip)]
     pub level: Option<Level>,
     /// Exact event types or `prefix.*`; all types when absent.
-    #[garde(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX))))]
+    #[garde(inner(length(max = LIST_ITEMS_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX))))]
     pub types: Option<Vec<String>>,
     /// Whether input events include the caller's `raw`.
     #[garde(skip)]
@@ -53,7 +54,7 @@ pub struct PatchDestination {
     #[garde(skip)]
     pub level: Option<Level>,
     /// Null selects all types.
-    #[garde(inner(inner(length(max = WORDS_MAX), inner(length(bytes, min = 1, max = WORD_BYTES_MAX)))))]
+    #[garde(inner(inner(length(max = LIST_ITEMS_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX)))))]
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<String>>)]
     pub types: Option<Option<Vec<String>>>,

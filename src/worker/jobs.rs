@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 use super::Worker;
 use crate::{
-    base::limit::{NODE_BEAT, ROOTFS_POLL, SANDBOX_BACKOFF},
+    base::limit::{NODE_HEARTBEAT_INTERVAL, ROOTFS_POLL, SANDBOX_BACKOFF},
     domain::{
         Session,
         operation::{Answer, Failure},
@@ -87,7 +87,7 @@ impl Worker {
             }
             () = sandbox.egress().run() => unreachable!("the egress proxy runs for ever"),
         };
-        server.pay_late().await;
+        server.bill_late().await;
         sandbox.close_egress().await;
         sandboxes.notifications.send(Notification::Job);
         outcome
@@ -149,7 +149,7 @@ impl Worker {
             }
             Err(reason) => {
                 tracing::warn!(session.id = %claimed.session, reason, "a sandbox could not be removed; retrying");
-                lease.release(NODE_BEAT).await?;
+                lease.release(NODE_HEARTBEAT_INTERVAL).await?;
                 Ok("not cleaned up yet")
             }
         }

@@ -61,7 +61,7 @@ impl Worker {
             tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time and were aborted");
             slots.shutdown().await;
         }
-        match self.queue.give_back().await {
+        match self.queue.release_all().await {
             Ok(0) => {}
             Ok(jobs) => tracing::info!(jobs, "jobs released"),
             Err(error) => tracing::warn!(%error, "jobs could not be released; their leases expire"),

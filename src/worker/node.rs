@@ -8,7 +8,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{HOUSEKEEPING_BATCH, NODE_BEAT, REAP_EVERY_BEATS, SANDBOX_TOUCHES},
+    base::limit::{
+        HOUSEKEEPING_BATCH, NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX,
+    },
     sandbox::Sandbox,
     store::sandbox::Liveness,
 };
@@ -16,7 +18,7 @@ use crate::{
 impl Worker {
     /// Sends the node's heartbeat and, every few beats, removes what no row owns.
     pub(super) async fn reap(self, stop: CancellationToken) {
-        let mut beats = interval(NODE_BEAT);
+        let mut beats = interval(NODE_HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
         while stop.run_until_cancelled(beats.tick()).await.is_some() {
@@ -24,14 +26,14 @@ impl Worker {
                 .runtime
                 .sandboxes
                 .store
-                .beat(self.runtime.sandboxes.node, self.runtime.sandboxes.orphan_timeout)
+                .record_heartbeat(self.runtime.sandboxes.node, self.runtime.sandboxes.orphan_timeout)
                 .await
             {
                 // Only after the heartbeat: sandboxes of a node that others consider lost must exit.
                 Ok(()) => self.touch_sandboxes().await,
                 Err(error) => tracing::warn!(%error, "the node's heartbeat failed"),
             }
-            if count.is_multiple_of(REAP_EVERY_BEATS) {
+            if count.is_multiple_of(REAP_EVERY_HEARTBEATS) {
                 self.remove_unused().await;
             }
             count = count.wrapping_add(1);
@@ -49,7 +51,7 @@ impl Worker {
         // A frozen sandbox hears nothing, and runs nothing that could matter.
         let live = sandboxes.iter().filter(|live| live.state == Liveness::Live).map(|live| live.sandbox);
         futures::stream::iter(live)
-            .for_each_concurrent(SANDBOX_TOUCHES, async |id| {
+            .for_each_concurrent(SANDBOX_KEEPALIVES_MAX, async |id| {
                 if let Err(fault) = sandbox.touch(id).await {
                     tracing::debug!(sandbox.id = %id, %fault, "a sandbox does not answer");
                 }
@@ -58,10 +60,10 @@ impl Worker {
     }
 
     async fn remove_unused(&self) {
-        if let Err(error) = self.runtime.sandboxes.store.forget_answers(HOUSEKEEPING_BATCH).await {
+        if let Err(error) = self.runtime.sandboxes.store.delete_expired_responses(HOUSEKEEPING_BATCH).await {
             tracing::warn!(%error, "expired idempotency keys could not be deleted");
         }
-        if let Err(error) = self.runtime.sandboxes.journal.forget_operations().await {
+        if let Err(error) = self.runtime.sandboxes.journal.expire_operations().await {
             tracing::warn!(%error, "completed operations could not be deleted");
         }
         if let Err(error) = self.runtime.sandboxes.store.fold_shards().await {
@@ -78,7 +80,9 @@ impl Worker {
         if let Err(error) = self.runtime.sandboxes.journal.remove_leftovers().await {
             tracing::warn!(%error, "blobs of deleted sessions could not be removed; retrying");
         }
-        if let Err(error) = self.runtime.sandboxes.store.forget_rootfs(self.runtime.sandboxes.node).await {
+        if let Err(error) =
+            self.runtime.sandboxes.store.delete_unused_rootfs(self.runtime.sandboxes.node).await
+        {
             tracing::warn!(%error, "rows of unused root file systems could not be deleted");
         }
         if let Some(images) = &self.runtime.sandboxes.images

@@ -8,7 +8,7 @@ use super::Worker;
 use crate::{
     base::{
         backoff::Backoff,
-        limit::{self, RECORD_ATTEMPTS_MAX, TURN_ATTEMPTS_MAX},
+        limit::{self, DATABASE_ATTEMPTS_MAX, TURN_ATTEMPTS_MAX},
     },
     domain::{Session, Status, TurnId, session::Hold},
     harness::Halt,
@@ -92,12 +92,12 @@ async fn resume(
 ) -> Result<Option<&'static str>, store::Error> {
     loop {
         *failures += 1;
-        let delay = RECORD_BACKOFF.delay(*failures, worker.runtime.sandboxes.journal.origin());
+        let delay = DATABASE_BACKOFF.delay(*failures, worker.runtime.sandboxes.journal.origin());
         tokio::select! {
             () = tokio::time::sleep(delay) => {}
             () = lease.lost() => return Ok(Some("the lease was lost")),
         }
-        if *draining.borrow() || *failures >= RECORD_ATTEMPTS_MAX {
+        if *draining.borrow() || *failures >= DATABASE_ATTEMPTS_MAX {
             lease.release(delay).await?;
             return Ok(Some("released"));
         }
@@ -110,7 +110,8 @@ async fn resume(
     }
 }
 
-const RECORD_BACKOFF: Backoff = Backoff { first: limit::RECORD_BACKOFF.0, longest: limit::RECORD_BACKOFF.1 };
+const DATABASE_BACKOFF: Backoff =
+    Backoff { first: limit::DATABASE_BACKOFF.0, longest: limit::DATABASE_BACKOFF.1 };
 
 /// Releases a job for a later time, or finishes it; retries while the database is unreachable, because
 /// a lease that expires counts as a crash.
@@ -121,11 +122,11 @@ async fn put_back(worker: &Worker, lease: &Lease, delay: Option<Duration>) -> Re
             None => lease.finish().await,
         };
         match answered {
-            Err(store::Error::Unavailable { .. }) if attempt < RECORD_ATTEMPTS_MAX => {}
+            Err(store::Error::Unavailable { .. }) if attempt < DATABASE_ATTEMPTS_MAX => {}
             Ok(()) | Err(_) => return answered,
         }
         tokio::select! {
-            () = tokio::time::sleep(RECORD_BACKOFF.delay(attempt, worker.runtime.sandboxes.journal.origin())) => {}
+            () = tokio::time::sleep(DATABASE_BACKOFF.delay(attempt, worker.runtime.sandboxes.journal.origin())) => {}
             () = lease.lost() => return Ok(()),
         }
     }
@@ -214,7 +215,7 @@ async fn run_turn(
         () = server.serve_beside_a_turn() => unreachable!("operations are served for ever"),
     };
     if matches!(ended, Err(Halt::Stale)) {
-        server.pay_late().await;
+        server.bill_late().await;
     }
     ended
 }

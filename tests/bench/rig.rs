@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use serde_json::Map;
 use sojourn::{
-    base::{Origin, limit::NODE_SILENCE},
+    base::{Origin, limit::NODE_HEARTBEAT_TIMEOUT},
     blob::Blobs,
     domain::{
         Actor, Body, OrgId, SessionId,
@@ -74,7 +74,7 @@ impl Rig {
             worker: process,
             node: Uuid::from_bytes(origin.bytes()),
             lease: Duration::from_secs(15),
-            node_silence: NODE_SILENCE,
+            node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
         let queue = Queue::new(store.clone(), notifications.clone(), claimant);
         let stop = CancellationToken::new();

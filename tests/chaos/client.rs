@@ -13,7 +13,7 @@ use reqwest::{Method, StatusCode, header::RETRY_AFTER};
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use crate::{plan::Dice, processes::KEY};
+use crate::{plan::SeededRng, processes::KEY};
 
 /// Violations found so far.
 #[derive(Default)]
@@ -37,7 +37,7 @@ impl Violations {
 pub struct Client {
     pub addresses: Vec<SocketAddr>,
     pub http: reqwest::Client,
-    pub dice: Dice,
+    pub dice: SeededRng,
     /// 503 responses, each with a Retry-After.
     pub unavailable: AtomicU64,
     requests: AtomicU64,
@@ -47,7 +47,7 @@ pub struct Client {
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {
-    pub fn new(addresses: Vec<SocketAddr>, dice: Dice) -> anyhow::Result<Self> {
+    pub fn new(addresses: Vec<SocketAddr>, dice: SeededRng) -> anyhow::Result<Self> {
         let http = reqwest::Client::builder()
             .connect_timeout(Duration::from_secs(2))
             .timeout(Duration::from_secs(20))

@@ -16,7 +16,7 @@ use tokio::{
 use crate::{
     client::Violations,
     cluster::{Cluster, Seam},
-    plan::{Dice, Plan},
+    plan::{Plan, SeededRng},
     processes::{Fleet, Role, Slot},
 };
 
@@ -52,7 +52,7 @@ const PROGRESS: Duration = Duration::from_secs(10);
 
 impl Faults {
     /// Runs all lanes until each has finished.
-    pub async fn run(&self, dice: &Dice) {
+    pub async fn run(&self, dice: &SeededRng) {
         let (kills, freezes, restarts, drains) = (dice.fork(), dice.fork(), dice.fork(), dice.fork());
         tokio::join!(
             self.lane(self.plan.kills, &self.counts.kills, async || self.kill(&kills).await),
@@ -95,7 +95,7 @@ impl Faults {
         }
     }
 
-    async fn kill(&self, dice: &Dice) -> anyhow::Result<bool> {
+    async fn kill(&self, dice: &SeededRng) -> anyhow::Result<bool> {
         sleep(dice.millis(200, 1_500)).await;
         let role = if dice.once_in(5) { Role::Api } else { Role::Worker };
         let Some(mut slot) = self.pick(role, dice) else { return Ok(false) };
@@ -123,7 +123,7 @@ impl Faults {
         Ok(true)
     }
 
-    async fn freeze(&self, dice: &Dice) -> anyhow::Result<bool> {
+    async fn freeze(&self, dice: &SeededRng) -> anyhow::Result<bool> {
         sleep(dice.millis(100, 1_000)).await;
         let Some(mut slot) = self.pick(Role::Worker, dice) else { return Ok(false) };
         let process = slot.process;
@@ -152,7 +152,7 @@ impl Faults {
         Ok(true)
     }
 
-    async fn restart_postgres(&self, dice: &Dice) -> anyhow::Result<bool> {
+    async fn restart_postgres(&self, dice: &SeededRng) -> anyhow::Result<bool> {
         sleep(dice.millis(4_000, 12_000)).await;
         self.fleet.note(0);
         let outage = self.cluster.crash().await?;
@@ -162,7 +162,7 @@ impl Faults {
         Ok(true)
     }
 
-    async fn drain(&self, dice: &Dice) -> anyhow::Result<bool> {
+    async fn drain(&self, dice: &SeededRng) -> anyhow::Result<bool> {
         sleep(dice.millis(1_000, 6_000)).await;
         let role = if dice.once_in(4) { Role::Api } else { Role::Worker };
         let Some(mut slot) = self.pick(role, dice) else { return Ok(false) };
@@ -171,7 +171,7 @@ impl Faults {
                 let took_ms = u32::try_from(took.as_millis()).unwrap_or(u32::MAX);
                 self.counts.slowest_drain_ms.fetch_max(took_ms, Ordering::Relaxed);
             }
-            Err(error) => self.violations.note(format!("{error:#}; {}", slot.last_words())),
+            Err(error) => self.violations.note(format!("{error:#}; {}", slot.last_log_lines())),
         }
         self.bring_up(&mut slot).await;
         Ok(true)
@@ -183,7 +183,7 @@ impl Faults {
             for slot in &self.fleet.slots {
                 let Ok(mut slot) = slot.try_lock() else { continue };
                 if slot.has_ended() {
-                    self.violations.note(format!("a process ended by itself: {}", slot.last_words()));
+                    self.violations.note(format!("a process ended by itself: {}", slot.last_log_lines()));
                     self.bring_up(&mut slot).await;
                 }
             }
@@ -204,7 +204,7 @@ impl Faults {
     }
 
     /// A process of the role without a fault in progress.
-    fn pick(&self, role: Role, dice: &Dice) -> Option<MutexGuard<'_, Slot>> {
+    fn pick(&self, role: Role, dice: &SeededRng) -> Option<MutexGuard<'_, Slot>> {
         let count = self.fleet.slots.len();
         let start = dice.below(count as u64) as usize;
         let slots = (0..count).map(|step| &self.fleet.slots[(start + step) % count]);

@@ -23,7 +23,7 @@ use tokio::{
 
 use crate::{
     client::{Client, Violations},
-    plan::Dice,
+    plan::SeededRng,
     verbs::Verbs,
 };
 
@@ -93,7 +93,7 @@ impl Load {
     }
 
     /// Runs one session after another until the end of the run.
-    pub async fn drive(self: Arc<Self>, driver: usize, dice: Dice) {
+    pub async fn drive(self: Arc<Self>, driver: usize, dice: SeededRng) {
         for round in 0.. {
             if self.stop.load(Ordering::Relaxed) {
                 return;
@@ -105,7 +105,7 @@ impl Load {
         }
     }
 
-    async fn one_session(&self, name: &str, dice: &Dice) -> anyhow::Result<()> {
+    async fn one_session(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
         let body = json!({ "agent": self.agent, "input": script(&format!("{name}.0"), dice) });
         let created = self.post("/sessions", &body).await?;
         let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
@@ -154,7 +154,7 @@ impl Load {
     }
 
     /// Waits for the running turn, and sometimes cancels it.
-    async fn one_turn(&self, id: &str, dice: &Dice) -> anyhow::Result<()> {
+    async fn one_turn(&self, id: &str, dice: &SeededRng) -> anyhow::Result<()> {
         self.turns.fetch_add(1, Ordering::Relaxed);
         let mut canceled = None;
         if dice.once_in(8) {
@@ -183,7 +183,7 @@ impl Load {
     }
 
     /// Runs a command directly and waits for its end, which is always known: no fault destroys a sandbox.
-    async fn direct(&self, id: &str, token: &str, dice: &Dice) -> anyhow::Result<()> {
+    async fn direct(&self, id: &str, token: &str, dice: &SeededRng) -> anyhow::Result<()> {
         let seconds = if dice.once_in(4) { 3.0 } else { dice.below(8) as f64 / 10.0 };
         let body = json!({ "command": format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}") });
         let mut ran = self.post(&format!("/sessions/{id}/exec"), &body).await?;
@@ -205,7 +205,7 @@ impl Load {
     }
 
     /// Runs one verb on the whole sandbox, between two turns.
-    async fn one_verb(&self, session: &str, name: &str, dice: &Dice) -> anyhow::Result<()> {
+    async fn one_verb(&self, session: &str, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
         let verb = Verbs { load: self, session, name, dice }.play().await?;
         self.verbs[verb as usize].fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -231,7 +231,7 @@ impl Load {
 }
 
 /// A turn of some seconds: commands that must run once, among others.
-fn script(name: &str, dice: &Dice) -> Value {
+fn script(name: &str, dice: &SeededRng) -> Value {
     let mut steps = Vec::new();
     for step in 0..2 + dice.below(4) {
         let mut tools = Vec::new();

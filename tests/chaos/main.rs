@@ -42,7 +42,7 @@ use crate::{
     faults::{Counts, Faults},
     ground::Ground,
     load::Load,
-    plan::{Dice, Plan},
+    plan::{Plan, SeededRng},
     processes::Fleet,
     readers::Readers,
     report::Outcome,
@@ -93,7 +93,7 @@ async fn asked_to_stop() {
 
 async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>) -> anyhow::Result<()> {
     let began = Instant::now();
-    let dice = Dice::new(seed);
+    let dice = SeededRng::new(seed);
     let cluster = ground.cluster().await?;
     let fleet = Arc::new(Fleet::new(&plan, &ground.data_dir, &ground.logs)?);
     let faults = Arc::new(Faults {
@@ -162,7 +162,7 @@ async fn act(
     faults: &Arc<Faults>,
     load: &Arc<Load>,
     readers: &Arc<Readers>,
-    dice: &Dice,
+    dice: &SeededRng,
 ) -> anyhow::Result<Duration> {
     let plan = &faults.plan;
     let mut drivers = JoinSet::new();

@@ -57,9 +57,9 @@ impl Plan {
 }
 
 /// A small random generator shared by many tasks: splitmix64.
-pub struct Dice(Mutex<u64>);
+pub struct SeededRng(Mutex<u64>);
 
-impl Dice {
+impl SeededRng {
     /// Creates a generator; equal seeds give equal numbers.
     pub fn new(seed: u64) -> Self {
         Self(Mutex::new(seed))

@@ -192,7 +192,7 @@ impl Slot {
     }
 
     /// The last log lines of the process.
-    pub fn last_words(&self) -> String {
+    pub fn last_log_lines(&self) -> String {
         let said = fs::read_to_string(self.log()).unwrap_or_default();
         format!("{} (process {}): {}", self.name, self.process, said.lines().last().unwrap_or_default())
     }

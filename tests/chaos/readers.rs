@@ -18,7 +18,7 @@ use tokio::{
 
 use crate::{
     client::{Client, Violations},
-    plan::Dice,
+    plan::SeededRng,
     processes::KEY,
     proxy::{Cut, Proxy},
 };
@@ -61,7 +61,7 @@ impl Readers {
     }
 
     /// Reads one session after another until all cuts are done.
-    pub async fn read(self: Arc<Self>, dice: Dice) -> anyhow::Result<()> {
+    pub async fn read(self: Arc<Self>, dice: SeededRng) -> anyhow::Result<()> {
         let proxy = Proxy::start().await?;
         while self.left.load(Ordering::Relaxed) > 0 {
             let next = timeout(Duration::from_millis(500), async { self.fresh.lock().await.recv().await });
@@ -75,7 +75,7 @@ impl Readers {
     }
 
     /// Follows a session to the end of its first turn.
-    async fn follow(&self, session: &str, proxy: &Proxy, dice: &Dice) {
+    async fn follow(&self, session: &str, proxy: &Proxy, dice: &SeededRng) {
         let mut seen: Vec<String> = Vec::new();
         let mut heard = Instant::now();
         for attempt in 0u64.. {

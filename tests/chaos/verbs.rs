@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep};
 
 use crate::{
     load::{Load, TRACE},
-    plan::Dice,
+    plan::SeededRng,
     processes::KEY,
 };
 
@@ -55,7 +55,7 @@ pub struct Verbs<'a> {
     pub load: &'a Load,
     pub session: &'a str,
     pub name: &'a str,
-    pub dice: &'a Dice,
+    pub dice: &'a SeededRng,
 }
 
 impl Verbs<'_> {

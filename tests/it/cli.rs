@@ -158,7 +158,7 @@ async fn a_configuration_file_names_the_service_and_the_key() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_doctor_tells_what_is_there_and_what_is_missing() {
+async fn doctor_reports_met_and_missing_requirements() {
     let ground = Ground::new().await;
     let doctor = |url: &str, more: &[&str]| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
@@ -327,7 +327,7 @@ async fn deliveries_are_received_verified_and_printed_here() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_delivery_with_another_signature_is_refused_and_told() {
+async fn a_delivery_with_another_signature_is_rejected_and_reported() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
     let port =
@@ -368,7 +368,7 @@ async fn a_delivery_with_another_signature_is_refused_and_told() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_session_leaves_comes_back_and_is_summed_up() {
+async fn a_session_is_exported_imported_and_summarized() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
     let owner = service.owner();

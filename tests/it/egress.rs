@@ -9,7 +9,7 @@ use reqwest::StatusCode;
 use sojourn::egress::{Manner, Reason, Verdict};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-pub use world::{Host, PLACEHOLDER, Paper, SECRET, World, proxy, rule};
+pub use world::{Host, MemoryLog, PLACEHOLDER, SECRET, World, proxy, rule};
 
 const OK: &str = "HTTP/1.1 200 OK\r\n";
 
@@ -194,7 +194,7 @@ async fn a_loop_in_a_sandbox_does_not_flood_the_log() {
 }
 
 #[tokio::test]
-async fn what_the_log_does_not_know_does_not_leave() {
+async fn a_request_that_cannot_be_logged_is_not_sent() {
     let host = Host::start(false, OK).await;
     let world = World::open(vec![rule("a.example", host.port, &[], None)], &host, true).await;
     let url = format!("http://a.example:{}/", host.port);

@@ -63,7 +63,7 @@ async fn an_organization_runs_no_more_turns_at_once_than_it_may() {
 }
 
 #[tokio::test]
-async fn a_queued_session_says_its_place() {
+async fn a_queued_session_has_its_queue_position() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api"]).await;
     let owner = api.owner();

@@ -51,7 +51,7 @@ fn described() -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn what_turns_do_is_counted_by_words_that_no_org_chose() {
+async fn turn_metrics_have_no_label_values_from_organizations() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--metrics-listen=127.0.0.1:0"]).await;
     let owner = service.owner();

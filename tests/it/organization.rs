@@ -72,7 +72,7 @@ async fn until(owner: &Caller, path: &str, is_wanted: impl Fn(&Value) -> bool) -
 }
 
 #[tokio::test]
-async fn a_webhook_hears_of_every_session() {
+async fn a_webhook_receives_events_of_every_session() {
     let mut receiver = Receiver::start([]).await;
     let (_ground, service, owner) = still().await;
     let before = session(&owner, "Nobody listens.").await;
@@ -126,9 +126,9 @@ async fn a_replaced_secret_signs_beside_the_new_one_until_its_time_is_over() {
     let test = async || owner.post(&format!("{path}/test"), json!({})).await;
     assert_eq!(test().await.status, 202);
     let first = receiver.next().await;
-    let character = body(&first);
-    assert_eq!((&character["type"], &character["sessionId"]), (&json!("webhook.test"), &Value::Null));
-    assert_eq!(character["event"]["body"], json!({ "webhook_id": made["id"] }));
+    let payload = body(&first);
+    assert_eq!((&payload["type"], &payload["sessionId"]), (&json!("webhook.test"), &Value::Null));
+    assert_eq!(payload["event"]["body"], json!({ "webhook_id": made["id"] }));
     let old = text(&made["secret"]);
     let rotated = owner.post(&format!("{path}/rotate-secret"), json!({})).await.ok();
     let new = text(&rotated["secret"]);
@@ -176,7 +176,7 @@ async fn a_destination_of_a_session_rotates_its_secret_too() {
 }
 
 #[tokio::test]
-async fn a_webhook_that_fails_for_days_is_disabled_and_the_others_are_told() {
+async fn a_webhook_that_fails_for_days_is_disabled_and_others_are_notified() {
     let failing = Receiver::start(vec![Reply::Status(500); 100]).await;
     let mut other = Receiver::start([]).await;
     let (ground, service, owner) = still().await;

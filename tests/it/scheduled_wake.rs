@@ -68,7 +68,7 @@ async fn an_agent_is_woken_when_it_asked_to_be() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_scheduled_is_told_to_the_agent() {
+async fn an_invalid_wake_is_reported_to_the_agent() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
     let owner = service.owner();
@@ -126,7 +126,7 @@ async fn a_session_that_is_closed_or_deleted_is_not_woken() {
 }
 
 #[tokio::test]
-async fn a_timer_goes_off_once_however_many_processes_look() {
+async fn a_wake_fires_once_with_several_processes() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
     let (other, third) = (ground.serve(&["--role=api"]).await, ground.serve(&["--role=api"]).await);
@@ -150,7 +150,7 @@ async fn a_timer_goes_off_once_however_many_processes_look() {
 }
 
 #[tokio::test]
-async fn a_call_that_is_made_again_finds_its_timer() {
+async fn a_repeated_call_finds_its_scheduled_wake() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let owner = service.owner();
@@ -162,26 +162,26 @@ async fn a_call_that_is_made_again_finds_its_timer() {
     let org = store.find_key(&owner.key).await.expect("the owner's key").expect("a key").org;
     let worker = Id::<sojourn::domain::SessionKind>::uuid(Origin::system().id());
     let fence = Fence { org, session, epoch: 0, worker };
-    let wish = |call_id, seconds| NewScheduledWake {
+    let new_wake = |call_id, seconds| NewScheduledWake {
         call_id,
         when: When::After(Duration::from_secs(seconds)),
         note: "x",
         ahead_max: Duration::from_secs(100),
         pending_max: 1,
     };
-    let first = store.set_scheduled_wake(fence, wish("one", 50)).await.expect("an answer");
+    let first = store.set_scheduled_wake(fence, new_wake("one", 50)).await.expect("an answer");
     assert!(matches!(first, Set::At(_)));
-    assert_eq!(store.set_scheduled_wake(fence, wish("one", 70)).await.expect("an answer"), first);
-    assert_eq!(store.set_scheduled_wake(fence, wish("two", 50)).await.expect("an answer"), Set::Full);
+    assert_eq!(store.set_scheduled_wake(fence, new_wake("one", 70)).await.expect("an answer"), first);
+    assert_eq!(store.set_scheduled_wake(fence, new_wake("two", 50)).await.expect("an answer"), Set::Full);
     assert!(matches!(
-        store.set_scheduled_wake(fence, wish("two", 200)).await.expect("an answer"),
+        store.set_scheduled_wake(fence, new_wake("two", 200)).await.expect("an answer"),
         Set::TooFar(_)
     ));
     // After it fired, a late repetition does not set a second one.
     ground.sql("update scheduled_wake set fired_at = now()").await;
-    assert_eq!(store.set_scheduled_wake(fence, wish("one", 50)).await.expect("an answer"), first);
+    assert_eq!(store.set_scheduled_wake(fence, new_wake("one", 50)).await.expect("an answer"), first);
     let stale = Fence { epoch: 7, ..fence };
-    assert_eq!(store.set_scheduled_wake(stale, wish("three", 50)).await.expect("an answer"), Set::Stale);
+    assert_eq!(store.set_scheduled_wake(stale, new_wake("three", 50)).await.expect("an answer"), Set::Stale);
     assert_eq!(ground.count(PENDING).await, 0);
     store.close().await;
     service.stop().await;

@@ -122,7 +122,7 @@ async fn after_downtime_the_latest_slot_gets_one_session() {
 }
 
 #[tokio::test]
-async fn a_slot_is_fired_once_however_many_processes_look() {
+async fn a_slot_fires_once_with_several_processes() {
     let scene = Scene::still().await;
     let (other, third) =
         (scene.ground.serve(&["--role=api"]).await, scene.ground.serve(&["--role=api"]).await);
@@ -167,7 +167,7 @@ async fn a_slot_that_comes_during_a_run_is_skipped_or_not() {
 }
 
 #[tokio::test]
-async fn a_schedule_whose_runs_fail_is_turned_off_and_somebody_is_told() {
+async fn a_schedule_whose_runs_fail_is_paused_and_webhooks_are_notified() {
     let mut receiver = Receiver::start([]).await;
     let scene = Scene::still().await;
     let webhook = json!({ "url": receiver.url().as_str(), "types": ["schedule.*"] });

@@ -61,7 +61,7 @@ fn number(name: &str) -> Option<u64> {
 }
 
 #[test]
-fn no_seed_breaks_a_promise() {
+fn no_seed_violates_an_invariant() {
     if let Some(seed) = number("SOJOURN_SIM_SEED") {
         println!("{:#?}", play(seed).0);
         return;

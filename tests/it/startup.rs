@@ -54,7 +54,7 @@ async fn a_superuser_is_refused() {
 }
 
 #[tokio::test]
-async fn a_database_that_cannot_be_reached_is_said() {
+async fn an_unreachable_database_is_reported() {
     let data = data_dir();
     // A port that was free a moment ago and has no listener.
     let port =
@@ -70,7 +70,7 @@ async fn a_database_that_cannot_be_reached_is_said() {
 }
 
 #[tokio::test]
-async fn a_busy_port_is_said() {
+async fn a_busy_port_is_reported() {
     let (database, data) = (Database::create().await, data_dir());
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
@@ -87,7 +87,7 @@ async fn a_busy_port_is_said() {
 }
 
 #[tokio::test]
-async fn an_unusable_data_directory_is_said() {
+async fn an_unusable_data_directory_is_reported() {
     let data = data_dir();
     let file = data.path().join("file");
     std::fs::write(&file, "not a directory").expect("a file");
@@ -118,7 +118,7 @@ async fn another_master_key_than_the_databases_is_refused() {
 }
 
 #[tokio::test]
-async fn a_missing_sandbox_runtime_is_said_by_the_turn_that_needs_it() {
+async fn a_missing_sandbox_runtime_is_reported_by_the_turn() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--sandbox-runtime=no-such-runtime"]).await;
     let owner = service.owner();

@@ -44,7 +44,7 @@ async fn a_session_whose_job_was_lost_is_found_and_runs() {
 }
 
 #[tokio::test]
-async fn a_session_that_stands_still_is_listed_as_overdue_and_no_other_is() {
+async fn only_a_stuck_session_is_listed_as_overdue() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api", "--metrics-listen=127.0.0.1:0"]).await;
     let owner = api.owner();

@@ -13,7 +13,7 @@ use sojourn::{
         tool::{MALFORMED_INPUT, Replay, ToolCall, ToolResult, ToolSpec},
     },
     model::{Http, Providers, Settings, trusted_client},
-    tool::{self, Call, CallResult, Catalogue, Fault, Recovered, SandboxHandle},
+    tool::{self, Call, CallResult, Catalog, Fault, Recovered, SandboxHandle},
 };
 
 use crate::fake::sandbox::FakeSandbox;
@@ -29,15 +29,15 @@ async fn run(handle: &SandboxHandle, tool: &str, input: Value) -> CallResult {
 }
 
 fn checked(id: &str, tool: &str, input: Value) -> Call {
-    Catalogue::builtin().check(&call(id, tool, input)).expect("valid arguments")
+    Catalog::builtin().check(&call(id, tool, input)).expect("valid arguments")
 }
 
 #[test]
 fn the_catalogue_is_fixed_and_fits_both_providers() {
-    let all = Catalogue::builtin();
+    let all = Catalog::builtin();
     assert_eq!(all.specs().iter().map(|spec| spec.name.clone()).collect::<Vec<_>>(), tool::names());
     let json = |specs: Vec<ToolSpec>| serde_json::to_string(&specs).expect("JSON");
-    assert_eq!(json(all.specs()), json(Catalogue::builtin().specs()));
+    assert_eq!(json(all.specs()), json(Catalog::builtin().specs()));
     for spec in all.specs() {
         assert!(spec.name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{}", spec.name);
         assert_eq!(spec.input_schema["type"], "object", "{}", spec.name);
@@ -59,7 +59,7 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
 
 #[test]
 fn arguments_that_do_not_fit_are_explained_to_the_model() {
-    let all = Catalogue::builtin();
+    let all = Catalog::builtin();
     let told = |tool: &str, input: Value| all.check(&call("1", tool, input)).expect_err("a refusal");
     let words = told("read", json!({"path": "x", "offset": "ten", "lines": 3}));
     assert!(words.contains("/offset") && words.contains("lines") && words.contains("It takes:"), "{words}");
@@ -118,7 +118,7 @@ async fn a_sandbox_that_is_gone_or_taken_is_the_harness_s_affair() {
 #[tokio::test]
 async fn the_demo_repairs_its_sample_with_these_tools() {
     let fake = FakeSandbox::new();
-    let (handle, all) = (fake.handle(), Catalogue::builtin());
+    let (handle, all) = (fake.handle(), Catalog::builtin());
     let providers = Providers::new(Http::new(trusted_client(), None), Settings::default());
     let model = providers.model(&"scripted/demo".parse().expect("a name"), None).expect("a model");
     let mut history = vec![Message::User { text: "Repair the failing test.".to_owned() }];
@@ -156,7 +156,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
 }
 
 #[tokio::test]
-async fn a_page_is_told_to_the_model_and_so_is_its_refusal() {
+async fn a_fetched_page_and_its_rejection_are_reported_to_the_model() {
     let fake = FakeSandbox::new();
     let handle = fake.handle();
     let page = run(&handle, "web_fetch", json!({"url": "https://docs.example/"})).await;

@@ -37,11 +37,11 @@ impl Scene {
     }
 
     /// Sends any request to the trigger, with headers.
-    async fn knock(&self, headers: &[(&str, &str)], body: &str) -> Answer {
-        self.knock_at(&text(&self.trigger["id"]), headers, body).await
+    async fn send_request(&self, headers: &[(&str, &str)], body: &str) -> Answer {
+        self.send_request_to(&text(&self.trigger["id"]), headers, body).await
     }
 
-    async fn knock_at(&self, trigger: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    async fn send_request_to(&self, trigger: &str, headers: &[(&str, &str)], body: &str) -> Answer {
         let stranger = self.service.caller("");
         let request = stranger.request(Method::POST, &format!("/hooks/{trigger}"));
         let (http, request) =
@@ -58,7 +58,7 @@ impl Scene {
         let signature = sign(&[Secret::parse(secret).expect("a secret")], id, at, body.as_bytes());
         let at = at.to_string();
         let headers = [("webhook-id", id), ("webhook-timestamp", &at), ("webhook-signature", &signature)];
-        self.knock(&headers, body).await
+        self.send_request(&headers, body).await
     }
 
     /// An event of GitHub.
@@ -70,7 +70,7 @@ impl Scene {
             ("x-github-delivery", delivery),
             ("x-hub-signature-256", signature.as_str()),
         ];
-        self.knock(&headers, &body).await
+        self.send_request(&headers, &body).await
     }
 
     async fn session(&self, answer: &Value) -> Value {
@@ -151,7 +151,7 @@ async fn equal_messages_at_the_same_time_start_one_session() {
         let signature = sign(&[Secret::parse(&secret).expect("a secret")], id, at, b"{}");
         let at = at.to_string();
         let signed = [("webhook-id", id), ("webhook-timestamp", &at), ("webhook-signature", &signature)];
-        scene.knock(&[&signed[..], &[("idempotency-key", "mine")]].concat(), "{}").await.ok()["session_id"]
+        scene.send_request(&[&signed[..], &[("idempotency-key", "mine")]].concat(), "{}").await.ok()["session_id"]
             .clone()
     };
     assert_eq!(keyed("msg_2").await, keyed("msg_3").await);
@@ -159,18 +159,19 @@ async fn equal_messages_at_the_same_time_start_one_session() {
     let signature = sign(&[Secret::parse(&secret).expect("a secret")], "msg_4", at, b"{}");
     let at = at.to_string();
     let signed = [("webhook-id", "msg_4"), ("webhook-timestamp", &at), ("webhook-signature", &signature)];
-    let error = scene.knock(&[&signed[..], &[("idempotency-key", &long)]].concat(), "{}").await.error(400);
+    let error =
+        scene.send_request(&[&signed[..], &[("idempotency-key", &long)]].concat(), "{}").await.error(400);
     assert_eq!(error["param"], "Idempotency-Key");
     assert_eq!(scene.ground.count("select count(*) from session").await, 2);
     scene.close().await;
 }
 
 #[tokio::test]
-async fn a_stranger_learns_nothing_of_a_trigger() {
+async fn an_unsigned_request_reveals_nothing_about_a_trigger() {
     for kind in [json!({ "kind": "generic" }), json!({ "kind": "github", "mention": "bot" })] {
         let scene = Scene::open(kind).await;
         let (trigger, body) = (text(&scene.trigger["id"]), "{\"text\": \"x\"}");
-        let unknown = bare(&scene.knock_at("trigger_01jd0000000000000000000000", &[], body).await);
+        let unknown = bare(&scene.send_request_to("trigger_01jd0000000000000000000000", &[], body).await);
         assert_eq!(unknown.0, 404);
         let mac = format!("sha256={}", hex(&mac(b"not the secret", body.as_bytes())));
         let at = Origin::system().now().unix_timestamp().to_string();
@@ -182,9 +183,9 @@ async fn a_stranger_learns_nothing_of_a_trigger() {
             &[("authorization", "Bearer nothing"), ("idempotency-key", "x")],
         ];
         for headers in attempts {
-            assert_eq!(bare(&scene.knock_at(&trigger, headers, body).await), unknown, "{headers:?}");
+            assert_eq!(bare(&scene.send_request_to(&trigger, headers, body).await), unknown, "{headers:?}");
         }
-        assert_eq!(bare(&scene.knock_at("nonsense", &[], body).await), unknown);
+        assert_eq!(bare(&scene.send_request_to("nonsense", &[], body).await), unknown);
         // A valid signature at a disabled trigger, or at one of a suspended organization.
         let right = async || match scene.trigger["kind"].as_str() {
             Some("github") => scene.github("ping", "1", &json!({})).await,
@@ -214,8 +215,8 @@ async fn a_message_that_is_too_old_or_not_the_one_that_was_signed_is_refused() {
         sign(&[Secret::parse(secret).expect("a secret")], "msg_1", at.parse().expect("seconds"), b"{}");
     let signed =
         [("webhook-id", "msg_1"), ("webhook-timestamp", at.as_str()), ("webhook-signature", &signature)];
-    scene.knock(&signed, "{ }").await.error(404);
-    assert_eq!(scene.knock(&signed, "{}").await.status, 202);
+    scene.send_request(&signed, "{ }").await.error(404);
+    assert_eq!(scene.send_request(&signed, "{}").await.status, 202);
     scene.close().await;
 }
 
@@ -323,7 +324,7 @@ async fn a_trigger_takes_so_many_messages_and_no_more() {
     assert!(limited.headers.contains_key("retry-after"));
     assert_eq!(limited.error(429)["type"], "rate_limited");
     // An unsigned request gets no hint of it.
-    scene.knock(&[], "{}").await.error(404);
+    scene.send_request(&[], "{}").await.error(404);
     scene.close().await;
 }
 

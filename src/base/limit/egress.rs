@@ -9,15 +9,15 @@ pub const EGRESS_DECISIONS_MAX: usize = 128;
 /// Interval at which counts of equal decisions are written while nothing else is written.
 pub const EGRESS_FLUSH_INTERVAL: Duration = Duration::from_secs(10);
 /// Timeout for a program to begin its TLS handshake in a tunnel.
-pub const EGRESS_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+pub const EGRESS_CLIENT_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Max length of a TLS ClientHello, in bytes; post-quantum key shares make it long.
-pub const EGRESS_HELLO_BYTES_MAX: usize = 64 << 10;
+pub const EGRESS_CLIENT_HELLO_BYTES_MAX: usize = 64 << 10;
 /// Timeout for a host to begin its response; models can think for minutes.
-pub const EGRESS_ANSWER_TIMEOUT: Duration = Duration::from_secs(600);
+pub const EGRESS_RESPONSE_TIMEOUT: Duration = Duration::from_secs(600);
 /// Max length of a request head, in bytes.
 pub const EGRESS_HEAD_BYTES_MAX: usize = 64 << 10;
 /// Certificates that one sandbox's certificate authority caches; the first by host name is evicted.
-pub const EGRESS_LEAVES_MAX: usize = 64;
+pub const EGRESS_CERTIFICATES_MAX: usize = 64;
 /// Validity of the certificates of a sandbox; longer than a sandbox lives.
 pub const EGRESS_CERTIFICATE_AGE: Duration = Duration::from_secs(90 * 24 * 3_600);
 /// Bytes of a response that `web_fetch` reads.

@@ -7,7 +7,7 @@ pub const PACKAGES_MAX: usize = 100;
 /// Max length of a package name with its version, in bytes.
 pub const PACKAGE_BYTES_MAX: usize = 200;
 /// Max number of files of an image, and their total bytes.
-pub const IMAGE_ENTRIES_MAX: u64 = 2_000_000;
+pub const IMAGE_FILES_MAX: u64 = 2_000_000;
 pub const IMAGE_BYTES_MAX: u64 = 32 << 30;
 /// Max number of layers of an image, and the bytes of its manifest.
 pub const IMAGE_LAYERS_MAX: usize = 128;
@@ -26,21 +26,21 @@ pub const ROOTFS_LOG_BYTES_MAX: usize = 16 << 10;
 /// A build that writes more output than this many bytes is terminated.
 pub const ROOTFS_OUTPUT_BYTES_MAX: u64 = 16 << 20;
 /// Interval at which new build output is reported.
-pub const ROOTFS_LOG_BEAT: Duration = Duration::from_secs(2);
+pub const ROOTFS_LOG_INTERVAL: Duration = Duration::from_secs(2);
 /// Denied hosts that the failure of an installation lists; an installer may try any number of
 /// hosts.
 pub const ROOTFS_DENIED_MAX: usize = 16;
 /// Root file systems that one node builds concurrently.
-pub const ROOTFS_TOGETHER_MAX: usize = 2;
+pub const ROOTFS_CONCURRENT_MAX: usize = 2;
 /// Of the running and queued builds of a node, the most that one organization may have.
 pub const ROOTFS_PER_ORGANIZATION_MAX: i64 = 4;
 /// Interval at which a node polls for builds, and a session for its root file system.
 pub const ROOTFS_POLL: Duration = Duration::from_secs(1);
 /// A failed build also answers equal requests for this long.
-pub const ROOTFS_FAILURE_KEPT: Duration = Duration::from_secs(600);
+pub const ROOTFS_FAILURE_TTL: Duration = Duration::from_secs(600);
 /// Root file systems with packages that a node stores; the least recently used is removed first.
 pub const ROOTFS_DERIVED_MAX: usize = 24;
 /// A root file system that no sandbox has used for this long is removed.
-pub const ROOTFS_UNUSED: Duration = Duration::from_secs(14 * 86_400);
+pub const ROOTFS_MAX_IDLE: Duration = Duration::from_secs(14 * 86_400);
 /// A root file system used within this time is never removed, even if space is short.
-pub const ROOTFS_FRESH: Duration = Duration::from_secs(3_600);
+pub const ROOTFS_MIN_AGE: Duration = Duration::from_secs(3_600);

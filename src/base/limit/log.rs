@@ -7,9 +7,9 @@ pub const EVENT_BODY_BYTES_MAX: usize = 32 << 10;
 /// Events of one append: one step with all its projections.
 pub const APPEND_EVENTS_MAX: usize = 512;
 /// Appends of leased turns that share one commit.
-pub const RECORDS_TOGETHER_MAX: usize = 32;
+pub const APPEND_BATCH_MAX: usize = 32;
 /// New sessions of one organization that share one commit.
-pub const CREATIONS_TOGETHER_MAX: usize = 16;
+pub const CREATION_BATCH_MAX: usize = 16;
 /// Commits of one kind that a process runs concurrently; entries that arrive meanwhile form the
 /// next batch. Two, so that one batch is prepared while the other is being written.
 pub const COMMITTERS_MAX: usize = 2;
@@ -20,6 +20,6 @@ pub const COMMIT_SLOW: Duration = Duration::from_millis(100);
 /// session reads only new events.
 pub const LOG_CACHE_BYTES_MAX: usize = 32 << 20;
 /// A cached log that is not used for this long is evicted.
-pub const LOG_CACHE_AGE: Duration = Duration::from_secs(300);
+pub const LOG_CACHE_TTL: Duration = Duration::from_secs(300);
 /// Events that the history builder reads in one query.
 pub const HISTORY_PAGE_ROWS: i64 = 1_000;

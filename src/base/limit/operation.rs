@@ -5,12 +5,12 @@ use std::time::Duration;
 /// Open operations of one session's sandbox.
 pub const OPERATIONS_OPEN_MAX: i64 = 32;
 /// Of these, the most that run concurrently.
-pub const OPERATIONS_TOGETHER_MAX: usize = 4;
+pub const OPERATIONS_CONCURRENT_MAX: usize = 4;
 /// Hours for which the result of an operation can be read again.
 pub const OPERATION_HOURS: i32 = 24;
 /// A request waits this long for the result before it responds that the operation is still open;
 /// published clients time out after 30 s.
-pub const OPERATION_PATIENCE: Duration = Duration::from_secs(20);
+pub const OPERATION_WAIT: Duration = Duration::from_secs(20);
 /// Interval at which a waiting request polls for the result, in case a notification is lost.
 pub const OPERATION_POLL: Duration = Duration::from_millis(500);
 /// Max and default wall time of a caller's command, in seconds.

@@ -21,15 +21,15 @@ pub const TRIGGER_SECRET_BYTES_MIN: usize = 16;
 pub const GITHUB_FIELD_BYTES_MAX: usize = 300;
 /// Max length of a comment or text that is copied from GitHub, in bytes (GitHub's limit is 65,536
 /// characters).
-pub const GITHUB_WORDS_BYTES_MAX: usize = 96 << 10;
+pub const GITHUB_TEXT_BYTES_MAX: usize = 96 << 10;
 /// Interval at which due schedules and wakes are polled; a schedule's slot is one minute.
 pub const TRIGGER_POLL: Duration = Duration::from_secs(1);
 /// Due items that one poll takes; the next poll continues after them.
 pub const TRIGGER_BATCH: i64 = 200;
 /// Due items that one process handles concurrently, each with a database connection.
-pub const TRIGGERS_TOGETHER_MAX: usize = 4;
+pub const TRIGGERS_CONCURRENT_MAX: usize = 4;
 /// Polls between two rounds of housekeeping.
-pub const TRIGGER_TIDY_EVERY: u32 = 60;
+pub const TRIGGER_HOUSEKEEPING_EVERY_POLLS: u32 = 60;
 /// Max time ahead at which an agent may schedule its own wake.
 pub const SCHEDULED_WAKE_AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Pending wakes of one session.

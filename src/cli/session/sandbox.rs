@@ -185,7 +185,7 @@ async fn exec(client: &Client, wanted: Exec, json: bool) -> anyhow::Result<u8> {
     let path = format!("/sessions/{}/exec", wanted.session);
     // The idempotency key makes a repeated request after a connection failure start no second command.
     let key: OperationId = Origin::system().id();
-    let begun = client.begin_once(&path, &body, &key.to_string()).await?;
+    let begun = client.claim_slot(&path, &body, &key.to_string()).await?;
     let path = format!("{path}/{}", print::cell(&begun["id"]));
     let ended = follow(client, &path, !json).await?;
     if json {

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::base::{
     Origin,
-    limit::{SESSION_HEIGHT_MAX, SESSION_TREE_MAX},
+    limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
 };
 
 pub use create::{NewSession, create};
@@ -121,10 +121,10 @@ pub enum Rejection {
     BudgetExceeded(&'static str),
     /// A spend cap is used up; its name.
     #[error("the spend cap `{0}` is used up; raise it or wait for the cap's window to pass")]
-    CapSpent(&'static str),
+    CapExceeded(&'static str),
     /// The organization's balance is used up.
     #[error("the organization's balance is used up; top it up to continue")]
-    Unpaid,
+    BalanceExhausted,
     /// The session is paused.
     #[error("the session is paused; resume it first")]
     Paused,
@@ -133,19 +133,19 @@ pub enum Rejection {
     Stopped,
     /// A limit of an ancestor session is used up; its name, and the ancestor.
     #[error("the limit `{0}` of the ancestor session {1} is used up; raise it to continue")]
-    AboveExceeded(&'static str, SessionId),
+    AncestorLimitExceeded(&'static str, SessionId),
     /// The parent session is archived.
     #[error("the parent session is archived, so it cannot have new child sessions")]
     ParentArchived,
     /// The parent session already has the max number of ancestors.
-    #[error("sessions can be nested at most {SESSION_HEIGHT_MAX} levels deep")]
+    #[error("sessions can be nested at most {SESSION_DEPTH_MAX} levels deep")]
     TooDeep,
     /// A session tree has the max number of sessions.
-    #[error("the root session has {SESSION_TREE_MAX} descendants, the maximum; delete finished ones")]
-    TooManyBelow,
+    #[error("the root session has {SESSION_DESCENDANTS_MAX} descendants, the maximum; delete finished ones")]
+    TooManyDescendants,
     /// The session to delete has open descendants.
     #[error("child sessions of this session are not archived; archive or delete them first")]
-    OpenBelow,
+    OpenDescendants,
     /// A turn is running and uses the files that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,

@@ -1,10 +1,10 @@
 //! Wire name and default visibility level of each event type.
 
-use super::{Body, Level, only_told};
+use super::{Body, Level, informational};
 
 impl Body {
     /// Returns whether an event of a leased turn changes what a list of sessions shows.
-    pub fn moves_status(&self) -> bool {
+    pub fn changes_status(&self) -> bool {
         matches!(self, Self::TurnStarted { .. } | Self::TurnCompleted(_))
     }
 
@@ -91,7 +91,7 @@ impl Body {
             | Self::ToolCall { .. }
             | Self::ExecCompleted { .. }
             | Self::ToolResult { .. }
-            | only_told!() => Level::Progress,
+            | informational!() => Level::Progress,
         }
     }
 }

@@ -16,7 +16,7 @@ fn used(input: u64, output: u64, cache_write: u64, cache_read: u64) -> Usage {
 fn the_bundled_list_is_read_and_says_its_version() {
     let list = PriceList::bundled();
     assert!(list.models.len() > 20 && list.version.starts_with("20"), "{}", list.version);
-    assert_eq!(list.unbelievable(), None);
+    assert_eq!(list.implausible_price(), None);
     let names_provider = |name: &&String| name.split_once('/').is_some_and(|(_, model)| !model.is_empty());
     assert!(list.models.keys().all(|name| names_provider(&name)));
     assert!(list.models.values().all(|price| price.cache_read <= price.input));

@@ -32,7 +32,7 @@ use crate::{
     journal::{Decide, Prepared, Request, Unit},
     store::{
         agent::{Agent, Revision},
-        idempotency::{Begun, Slot},
+        idempotency::{Slot, SlotState},
         token::NewToken,
     },
     stream::view,
@@ -136,8 +136,8 @@ async fn create_by_key(
             "another session was created with this key; steer it or use a new key",
         )
     };
-    match unit.tx().begin_once(slot, app.0.store.master()).await? {
-        Begun::Fresh(claimed) => {
+    match unit.tx().claim_slot(slot, app.0.store.master()).await? {
+        SlotState::Fresh(claimed) => {
             // The slot lives as long as the session; this check is a safeguard.
             if unit.tx().session_by_key(key).await?.is_some() {
                 return Err(conflict());
@@ -148,12 +148,12 @@ async fn create_by_key(
             unit.tx().answer(claimed, status, id.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
-        Begun::Replay { .. } => {
+        SlotState::Replay { .. } => {
             let session = unit.tx().session_by_key(key).await?.ok_or_else(ApiError::not_found)?;
             let session = view(unit.tx(), session).await?;
             Ok(Answer::new(StatusCode::OK, &json!({ "session": session })))
         }
-        Begun::Mismatch => Err(conflict()),
+        SlotState::Mismatch => Err(conflict()),
     }
 }
 

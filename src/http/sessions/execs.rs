@@ -13,7 +13,7 @@ use utoipa::IntoParams;
 
 use super::control::{operate, outcome};
 use crate::{
-    base::limit::{OPERATION_PATIENCE, OPERATIONS_OPEN_MAX},
+    base::limit::{OPERATION_WAIT, OPERATIONS_OPEN_MAX},
     domain::{
         OperationId, OrgId, SessionId,
         operation::{Answer as Outcome, Failure, OutputStream, Request, Signal},
@@ -30,7 +30,7 @@ use crate::{
         path::{self, Path},
     },
     journal::Unit,
-    store::operation::Seen,
+    store::operation::OperationRecord,
     stream::{ExecLine, ExecPlace, ExecTail},
     wire::{
         ErrorType,
@@ -53,7 +53,7 @@ impl FromRequestParts<App> for MaxWait {
             .find_map(|preference| preference.trim().strip_prefix("wait="));
         // RFC 7240: preferences that cannot be honored are ignored.
         let seconds = wait.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
-        Ok(Self(seconds.map_or(OPERATION_PATIENCE, |seconds| seconds.min(OPERATION_PATIENCE))))
+        Ok(Self(seconds.map_or(OPERATION_WAIT, |seconds| seconds.min(OPERATION_WAIT))))
     }
 }
 
@@ -280,7 +280,7 @@ fn budget_error(code: Failure, message: &str) -> Option<ApiError> {
     }
 }
 
-fn exec(seen: Seen) -> Result<ExecView, ApiError> {
+fn exec(seen: OperationRecord) -> Result<ExecView, ApiError> {
     let Request::Exec { command, .. } = seen.request else { return Err(ApiError::not_found()) };
     let open = ExecView::open(seen.id, command, seen.created_at, seen.started_at);
     Ok(match seen.answer {

@@ -14,7 +14,7 @@ use crate::{
         openapi::Errors,
     },
     journal::Unit,
-    store::idempotency::{Begun, Slot},
+    store::idempotency::{Slot, SlotState},
     wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
 };
 
@@ -61,18 +61,18 @@ async fn steer_once(
     digest: [u8; 32],
 ) -> Result<Answer, ApiError> {
     let slot = Slot { scope: format!("steer/{}", caller.session), key, fingerprint: digest };
-    match unit.tx().begin_once(slot, app.0.store.master()).await? {
-        Begun::Fresh(claimed) => {
+    match unit.tx().claim_slot(slot, app.0.store.master()).await? {
+        SlotState::Fresh(claimed) => {
             let answer = append(app, caller, unit, message).await?;
             let (status, body) = (answer.status.as_u16(), answer.body.to_string());
             unit.tx().answer(claimed, status, body.as_bytes(), app.0.journal.origin()).await?;
             Ok(answer)
         }
-        Begun::Replay { body, .. } => {
+        SlotState::Replay { body, .. } => {
             let body: Value = serde_json::from_slice(&body).unwrap_or_default();
             Ok(Answer { replayed: true, ..Answer::new(StatusCode::OK, &body) })
         }
-        Begun::Mismatch => Err(ApiError {
+        SlotState::Mismatch => Err(ApiError {
             param: Some("idempotency_key".to_owned()),
             ..ApiError::conflict("idempotency_mismatch", "this key was used for another message")
         }),

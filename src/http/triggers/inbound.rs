@@ -21,7 +21,7 @@ use crate::{
     domain::{
         Actor, ActorKind, TriggerId,
         decide::{Input, Stamp},
-        github::{Event, Happening},
+        github::{Event, GithubActivity},
         session::Source,
         source::Repository,
         trigger::{Filter, Ignored, Kind},
@@ -193,7 +193,7 @@ fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocati
     }
     let Some(event) = Event::named(&event) else { return Ok(Err(Ignored::Event)) };
     let payload = Value::Object(object(body)?);
-    let Some(happening) = Happening::read(event, &payload) else {
+    let Some(happening) = GithubActivity::read(event, &payload) else {
         return Err(ApiError::new(ErrorType::Invalid, "the body is not a payload of this event"));
     };
     Ok(filter.judge(&happening).map(|source| {

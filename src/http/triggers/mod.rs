@@ -19,7 +19,7 @@ use crate::{
     base::limit::{TRIGGER_SECRET_BYTES_MIN, TRIGGERS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{
         AgentId, TriggerId,
-        github::Happening,
+        github::GithubActivity,
         schedule::SessionTemplate,
         session::Limits,
         source,
@@ -250,7 +250,8 @@ fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter
 /// Rejects an invalid checkout, and a credential that does not exist or is not for `git`.
 async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiError> {
     let Some(checkout) = filter.and_then(|filter| filter.source.as_ref()) else { return Ok(()) };
-    let some = Happening { clone_url: "https://github.com/owner/name".to_owned(), ..Happening::default() };
+    let some =
+        GithubActivity { clone_url: "https://github.com/owner/name".to_owned(), ..GithubActivity::default() };
     if let Err((field, words)) = checkout.source(&some).pinned() {
         return Err(ApiError::invalid(format!("source.{field}"), format!("`{field}` {words}")));
     }

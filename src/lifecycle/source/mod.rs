@@ -15,7 +15,7 @@ use crate::{
     base::text::hex,
     domain::{
         Body, SandboxId,
-        exit::Unready,
+        exit::PreparationFailure,
         source::{PinnedSource, SourceStatus, State},
     },
     sandbox::{Fault, Sandbox},
@@ -67,9 +67,9 @@ impl Failure {
     fn fault(self, name: &str) -> Error {
         let words = format!("{name}: {}", self.message);
         match self.code {
-            Self::AUTH_REQUIRED => Error::Unready(Unready::RepoAccess, words),
+            Self::AUTH_REQUIRED => Error::PreparationFailure(PreparationFailure::RepoAccess, words),
             _ if self.retryable => Error::Unavailable(words),
-            _ => Error::Unready(Unready::Source, words),
+            _ => Error::PreparationFailure(PreparationFailure::Source, words),
         }
     }
 }
@@ -89,7 +89,7 @@ impl From<Failure> for Failed {
 /// Brings what is missing into a sandbox, and runs the environment's lifecycle hook after it.
 ///
 /// # Errors
-/// Those of the sandbox; `Unready` for a source that cannot be had, `Unavailable` for one
+/// Those of the sandbox; `PreparationFailure` for a source that cannot be had, `Unavailable` for one
 /// that cannot be had now.
 pub(crate) async fn bring(leased: &LeasedSandbox, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
     let own = &leased.session;
@@ -115,7 +115,7 @@ pub(crate) async fn bring(leased: &LeasedSandbox, sandbox: &dyn Sandbox, id: San
             let duration_ms = started.elapsed().as_millis() as u64;
             own.record(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
         }
-        Ok(Some(failure)) => Err(Error::Unready(Unready::LifecycleHook, failure)),
+        Ok(Some(failure)) => Err(Error::PreparationFailure(PreparationFailure::LifecycleHook, failure)),
         Err(fault) => Err(of_sandbox(fault)),
     }
 }

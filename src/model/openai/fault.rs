@@ -48,14 +48,14 @@ pub(super) fn from_refusal(refusal: &Refusal) -> Fault {
         Ok(envelope) => envelope.error.words(),
         Err(_) => refusal.body.trim().to_owned(),
     };
-    judge(refusal.status, &format!("{} {error}", refusal.status), refusal.retry_after)
+    classify(refusal.status, &format!("{} {error}", refusal.status), refusal.retry_after)
 }
 
 /// Maps an error within a stream; the response so far is discarded.
 pub(super) fn from_chunk(error: &ErrorBody) -> Fault {
     // Without a status, a server failure is the most likely cause.
     let status = error.code.as_u64().and_then(|code| u16::try_from(code).ok()).unwrap_or(500);
-    judge(status, &error.words(), None)
+    classify(status, &error.words(), None)
 }
 
 impl ErrorBody {
@@ -70,7 +70,7 @@ impl ErrorBody {
     }
 }
 
-fn judge(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
+fn classify(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
     let lower = words.to_ascii_lowercase();
     let has = |list: &[&str]| list.iter().any(|part| lower.contains(part));
     let reason = short(words);

@@ -93,7 +93,7 @@ fn own(raw: &[Value], in_open_loop: bool) -> Option<Map<String, Value>> {
     if !in_open_loop {
         message.shift_remove(REASONING);
     }
-    says_something(&message).then_some(message)
+    has_content(&message).then_some(message)
 }
 
 /// Converts another provider's response; its thinking is omitted.
@@ -112,7 +112,7 @@ fn foreign(blocks: &[Block]) -> Option<Map<String, Value>> {
         }
     }
     let message = assistant(&text, "", &calls);
-    says_something(&message).then_some(message)
+    has_content(&message).then_some(message)
 }
 
 /// Returns an assistant message in the form in which it is sent back.
@@ -134,7 +134,7 @@ pub(super) fn assistant(text: &str, reasoning: &str, calls: &[ToolCall]) -> Map<
 }
 
 // Servers reject a message with neither text nor calls.
-fn says_something(message: &Map<String, Value>) -> bool {
+fn has_content(message: &Map<String, Value>) -> bool {
     let has = |field| message.get(field).is_some_and(|value: &Value| !value.is_null());
     has("content") || has("tool_calls")
 }

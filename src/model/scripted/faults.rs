@@ -36,7 +36,7 @@ impl Faults {
 
     /// Returns whether the fault occurs now. The call after the last occurrence removes the entry,
     /// so that another session with an equal history gets the fault again.
-    pub(super) fn strikes(&self, request: &ModelRequest, times: u32) -> bool {
+    pub(super) fn is_due(&self, request: &ModelRequest, times: u32) -> bool {
         let history = serde_json::to_vec(&request.history).expect("a history is JSON");
         let key = seal::sha256(&history);
         let mut counted = self.0.lock().expect("no holder of the counter panics");

@@ -35,7 +35,7 @@ struct Line {
     delay_ms: u64,
     usage: Option<Used>,
     stop: Option<StopReason>,
-    fault: Option<Trouble>,
+    fault: Option<FaultSpec>,
     #[serde(default)]
     new_ids: bool,
     #[serde(default = "one")]
@@ -61,7 +61,7 @@ struct Used {
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Trouble {
+struct FaultSpec {
     kind: Kind,
     #[serde(default = "one")]
     times: u32,

@@ -40,7 +40,7 @@ impl Binaries {
             others.push(major.to_string());
         }
         others.dedup();
-        Err(Error::Refused(why_none(&others.join(" and "), made_by, location.home())))
+        Err(Error::Refused(missing_message(&others.join(" and "), made_by, location.home())))
     }
 
     /// Returns the product name and major version, for messages.
@@ -67,7 +67,7 @@ pub fn newest() -> Option<u32> {
     majors.max().filter(|major| *major >= MAJOR_MIN)
 }
 
-fn why_none(others: &str, made_by: Option<u32>, home: &Path) -> String {
+fn missing_message(others: &str, made_by: Option<u32>, home: &Path) -> String {
     let found = if others.is_empty() { "none" } else { others };
     match made_by {
         None if others.is_empty() => {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_or_wrong_postgres_is_one_line_that_says_what_to_do() {
+    fn a_missing_or_wrong_postgres_gives_one_line_with_the_fix() {
         let home = Path::new("/d/postgres");
         for (others, made_by, line) in [
             ("", None, "initdb was not found: run scripts/setup, or set DATABASE_URL"),
@@ -169,7 +169,7 @@ mod tests {
                  (and move to another version by pg_dumpall and psql, if you want to)",
             ),
         ] {
-            assert_eq!(why_none(others, made_by, home), line);
+            assert_eq!(missing_message(others, made_by, home), line);
         }
     }
 }

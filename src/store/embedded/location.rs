@@ -48,8 +48,9 @@ impl Location {
             ))
         })?;
         utf8(&home)?;
-        if let Some(dir) =
-            os_user.barred_at(&home).map_err(Error::io("could not check the database directory"))?
+        if let Some(dir) = os_user
+            .first_inaccessible_dir(&home)
+            .map_err(Error::io("could not check the database directory"))?
         {
             return Err(Error::Refused(format!(
                 "the database in {} runs as user {}, which has no access to {}: run chmod o+x on it",
@@ -107,7 +108,7 @@ impl Location {
     /// Recreates the directory of the sockets. Call it with the transition lock held.
     ///
     /// A process that stopped the server between `open` and the lock has removed the directory.
-    pub fn keep_sockets(&self, os_user: &OsUser) -> Result<(), Error> {
+    pub fn recreate_sockets(&self, os_user: &OsUser) -> Result<(), Error> {
         make_sockets(&self.home, os_user).map(drop)
     }
 
@@ -156,7 +157,8 @@ fn utf8(path: &Path) -> Result<(), Error> {
 }
 
 fn make_home(data_dir: &Path, link: &Path, os_user: &OsUser, origin: &Origin) -> Result<(), Error> {
-    let barred = os_user.barred_at(data_dir).map_err(Error::io("could not check the data directory"))?;
+    let barred =
+        os_user.first_inaccessible_dir(data_dir).map_err(Error::io("could not check the data directory"))?;
     if barred.is_none() {
         return make_dir(link, 0o755);
     }
@@ -182,7 +184,7 @@ fn make_sockets(home: &Path, os_user: &OsUser) -> Result<PathBuf, Error> {
     let temp = Path::new("/tmp").join(format!("sojourn-{me}"));
     let mut refused = None;
     for parent in [run, temp] {
-        let made = make_dir(&parent, 0o711).and_then(|()| vet_parent(&parent, me)).and_then(|()| {
+        let made = make_dir(&parent, 0o711).and_then(|()| check_socket_parent(&parent, me)).and_then(|()| {
             let dir = parent.join(&name);
             make_private(&dir, os_user).map(|()| dir)
         });
@@ -195,7 +197,7 @@ fn make_sockets(home: &Path, os_user: &OsUser) -> Result<PathBuf, Error> {
 }
 
 /// Checks that only we can create files beside our socket, and lets the server's user pass.
-fn vet_parent(parent: &Path, me: u32) -> Result<(), Error> {
+fn check_socket_parent(parent: &Path, me: u32) -> Result<(), Error> {
     let what = || format!("could not use {} for the database's socket", parent.display());
     let data = parent.symlink_metadata().map_err(Error::io(what()))?;
     if !data.is_dir() || data.uid() != me || data.mode() & 0o022 != 0 {
@@ -231,7 +233,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_url_carries_the_socket_whatever_its_name() {
+    fn a_url_contains_the_socket_directory_whatever_its_name() {
         let location = Location { home: "/h".into(), sockets: "/tmp/a b&c".into() };
         assert_eq!(
             location.url("sojourn_app", "sojourn"),

@@ -140,7 +140,7 @@ async fn ensure_running(
     origin: &Origin,
     progress: Progress<'_>,
 ) -> Result<(), Error> {
-    location.keep_sockets(os_user)?;
+    location.recreate_sockets(os_user)?;
     // Also for a server that already runs: a newer service may have other rules, and the user that
     // starts it may differ from last time.
     cluster::write_settings(location, os_user)?;
@@ -161,8 +161,8 @@ async fn ensure_running(
         if postmaster.ready(location, origin, progress).await? {
             break;
         }
-        let ended = postmaster::why_it_ended(location);
-        if attempt == limit::EMBEDDED_LAUNCHES_MAX || !ended.is_passing() {
+        let ended = postmaster::end_reason(location);
+        if attempt == limit::EMBEDDED_LAUNCHES_MAX || !ended.is_transient() {
             return Err(Error::Refused(ended.to_string()));
         }
         tokio::time::sleep(backoff.delay(attempt, origin)).await;

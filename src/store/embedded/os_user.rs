@@ -73,7 +73,7 @@ impl OsUser {
     /// Returns the topmost directory on `path` that this user has no access to.
     ///
     /// `path` is absolute and contains no links.
-    pub fn barred_at<'a>(&self, path: &'a Path) -> io::Result<Option<&'a Path>> {
+    pub fn first_inaccessible_dir<'a>(&self, path: &'a Path) -> io::Result<Option<&'a Path>> {
         let mut barred = None;
         for dir in path.ancestors() {
             let data = dir.metadata()?;

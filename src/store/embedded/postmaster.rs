@@ -79,7 +79,7 @@ impl Postmaster {
         // its pid file, whether it is our child or was adopted.
         let pid = child.id().expect("a child that was never waited for has an id");
         let launched = Self::open(pid as i32)?;
-        launched.ok_or_else(|| Error::Refused(why_it_ended(location).to_string()))
+        launched.ok_or_else(|| Error::Refused(end_reason(location).to_string()))
     }
 
     /// Waits until the server accepts connections; `false` when it ended instead.
@@ -95,7 +95,7 @@ impl Postmaster {
     ) -> Result<bool, Error> {
         let backoff = Backoff { first: Duration::from_millis(20), longest: Duration::from_millis(500) };
         let begun = Instant::now();
-        let mut said = false;
+        let mut is_reported = false;
         for attempt in 1.. {
             let tried = timeout(limit::EMBEDDED_CONNECT_TIMEOUT, roles::connect(location)).await;
             let reason = match tried {
@@ -117,9 +117,9 @@ impl Postmaster {
                     location.log_dir().display(),
                 )));
             }
-            if !said && begun.elapsed() > Duration::from_secs(3) {
+            if !is_reported && begun.elapsed() > Duration::from_secs(3) {
                 progress("waiting for the embedded database (after a crash it replays its log first)");
-                said = true;
+                is_reported = true;
             }
         }
         unreachable!("the loop ends by its deadline")
@@ -182,9 +182,9 @@ impl Postmaster {
 #[derive(Debug)]
 pub enum Ended {
     /// Its last error message.
-    Said(String),
+    Message(String),
     /// No message was found; the file that should contain one.
-    Silent(PathBuf),
+    NoMessage(PathBuf),
 }
 
 impl Ended {
@@ -192,10 +192,10 @@ impl Ended {
     ///
     /// The child processes of a killed server end by themselves within moments, and no new server
     /// starts before that. (`LC_ALL=C`, so the message is English.)
-    pub fn is_passing(&self) -> bool {
+    pub fn is_transient(&self) -> bool {
         match self {
-            Self::Said(line) => line.contains("pre-existing shared memory block"),
-            Self::Silent(_) => false,
+            Self::Message(line) => line.contains("pre-existing shared memory block"),
+            Self::NoMessage(_) => false,
         }
     }
 }
@@ -203,24 +203,24 @@ impl Ended {
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Said(line) => write!(f, "the embedded database did not start: {line}"),
-            Self::Silent(log) => write!(f, "the embedded database did not start: see {}", log.display()),
+            Self::Message(line) => write!(f, "the embedded database did not start: {line}"),
+            Self::NoMessage(log) => write!(f, "the embedded database did not start: see {}", log.display()),
         }
     }
 }
 
 /// Reads the server's last error message.
-pub fn why_it_ended(location: &Location) -> Ended {
+pub fn end_reason(location: &Location) -> Ended {
     let logs = fs::read_dir(location.log_dir()).into_iter().flatten().flatten();
     let newest = logs.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).max();
     let startup = location.startup_log();
     // The start-up log first: it stays empty once the other log is open.
-    last_complaint(&startup)
-        .or_else(|| last_complaint(&newest?.1))
-        .map_or(Ended::Silent(startup), Ended::Said)
+    last_fatal_line(&startup)
+        .or_else(|| last_fatal_line(&newest?.1))
+        .map_or(Ended::NoMessage(startup), Ended::Message)
 }
 
-fn last_complaint(log: &Path) -> Option<String> {
+fn last_fatal_line(log: &Path) -> Option<String> {
     let text = fs::read(log).ok()?;
     let text = String::from_utf8_lossy(&text);
     text.lines().rev().find_map(|line| {

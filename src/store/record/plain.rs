@@ -32,8 +32,8 @@ impl Store {
         Ok(row.recorded())
     }
 
-    /// As [`Store::record_together`].
-    pub(super) async fn record_plain_together(&self, records: &[Record]) -> Result<Vec<MemberRow>> {
+    /// As [`Store::record_batch`].
+    pub(super) async fn record_plain_batch(&self, records: &[Record]) -> Result<Vec<MemberRow>> {
         let of = |pick: fn(&Record) -> Uuid| records.iter().map(pick).collect::<Vec<_>>();
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
         let query = sqlx::query_as(PLAIN_TOGETHER)

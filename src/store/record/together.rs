@@ -118,7 +118,7 @@ impl Members {
         self.events.push(record.events.len() as i64);
         self.attempts.push(delta.start.map(|start| start.attempt));
         self.windows.push(delta.start.map(|start| start.input_to_seq));
-        self.statuses.push(end.map(|end| word(&end.status_at_rest())));
+        self.statuses.push(end.map(|end| word(&end.idle_status())));
         self.states.push(end.map(|end| word(&end.yield_reason.state())));
         self.reasons.push(end.map(|end| word(&end.yield_reason)));
         self.results.push(end.and_then(|end| end.result_event_id).map(Id::uuid));
@@ -138,16 +138,16 @@ impl Store {
     /// # Errors
     /// Any error except `Unavailable` means that nothing was written: one member's text may be
     /// `Unstorable`, and all members fail with it.
-    pub async fn record_together(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
+    pub async fn record_batch(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
         let deltas: Vec<_> = records.iter().map(Record::delta).collect();
         let rows = match deltas.iter().all(Delta::is_none) {
-            true => self.record_plain_together(records).await?,
-            false => self.record_deltas_together(records, &deltas).await?,
+            true => self.record_plain_batch(records).await?,
+            false => self.record_deltas_batch(records, &deltas).await?,
         };
         Ok(rows.into_iter().map(MemberRow::recorded).collect())
     }
 
-    async fn record_deltas_together(&self, records: &[Record], deltas: &[Delta]) -> Result<Vec<MemberRow>> {
+    async fn record_deltas_batch(&self, records: &[Record], deltas: &[Delta]) -> Result<Vec<MemberRow>> {
         let members = Members::of(records, deltas);
         let columns = Columns::of(records.iter().flat_map(|record| &record.events));
         let query = sqlx::query_as(TOGETHER)

@@ -37,7 +37,7 @@ async fn act_of_each_kind(world: &World) {
 }
 
 #[tokio::test]
-async fn whatever_changes_what_an_organization_has_is_remembered() {
+async fn every_change_of_an_organization_is_audited() {
     let world = World::still().await;
     act_of_each_kind(&world).await;
     let all = world.owner.get("/audit?limit=500").await.ok();

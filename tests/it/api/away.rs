@@ -31,7 +31,7 @@ impl Drop for Home {
 }
 
 #[tokio::test]
-async fn without_its_database_the_service_says_so_and_goes_on_after() {
+async fn without_its_database_the_service_answers_503_and_recovers_afterwards() {
     let home = Home(TempDir::new().expect("a directory"));
     fs::set_permissions(home.0.path(), fs::Permissions::from_mode(0o755)).expect("its mode");
     let embedded = home.start().await;

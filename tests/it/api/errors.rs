@@ -101,7 +101,7 @@ async fn no_character_makes_the_service_fail() {
 }
 
 #[tokio::test]
-async fn anothers_ids_answer_as_those_that_never_were() {
+async fn foreign_ids_answer_like_unknown_ids() {
     let world = World::still().await;
     let session = id(&world.stranger.post("/sessions", json!({})).await.ok());
     let never = format!("ses_0{}", &session["ses_0".len()..].chars().rev().collect::<String>());
@@ -124,7 +124,7 @@ async fn anothers_ids_answer_as_those_that_never_were() {
 }
 
 #[tokio::test]
-async fn who_has_no_right_is_told_which_one_is_missing() {
+async fn a_caller_without_a_scope_is_told_which_one_is_missing() {
     let world = World::still().await;
     let bearer = |value: &str| {
         world.anonymous.request(Method::GET, "/sessions").header(header::AUTHORIZATION, value.to_owned())
@@ -175,7 +175,7 @@ async fn a_revoked_key_ends_within_five_seconds() {
 }
 
 #[tokio::test]
-async fn a_caller_is_told_what_is_left_and_stopped_beyond_it() {
+async fn a_caller_sees_its_rate_limit_and_is_stopped_beyond_it() {
     let world = World::with(&["--role=api", "--requests-per-second=1"]).await;
     let number = |answer: &Answer, name: &str| -> u64 {
         answer.headers[name].to_str().expect("text").parse().expect("a number")
@@ -232,7 +232,7 @@ async fn a_browser_may_ask_from_anywhere() {
 }
 
 #[tokio::test]
-async fn the_keys_of_an_organization_share_what_it_may_ask_altogether() {
+async fn the_keys_of_an_organization_share_its_rate_limit() {
     let world = World::with(&["--role=api", "--requests-per-second=1"]).await;
     let mut keys = Vec::new();
     for _ in 0..6 {

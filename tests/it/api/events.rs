@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::{World, data, id, noop};
 
 #[tokio::test]
-async fn a_log_is_read_by_place_level_type_and_turn() {
+async fn a_log_is_filtered_by_seq_level_type_and_turn() {
     let world = World::new().await;
     let owner = &world.owner;
     let session = owner.play(json!([{ "text": "one", "thinking": "hm" }])).await;
@@ -72,7 +72,7 @@ async fn input_says_when_a_turn_took_it() {
 }
 
 #[tokio::test]
-async fn a_body_that_spilled_is_whole_in_its_content() {
+async fn a_large_body_is_complete_in_its_content() {
     let world = World::still().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();

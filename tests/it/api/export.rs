@@ -100,8 +100,8 @@ async fn a_deleted_session_leaves_a_record_and_nothing_else() {
         answer.error(404);
     }
     assert!(!has_files(&blobs), "no blob remains");
-    let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
-    assert_eq!((&character["type"], &character["sessionId"]), (&json!("session.deleted"), &json!(session)));
+    let payload: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
+    assert_eq!((&payload["type"], &payload["sessionId"]), (&json!("session.deleted"), &json!(session)));
     // The pending `session.deleted` delivery, and the job that removes remaining blobs.
     let may_stay = ["delivery", "delivery_attempt", "leftover", "removal"];
     let left = rows(&world, &session).await;
@@ -211,7 +211,7 @@ async fn what_is_exported_can_be_imported_elsewhere() {
 }
 
 #[tokio::test]
-async fn a_file_that_no_session_wrote_is_refused() {
+async fn an_invalid_export_file_is_rejected() {
     let world = World::still().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();

@@ -76,7 +76,7 @@ async fn a_replay_says_so_and_another_request_is_refused() {
 }
 
 #[tokio::test]
-async fn a_refused_request_is_not_remembered() {
+async fn a_rejected_request_is_not_stored() {
     let world = World::still().await;
     let owner = &world.owner;
     let body = json!({ "agent": "late" });
@@ -107,7 +107,7 @@ async fn a_sessions_key_names_it_for_good() {
         .execute(&mut superuser)
         .await
         .expect("older rows");
-    assert_eq!(world.store.forget_answers(1_000).await.expect("housekeeping"), 1);
+    assert_eq!(world.store.delete_expired_responses(1_000).await.expect("housekeeping"), 1);
     assert_eq!(id(&owner.post("/sessions", body).await.ok()), id(&created));
     drop(superuser);
     world.end().await;

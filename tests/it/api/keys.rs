@@ -137,7 +137,7 @@ async fn a_revoked_key_ends_on_every_process_within_five_seconds() {
 }
 
 #[tokio::test]
-async fn what_was_done_is_remembered_and_exported() {
+async fn actions_are_audited_and_exported() {
     let world = World::still().await;
     let owner = &world.owner;
     let key = make(owner, &["sessions:read"]).await;

@@ -59,7 +59,7 @@ async fn create(owner: &Caller, more: Value) -> String {
 }
 
 #[tokio::test]
-async fn a_list_says_what_is_there_and_then_what_changes() {
+async fn a_live_list_sends_the_current_sessions_and_then_changes() {
     let world = World::new().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();
@@ -90,7 +90,7 @@ async fn a_list_says_what_is_there_and_then_what_changes() {
 }
 
 #[tokio::test]
-async fn a_list_that_was_cut_goes_on_and_says_what_was_missed() {
+async fn a_cut_live_list_resumes_and_sends_missed_changes() {
     let world = World::still().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();
@@ -128,7 +128,7 @@ async fn a_list_that_was_cut_goes_on_and_says_what_was_missed() {
 }
 
 #[tokio::test]
-async fn a_list_says_when_its_filters_let_a_session_through_no_more() {
+async fn a_live_list_reports_sessions_that_no_longer_match() {
     let world = World::still().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();
@@ -203,7 +203,7 @@ async fn a_list_ends_with_the_key_that_opened_it() {
 }
 
 #[tokio::test]
-async fn what_another_process_changes_is_said_here() {
+async fn changes_of_another_process_are_sent_here() {
     let world = World::still().await;
     let other = world.ground.serve(&["--role=api"]).await;
     world.owner.post("/agents", noop("a")).await.ok();

@@ -114,7 +114,7 @@ async fn a_socket_has_the_rights_of_its_key_and_ends_with_them() {
 }
 
 #[tokio::test]
-async fn an_answer_is_told_while_it_grows_and_is_one_event_in_the_end() {
+async fn an_answer_is_streamed_as_deltas_and_ends_as_one_event() {
     let world = World::new().await;
     let agent = world.owner.inline_agent().await;
     let session = id(&world.owner.post("/sessions", json!({ "agent": agent })).await.ok());
@@ -161,7 +161,7 @@ async fn an_answer_is_told_while_it_grows_and_is_one_event_in_the_end() {
 }
 
 #[tokio::test]
-async fn a_reader_that_says_it_is_far_ahead_misleads_no_other() {
+async fn a_reader_with_a_cursor_far_ahead_affects_no_other_reader() {
     let world = World::still().await;
     let session = session(&world).await;
     let path = format!("/sessions/{session}/ws?after=");

@@ -325,7 +325,7 @@ fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
 }
 
 #[tokio::test]
-async fn ids_in_bodies_and_queries_tell_nothing_either() {
+async fn foreign_ids_in_bodies_and_queries_reveal_nothing() {
     let world = World::still().await;
     let (mine, theirs) = (things(&world.owner).await, things(&world.stranger).await);
     let requests = |ids: &Things| naming(&mine, ids);

@@ -74,7 +74,7 @@ async fn a_cursor_is_bound_to_org_list_and_filters() {
 }
 
 #[tokio::test]
-async fn a_log_is_paged_by_place() {
+async fn a_log_is_paged_by_seq() {
     let world = World::still().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();

@@ -72,7 +72,7 @@ async fn every_table_of_an_organization_is_keyed_by_it_and_protected() {
 }
 
 #[tokio::test]
-async fn nobody_changes_history() {
+async fn history_cannot_be_changed() {
     let world = World::still().await;
     world.owner.post("/sessions", serde_json::json!({})).await.ok();
     let database = &world.ground.database;
@@ -97,7 +97,7 @@ async fn nobody_changes_history() {
 /// The audit log is append-only: for the roles of the service, with one role for everything, and in
 /// partitions created while the service runs.
 #[tokio::test]
-async fn nobody_changes_or_deletes_what_the_audit_log_says() {
+async fn audit_records_cannot_be_changed_or_deleted() {
     let world = World::still().await;
     world.owner.post("/keys", serde_json::json!({ "name": "k", "scopes": ["*"] })).await.ok();
     let database = &world.ground.database;

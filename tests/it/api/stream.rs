@@ -125,7 +125,7 @@ async fn a_stream_says_the_same_as_a_page() {
 }
 
 #[tokio::test]
-async fn a_stream_goes_on_behind_the_larger_place() {
+async fn a_stream_resumes_after_the_larger_cursor() {
     let world = World::still().await;
     let session = session_of(&world, 5).await;
     for (after, last_seen, first) in
@@ -223,7 +223,7 @@ async fn a_stream_ends_with_what_opened_it() {
 }
 
 #[tokio::test]
-async fn a_place_that_cannot_be_read_is_refused_and_not_taken_for_the_beginning() {
+async fn an_invalid_cursor_is_rejected_and_not_taken_for_the_beginning() {
     let world = World::still().await;
     let session = id(&world.owner.post("/sessions", json!({})).await.ok());
     for path in ["events?stream=sse", "stream", "events"] {

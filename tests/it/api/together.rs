@@ -18,7 +18,7 @@ async fn create(world: &World, key: impl ToString, body: Value) -> Answer {
 }
 
 /// Blocks transactions that store an idempotent response.
-async fn hold_up(world: &World) -> PgConnection {
+async fn block_responses(world: &World) -> PgConnection {
     let mut holder = world.ground.database.superuser().await;
     sqlx::raw_sql("begin; lock table idempotency in exclusive mode")
         .execute(&mut holder)
@@ -28,7 +28,7 @@ async fn hold_up(world: &World) -> PgConnection {
 }
 
 /// Releases them after several transactions wait: by then the other requests have arrived, too.
-async fn let_go(world: &World, mut holder: PgConnection) {
+async fn release_responses(world: &World, mut holder: PgConnection) {
     let waiting = "select count(*) from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock'";
     while world.ground.count(waiting).await < 6 {}
@@ -43,8 +43,8 @@ async fn sessions_made_at_once_share_transactions_and_each_is_whole() {
     let keyed = |at: usize| format!("key {at}");
     let made = join_all((0..AT_ONCE).map(|at| create(&world, keyed(at), wanted(at))));
     let others = join_all((0..8).map(|_| world.stranger.post("/sessions", json!({ "title": "another's" }))));
-    let holder = hold_up(&world).await;
-    let (made, others, ()) = tokio::join!(made, others, let_go(&world, holder));
+    let holder = block_responses(&world).await;
+    let (made, others, ()) = tokio::join!(made, others, release_responses(&world, holder));
     assert!(others.iter().all(|answer| answer.status == 201), "{others:#?}");
     let mut ids = BTreeSet::new();
     for (at, answer) in made.iter().enumerate() {

@@ -105,7 +105,7 @@ async fn an_address_that_must_not_be_called_is_refused() {
 }
 
 #[tokio::test]
-async fn what_became_of_an_event_is_told_and_it_can_be_sent_again() {
+async fn deliveries_of_an_event_are_listed_and_can_be_redelivered() {
     let world = World::still().await;
     let owner = &world.owner;
     let mut receiver = Receiver::start([Reply::Status(500)]).await;

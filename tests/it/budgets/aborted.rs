@@ -96,7 +96,7 @@ async fn a_call_that_fails_in_the_middle_is_paid_beside_the_one_that_is_made_aga
 }
 
 #[tokio::test]
-async fn a_call_that_died_with_its_worker_is_told_with_its_prompt() {
+async fn a_call_lost_with_its_worker_is_logged_with_its_prompt() {
     let fake = Fake::script(Anthropic::default(), [Step::fault(Fault::Stall), Step::text("Back.")]).await;
     let (scene, _operator) = scene(&fake.base_url).await;
     let owner = &scene.owner;

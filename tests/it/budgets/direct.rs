@@ -7,7 +7,7 @@ use sojourn::sandbox::{Sandbox, local::Local};
 use super::Operator;
 use crate::{
     support::service::{Answer, Caller, send},
-    turns::{Scene, assert_sound, comes_true, log, of, processes, run, session},
+    turns::{Scene, assert_sound, log, of, processes, run, session, wait_until},
 };
 
 /// Sandboxes at one micro-dollar a millisecond: two CPUs, and memory at no cost.
@@ -77,7 +77,7 @@ async fn a_command_that_nobody_can_pay_for_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn limits_of_a_session_are_told_once_by_commands_too() {
+async fn limits_of_a_session_are_reported_once_by_commands_too() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = open(owner, json!({ "limits": { "tool_calls": 5 } })).await;
@@ -192,7 +192,7 @@ async fn spends_more_than(owner: &Caller, before: u64) -> u64 {
 async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran() {
     let (scene, _operator) = priced().await;
     let owner = &scene.owner;
-    let begins = async |words: &str| comes_true(words, || processes(words) > 0).await;
+    let begins = async |words: &str| wait_until(words, || processes(words) > 0).await;
     let canceled = owner.play(json!([run("sleep 30.171"), { "text": "Never." }])).await;
     begins("30.171").await;
     owner.post(&format!("/sessions/{canceled}/cancel"), json!({})).await.ok();
@@ -244,7 +244,7 @@ async fn close_and_clean_up(scene: &Scene, id: &str) {
 async fn a_command_whose_sandbox_is_gone_before_its_session_is_known_to_be_closed_is_paid() {
     let (scene, _operator) = priced().await;
     let owner = &scene.owner;
-    let begins = async |words: &str| comes_true(words, || processes(words) > 0).await;
+    let begins = async |words: &str| wait_until(words, || processes(words) > 0).await;
     let played = owner.play(json!([run("sleep 30.174"), { "text": "Never." }])).await;
     begins("30.174").await;
     close_and_clean_up(&scene, &played).await;

@@ -59,7 +59,7 @@ async fn a_revoked_credential_rejects_the_session() {
 }
 
 #[tokio::test]
-async fn who_made_and_who_stopped_a_session_is_told_by_their_keys() {
+async fn creator_and_stopper_of_a_session_come_from_their_keys() {
     let scene = Scene::open(&["--role=api"]).await;
     let owner = &scene.owner;
     let agent = owner.inline_agent().await;

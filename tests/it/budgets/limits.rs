@@ -36,7 +36,7 @@ fn told<'a>(log: &'a [Value], kind: &str) -> Vec<(&'a str, u64, u64)> {
 }
 
 #[tokio::test]
-async fn an_organizations_webhook_hears_of_limits_at_any_level() {
+async fn a_webhook_receives_limit_events_at_any_level() {
     let mut receiver = Receiver::start([]).await;
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
@@ -50,10 +50,10 @@ async fn an_organizations_webhook_hears_of_limits_at_any_level() {
     owner.settled(&id, 2).await;
     let mut heard = Vec::new();
     for _ in 0..2 {
-        let character: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
-        assert_eq!(character["event"]["body"], json!({ "limit": "turns", "used": 1, "allowed": 1 }));
-        assert_eq!((&character["sessionId"], &character["event"]["level"]), (&json!(id), &json!("progress")));
-        heard.push(character["type"].as_str().expect("a type").to_owned());
+        let payload: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
+        assert_eq!(payload["event"]["body"], json!({ "limit": "turns", "used": 1, "allowed": 1 }));
+        assert_eq!((&payload["sessionId"], &payload["event"]["level"]), (&json!(id), &json!("progress")));
+        heard.push(payload["type"].as_str().expect("a type").to_owned());
     }
     heard.sort();
     assert_eq!(heard, ["limit.exceeded", "limit.warning"]);

@@ -157,7 +157,7 @@ async fn a_balance_is_paid_from_and_topped_up() {
 }
 
 #[tokio::test]
-async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
+async fn a_reservation_lasts_as_long_as_its_lease_and_then_lets_others_continue() {
     let fake = Fake::script(Anthropic::default(), [Step::fault(Fault::Stall), Step::text("Free.")]).await;
     let (scene, operator) = scene(&fake.base_url).await;
     operator.price(a_micro_each()).await;
@@ -184,7 +184,7 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
 
     // Reservations of workers with a live lease, then of dead workers.
     let mut superuser = scene.ground.database.superuser().await;
-    let promise = |lease: &str| {
+    let reservations_sql = |lease: &str| {
         format!(
             "insert into job (org_id, session_id, kind, ready_at, worker_id)
              select org_id, session_id, 'turn', now() + interval '{lease}', session_id from session
@@ -195,7 +195,7 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
         )
     };
     for (lease, counted) in [("1 hour", 14), ("-1 second", 0)] {
-        let sql = sqlx::AssertSqlSafe(promise(lease));
+        let sql = sqlx::AssertSqlSafe(reservations_sql(lease));
         sqlx::raw_sql(sql).execute(&mut superuser).await.expect("rows");
         assert_eq!(owner.get("/budget").await.ok()["reserved_micros"], counted, "{lease}");
     }
@@ -203,7 +203,7 @@ async fn a_promise_holds_as_long_as_its_lease_and_frees_others_to_go_on() {
 }
 
 #[tokio::test]
-async fn what_is_bound_needs_a_price() {
+async fn a_model_under_a_cost_limit_needs_a_price() {
     let fake = Fake::script(Anthropic::default(), []).await;
     let (scene, _operator) = scene(&fake.base_url).await;
     let owner = &scene.owner;
@@ -226,7 +226,7 @@ async fn what_is_bound_needs_a_price() {
 }
 
 #[tokio::test]
-async fn of_all_sessions_that_come_close_to_a_cap_one_says_so() {
+async fn only_one_of_the_sessions_close_to_a_cap_warns() {
     let call = |micros: u64| {
         Step::text("Said.").using(Used { input: micros, output: 0, cache_write: 0, cache_read: 0 })
     };

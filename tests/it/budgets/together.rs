@@ -10,7 +10,7 @@ use super::{agent, scene, start};
 use crate::{
     fake::{Fake, Fault, Step, Used, anthropic::Anthropic},
     support::service::Caller,
-    turns::{Scene, assert_sound, comes_true, ends, of, processes, session},
+    turns::{Scene, assert_sound, ends, of, processes, session, wait_until},
 };
 
 /// Sessions of each kind.
@@ -151,7 +151,7 @@ async fn what_is_canceled_taken_over_and_shared_adds_up_to_what_the_provider_cou
     // Commands: some are canceled, the others run to their end.
     let working = open("works").await;
     let long = open("runs long").await;
-    comes_true("30.181", || processes("30.181") > 0).await;
+    wait_until("30.181", || processes("30.181") > 0).await;
     let mut looks = tokio::time::interval(Duration::from_millis(50));
     for id in &long {
         while of(&crate::turns::log(owner, id).await, "tool.call").is_empty() {

@@ -6,7 +6,7 @@ use super::{run, text};
 use crate::support::service::Ground;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_schedule_is_looked_after_from_the_command_line() {
+async fn a_schedule_is_managed_from_the_command_line() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let agent = service.owner().inline_agent().await;
@@ -41,7 +41,7 @@ async fn a_schedule_is_looked_after_from_the_command_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_trigger_is_looked_after_from_the_command_line() {
+async fn a_trigger_is_managed_from_the_command_line() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let agent = service.owner().inline_agent().await;

@@ -46,13 +46,13 @@ impl Resolver for Home {
 
 /// A log in memory.
 #[derive(Default)]
-pub struct Paper {
+pub struct MemoryLog {
     lines: Mutex<Vec<(Decision, u64)>>,
     pub torn: AtomicBool,
 }
 
 #[async_trait]
-impl Log for Paper {
+impl Log for MemoryLog {
     async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
         if self.torn.load(Ordering::SeqCst) {
             return Err(Lost);
@@ -62,7 +62,7 @@ impl Log for Paper {
     }
 }
 
-impl Paper {
+impl MemoryLog {
     pub fn lines(&self) -> Vec<(Decision, u64)> {
         self.lines.lock().unwrap().clone()
     }
@@ -180,7 +180,7 @@ pub fn rule(host: &str, port: u16, methods: &[&str], path_prefix: Option<&str>) 
 /// A proxy, its log, and a client connection like a sandbox's.
 pub struct World {
     pub proxy: Arc<Proxy>,
-    pub paper: Arc<Paper>,
+    pub paper: Arc<MemoryLog>,
     pub port: u16,
     /// Certificates that the sandbox trusts.
     pub roots: RootCertStore,
@@ -191,7 +191,7 @@ pub struct World {
 impl World {
     /// Opens a world in which `bound.example` has the secret.
     pub async fn open(rules: Vec<EgressRule>, host: &Host, allow_private: bool) -> Self {
-        let paper = Arc::new(Paper::default());
+        let paper = Arc::new(MemoryLog::default());
         let proxy = proxy(rules, host, Arc::clone(&paper) as _, allow_private);
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), &Origin::system()).unwrap();

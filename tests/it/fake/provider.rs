@@ -355,8 +355,8 @@ async fn answer<D: Dialect>(shared: Arc<Shared<D>>, request: &Request, step: Ste
 
 /// Cuts text into small pieces, as providers stream it.
 pub fn pieces(text: &str) -> Vec<String> {
-    let deliveries: Vec<char> = text.chars().collect();
-    deliveries.chunks(7).map(|piece| piece.iter().collect()).collect()
+    let characters: Vec<char> = text.chars().collect();
+    characters.chunks(7).map(|piece| piece.iter().collect()).collect()
 }
 
 /// Rejects fields beyond `allowed`.

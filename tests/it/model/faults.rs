@@ -84,7 +84,7 @@ async fn the_time_to_come_back_is_read_from_the_refusal() {
 }
 
 #[tokio::test]
-async fn a_key_that_a_provider_repeats_is_blotted_out() {
+async fn a_key_in_a_providers_error_is_redacted() {
     let key = "sk-very-secret-0123456789";
     let leak = Step::status(401, "authentication_error", &format!("invalid x-api-key {key}"));
     let fault = ask::<Anthropic>(leak, key).await.to_string();
@@ -116,7 +116,7 @@ async fn a_provider_that_stalls_is_given_up_in_time() {
     for fault in [Played::Stall, Played::StallAfter(0), Played::StallAfter(700)] {
         let fake = Fake::script(Anthropic::default(), [Step::fault(fault.clone())]).await;
         let short = Duration::from_millis(80);
-        let model = connect(&fake, http().with_patience(short, short), "sk-1");
+        let model = connect(&fake, http().with_timeouts(short, short), "sk-1");
         let start = Instant::now();
         let given_up = model.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("a stall");
         assert_eq!(word(&given_up), "unavailable", "{fault:?}");

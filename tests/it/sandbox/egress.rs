@@ -8,7 +8,7 @@ use sojourn::{
 };
 
 use super::{World, with_local};
-use crate::egress::{Host, PLACEHOLDER, Paper, SECRET, proxy, rule};
+use crate::egress::{Host, MemoryLog, PLACEHOLDER, SECRET, proxy, rule};
 
 /// Requests a URL with an `Authorization` header and prints the outcome.
 const ASK: &str = "python3 - \"$1\" <<'END'
@@ -33,7 +33,7 @@ pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
         "503 this sandbox has no network while its session is idle"
     );
     let host = Host::start(true, "HTTP/1.1 200 OK\r\n").await;
-    let paper = Arc::new(Paper::default());
+    let paper = Arc::new(MemoryLog::default());
     let proxy =
         proxy(vec![rule("bound.example", host.port, &["GET"], None)], &host, Arc::clone(&paper) as _, true);
     let egress_socket = world.sandbox.egress_socket(world.fence).await.unwrap();
@@ -78,7 +78,7 @@ fn many_connections_at_once_are_served_in_turn() {
     with_local(|world| {
         Box::pin(async move {
             let host = Host::start(true, "HTTP/1.1 200 OK\r\n").await;
-            let paper = Arc::new(Paper::default());
+            let paper = Arc::new(MemoryLog::default());
             let rules = vec![rule("a.example", host.port, &["GET"], None)];
             let proxy = proxy(rules, &host, Arc::clone(&paper) as _, true);
             let egress_socket = world.sandbox.egress_socket(world.fence).await.unwrap();

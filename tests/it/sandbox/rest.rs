@@ -52,7 +52,7 @@ async fn listing(world: &World<'_>, fence: SandboxFence) -> String {
     world.ran(&look).await.stdout
 }
 
-pub async fn a_frozen_sandbox_stands_still_and_goes_on(world: &World<'_>) {
+pub async fn a_frozen_sandbox_stops_and_resumes_its_processes(world: &World<'_>) {
     let count = "echo ready; while :; do echo >> /workspace/count; done";
     world.sandbox.start(world.fence, &world.shell("count", count)).await.unwrap();
     world.printed("count", "ready").await;
@@ -191,7 +191,7 @@ pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
     world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
-pub async fn everything_stands_still_while_files_are_saved(world: &World<'_>) {
+pub async fn no_process_runs_while_files_are_checkpointed(world: &World<'_>) {
     // Two files that always change together.
     let script =
         "echo 0 > a; echo 0 > b; echo ready; i=0; while :; do i=$((i+1)); echo $i > a; echo $i > b; done";

@@ -64,7 +64,7 @@ fn a_delegated_cgroup_holds_a_sandbox_without_root() {
 }
 
 #[test]
-fn without_a_cgroup_processes_are_bounded_and_memory_is_not_promised() {
+fn without_a_cgroup_processes_are_bounded_and_memory_is_not() {
     let name = "sandbox::rootless::without_a_cgroup_processes_are_bounded_and_memory_is_not_promised";
     as_ordinary_user(OrdinaryUser::new, name, || {
         run(&LocalProvider::new(), limits(), |world| {

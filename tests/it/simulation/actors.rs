@@ -25,10 +25,10 @@ type Life = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Adds actors, and crashes, freezes and thaws groups.
 #[derive(Default)]
-pub struct Stage(Mutex<Backstage>);
+pub struct Stage(Mutex<StageState>);
 
 #[derive(Default)]
-struct Backstage {
+struct StageState {
     entering: Vec<(Option<Group>, Life)>,
     frozen: BTreeSet<Group>,
     /// Groups that crash after this number of further polls.
@@ -39,16 +39,16 @@ struct Backstage {
 struct Actor {
     group: Option<Group>,
     life: Life,
-    bell: Arc<Bell>,
+    bell: Arc<ActorWaker>,
 }
 
 /// Waker that marks an actor as ready.
-struct Bell {
+struct ActorWaker {
     rung: AtomicBool,
     root: Arc<AtomicWaker>,
 }
 
-impl Wake for Bell {
+impl Wake for ActorWaker {
     fn wake(self: Arc<Self>) {
         self.rung.store(true, SeqCst);
         self.root.wake();
@@ -79,7 +79,7 @@ impl Stage {
         backstage.crashed.contains(&group) || backstage.doomed.get(&group) == Some(&0)
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Backstage> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, StageState> {
         self.0.lock().expect("no holder panics")
     }
 
@@ -111,10 +111,10 @@ impl Stage {
         let dropped = {
             let mut backstage = self.lock();
             for (group, life) in backstage.entering.drain(..) {
-                let bell = Arc::new(Bell { rung: AtomicBool::new(true), root: Arc::clone(root) });
+                let bell = Arc::new(ActorWaker { rung: AtomicBool::new(true), root: Arc::clone(root) });
                 actors.push(Actor { group, life, bell });
             }
-            backstage.bury(actors)
+            backstage.remove_crashed(actors)
         };
         // Dropped outside the lock: a destructor may wake or add an actor.
         drop(dropped);
@@ -143,9 +143,9 @@ impl Stage {
     }
 }
 
-impl Backstage {
+impl StageState {
     /// Removes the actors of crashed groups.
-    fn bury(&mut self, actors: &mut Vec<Actor>) -> Vec<Actor> {
+    fn remove_crashed(&mut self, actors: &mut Vec<Actor>) -> Vec<Actor> {
         let dead: Vec<Group> =
             self.doomed.iter().filter(|(_, polls)| **polls == 0).map(|(group, _)| *group).collect();
         if dead.is_empty() {

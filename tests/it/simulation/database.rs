@@ -185,7 +185,7 @@ impl Database {
     fn end(&mut self, id: TurnId, end: &TurnCompleted, ts: Timestamp) {
         let row = &mut self.session;
         let was_running = row.running.as_ref().is_some_and(|turn| turn.id == id);
-        row.status = if was_running && row.queued.is_some() { Status::Queued } else { end.status_at_rest() };
+        row.status = if was_running && row.queued.is_some() { Status::Queued } else { end.idle_status() };
         let mut turn = if was_running {
             row.running.take().expect("read above")
         } else {
@@ -223,7 +223,7 @@ impl Database {
     }
 
     /// Whether no work is pending.
-    pub fn rests(&self) -> bool {
+    pub fn is_settled(&self) -> bool {
         let row = &self.session;
         let is_at_rest = match row.status {
             Status::Queued | Status::Running => false,

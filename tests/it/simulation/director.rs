@@ -103,7 +103,7 @@ async fn run(world: &Arc<World>) -> Report {
         let _ = done.send(());
     });
     while callers.try_recv().is_err() {
-        trouble(world, &mut processes, &mut report).await;
+        inject_fault(world, &mut processes, &mut report).await;
         sleep(world.chance.millis(0, world.plan.trouble_every_ms)).await;
     }
     world.calm_down();
@@ -125,9 +125,9 @@ async fn run(world: &Arc<World>) -> Report {
 /// Waits until no work is pending; returns the duration.
 async fn rest(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) -> Duration {
     let began = world.now();
-    while !world.look(|database| database.rests()) {
+    while !world.look(|database| database.is_settled()) {
         assert!(world.now() - began < REST_MAX, "{}", stuck(world));
-        staff(world, processes);
+        ensure_running(world, processes);
         processes.iter().for_each(|process| world.stage.thaw(process.group));
         sleep(Duration::from_millis(500)).await;
     }
@@ -145,7 +145,7 @@ fn stuck(world: &World) -> String {
 }
 
 /// Keeps at least one process running.
-fn staff(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) {
+fn ensure_running(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) {
     processes.retain(|process| !world.stage.has_crashed(process.group));
     if processes.iter().all(|process| process.is_draining()) {
         processes.push(Process::start(world));
@@ -153,13 +153,13 @@ fn staff(world: &Arc<World>, processes: &mut Vec<Arc<Process>>) {
 }
 
 /// Injects one fault, or none.
-async fn trouble(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: &mut Report) {
-    staff(world, processes);
+async fn inject_fault(world: &Arc<World>, processes: &mut Vec<Arc<Process>>, report: &mut Report) {
+    ensure_running(world, processes);
     if (processes.len() as u64) < world.plan.workers_max && world.chance.one_in(2) {
         processes.push(Process::start(world));
     }
     if world.mishap(world.plan.sandboxes_die_one_in) {
-        world.sandboxes.strike();
+        world.sandboxes.kill_oldest();
     }
     if !world.plan.processes_fail {
         return;

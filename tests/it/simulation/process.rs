@@ -17,13 +17,13 @@ use sojourn::{
     base::{
         backoff::Backoff,
         limit::{
-            self, CLAIM_POLL, CONTROL_INTERVAL, DRAIN_TIMEOUT, RECORD_ATTEMPTS_MAX, STATEMENT_TIMEOUT,
+            self, CLAIM_POLL, CONTROL_INTERVAL, DATABASE_ATTEMPTS_MAX, DRAIN_TIMEOUT, STATEMENT_TIMEOUT,
             TURN_ATTEMPTS_MAX,
         },
     },
     domain::{
         Actor, Body, Event, Session, Status, TurnId,
-        budget::Most,
+        budget::MaxUsage,
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
         price::{Fee, Price, SandboxPrice, SandboxSize, Tariff},
@@ -50,7 +50,8 @@ use super::{
 /// Concurrent turns of one process. With two, a frozen process may take over from itself.
 const SLOTS: u64 = 2;
 /// Pauses before a turn retries an unavailable database.
-const RECORD_BACKOFF: Backoff = Backoff { first: limit::RECORD_BACKOFF.0, longest: limit::RECORD_BACKOFF.1 };
+const DATABASE_BACKOFF: Backoff =
+    Backoff { first: limit::DATABASE_BACKOFF.0, longest: limit::DATABASE_BACKOFF.1 };
 
 /// One process; its futures form the group that crashes and freezes together.
 pub struct Process {
@@ -259,10 +260,10 @@ impl Process {
     async fn resume(&self, held: &mut Held, failures: &mut u32) -> bool {
         loop {
             *failures += 1;
-            if self.rest_or_lose(held, *failures).await {
+            if self.wait_or_lose(held, *failures).await {
                 return false;
             }
-            if *failures >= RECORD_ATTEMPTS_MAX || self.is_draining() {
+            if *failures >= DATABASE_ATTEMPTS_MAX || self.is_draining() {
                 self.put_back(held, Some(Duration::ZERO)).await;
                 return false;
             }
@@ -285,18 +286,18 @@ impl Process {
     }
 
     /// Waits before the database is called again; returns whether the lease was lost.
-    async fn rest_or_lose(&self, held: &mut Held, failures: u32) -> bool {
+    async fn wait_or_lose(&self, held: &mut Held, failures: u32) -> bool {
         tokio::select! {
             biased;
             _ = held.state.wait_for(|state| state.lost) => true,
-            () = sleep(RECORD_BACKOFF.delay(failures, &self.world.origin)) => false,
+            () = sleep(DATABASE_BACKOFF.delay(failures, &self.world.origin)) => false,
         }
     }
 
     /// Releases the job for a later time, or finishes it.
     async fn put_back(&self, held: &mut Held, delay: Option<Duration>) {
         let worker = self.group;
-        for attempt in 1..RECORD_ATTEMPTS_MAX {
+        for attempt in 1..DATABASE_ATTEMPTS_MAX {
             let put = self.world.ask(move |database, now| {
                 let row = &database.session;
                 // A cancellation that arrived while the job was held woke no worker.
@@ -310,7 +311,7 @@ impl Process {
                     None => database.lease.finish(worker, now, more),
                 }
             });
-            if put.await.is_ok() || self.rest_or_lose(held, attempt).await {
+            if put.await.is_ok() || self.wait_or_lose(held, attempt).await {
                 break;
             }
         }
@@ -441,7 +442,12 @@ impl Journal for LeasedJournal {
         self.world.ask(|database, _| database.session.clone()).await.map_err(away)
     }
 
-    async fn reserve(&self, _: &(dyn Fn() -> Most + Send + Sync), _: bool, _: bool) -> Result<Verdict, Halt> {
+    async fn reserve(
+        &self,
+        _: &(dyn Fn() -> MaxUsage + Send + Sync),
+        _: bool,
+        _: bool,
+    ) -> Result<Verdict, Halt> {
         // No spend cap applies in the simulation.
         Ok(Verdict::Granted { close: Vec::new() })
     }

@@ -86,7 +86,7 @@ impl Sandboxes {
     }
 
     /// The oldest sandbox dies with everything that runs in it.
-    pub fn strike(&self) {
+    pub fn kill_oldest(&self) {
         self.lock().live.pop_first();
     }
 

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_nobody_uses_is_a_leftover() {
+    fn only_unused_databases_are_leftovers() {
         let mine = format!("test_{}_0", process::id());
         for (name, leftover) in [
             (mine.as_str(), false),

@@ -7,7 +7,7 @@ use sojourn::{
 };
 
 use super::{
-    Scene, appears, assert_sound, comes_true, ends, fold::World, log, of, outputs, processes, run, session,
+    Scene, appears, assert_sound, ends, fold::World, log, of, outputs, processes, run, session, wait_until,
     workspace,
 };
 use crate::fake::{Fake, Step, anthropic::Anthropic};
@@ -35,7 +35,7 @@ async fn an_archive_settles_a_running_tool_and_removes_the_sandbox_with_its_disk
         json!({ "from": "running", "to": "archived" })
     );
 
-    comes_true("the command and the disk are gone", || processes(&mark) == 0 && !disk.exists()).await;
+    wait_until("the command and the disk are gone", || processes(&mark) == 0 && !disk.exists()).await;
     let mut superuser = scene.ground.database.superuser().await;
     let left: i64 = sqlx::query_scalar(
         "select (select count(*) from job) + (select count(*) from sandbox where state <> 'ended')",
@@ -105,7 +105,7 @@ async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
         sandbox: world.origin.id(),
         node: uuid::Uuid::from_u128(2),
         life: None,
-        rest_after: std::time::Duration::from_secs(60),
+        first_check_after: std::time::Duration::from_secs(60),
     };
     assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
     let held = row();

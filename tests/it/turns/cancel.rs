@@ -90,7 +90,7 @@ async fn nothing_of_a_command_survives_however_it_resists() {
     let id = owner.play(json!([run(&stubborn), { "text": "Never." }])).await;
     appears(&scene.ground, "ready").await;
     appears(&scene.ground, "fled").await;
-    super::comes_true("both run", || processes(&mark) >= 2).await;
+    super::wait_until("both run", || processes(&mark) >= 2).await;
     let asked = Instant::now();
     cancel(owner, &id).await;
     let log = owner.settled(&id, 1).await;
@@ -109,7 +109,7 @@ async fn nothing_of_a_command_survives_however_it_resists() {
 }
 
 #[tokio::test]
-async fn a_session_at_rest_has_nothing_to_cancel() {
+async fn an_idle_session_has_nothing_to_cancel() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = owner.play(json!([{ "text": "Done." }])).await;

@@ -6,8 +6,8 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{
-    Scene, appears, assert_sound, comes_true, ends, log, of, outputs, processes, run, script, session, steer,
-    until,
+    Scene, appears, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until,
+    wait_until,
 };
 use crate::support::service::{Answer, Caller, send};
 
@@ -40,7 +40,7 @@ async fn begun(caller: &Caller, session: &str, command: &str) -> String {
 }
 
 #[tokio::test]
-async fn files_go_back_to_a_checkpoint() {
+async fn files_are_restored_from_a_checkpoint() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;
@@ -93,7 +93,7 @@ async fn files_go_back_to_a_checkpoint() {
 }
 
 #[tokio::test]
-async fn nothing_goes_back_under_whoever_works() {
+async fn no_restore_happens_while_work_is_running() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let agent = owner.inline_agent().await;
@@ -143,7 +143,7 @@ async fn four_long_commands_keep_nobody_from_the_sandbox() {
 }
 
 #[tokio::test]
-async fn a_stopped_session_rests_until_it_is_started() {
+async fn a_stopped_session_stays_idle_until_it_is_started() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;
@@ -166,7 +166,7 @@ async fn a_stopped_session_rests_until_it_is_started() {
         (&stopped["stopped"]["reason"], &stopped["stopped"]["by"]["type"]),
         (&json!("Task complete"), &json!("human"))
     );
-    comes_true("its processes end", || processes(&mark) == 0).await;
+    wait_until("its processes end", || processes(&mark) == 0).await;
     let ended = owner.get(&format!("/sessions/{id}/exec/{running}")).await.ok();
     assert_eq!((&ended["state"], &ended["cause"]), (&json!("completed"), &json!("killed")));
     act(owner, &id, "stop").await.ok();
@@ -209,7 +209,7 @@ async fn a_stop_ends_the_turn_and_a_message_goes_on() {
 }
 
 #[tokio::test]
-async fn a_paused_session_stands_still_and_goes_on() {
+async fn a_paused_session_stops_and_resumes() {
     let scene =
         Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
     let owner = &scene.owner;

@@ -4,7 +4,7 @@ use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::{
-    Scene, appears, assert_sound, comes_true, ends, log, of, outputs, run, script, session, steer, until,
+    Scene, appears, assert_sound, ends, log, of, outputs, run, script, session, steer, until, wait_until,
     workspace,
 };
 use crate::support::service::{Answer, Caller, send};
@@ -369,14 +369,14 @@ async fn archive_ends_what_a_caller_runs() {
     };
     let (ran, ()) = tokio::join!(asked, archived);
     assert_eq!((&ran["state"], &ran["error"]["code"]), (&json!("failed"), &json!("canceled")));
-    comes_true("its sandbox ends", || super::processes(&mark) == 0).await;
+    wait_until("its sandbox ends", || super::processes(&mark) == 0).await;
     assert_eq!(exec(owner, &id, json!("true")).await.error(409)["code"], "archived");
     assert_eq!(put(owner, &id, "file", b"x".to_vec()).await.error(409)["code"], "archived");
     scene.close().await;
 }
 
 #[tokio::test]
-async fn a_sandbox_that_sleeps_wakes_for_a_caller() {
+async fn a_hibernated_sandbox_is_restored_for_a_caller() {
     let scene =
         Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
     let owner = &scene.owner;

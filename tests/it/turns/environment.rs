@@ -102,7 +102,7 @@ async fn a_secret_of_a_deleted_environment_ends_the_turn() {
 }
 
 #[tokio::test]
-async fn a_hook_makes_the_sandbox_ready_once_and_its_failure_ends_the_turn() {
+async fn a_lifecycle_hook_runs_once_and_its_failure_ends_the_turn() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let ready = json!({ "lifecycle_hooks": { "post_start": "echo ready >> marks" } });

@@ -40,7 +40,7 @@ enum Act {
     },
     Archive,
     /// A caller's start, stop, pause or resume.
-    Hold(SandboxFence),
+    Hold(CallerAction),
     /// Another worker takes over the session, even from a live holder.
     TakeOver,
     Start,
@@ -56,7 +56,7 @@ enum Act {
 
 /// Start, stop, pause and resume by a caller.
 #[derive(Clone, Copy, Debug)]
-enum SandboxFence {
+enum CallerAction {
     Start,
     Stop,
     Pause,
@@ -64,7 +64,7 @@ enum SandboxFence {
     Context,
 }
 
-impl SandboxFence {
+impl CallerAction {
     fn command(self) -> Command {
         match self {
             Self::Start => Command::Start { has_sandbox: true },
@@ -95,7 +95,7 @@ fn act() -> impl Strategy<Value = Act> {
         2 => Just(Act::Cancel),
         1 => (1..3u64).prop_map(|tokens| Act::Patch { tokens }),
         1 => Just(Act::Archive),
-        2 => prop::sample::select(vec![SandboxFence::Start, SandboxFence::Stop, SandboxFence::Pause, SandboxFence::Resume, SandboxFence::Context])
+        2 => prop::sample::select(vec![CallerAction::Start, CallerAction::Stop, CallerAction::Pause, CallerAction::Resume, CallerAction::Context])
             .prop_map(Act::Hold),
         3 => Just(Act::TakeOver),
         8 => Just(Act::Start),
@@ -109,14 +109,14 @@ fn act() -> impl Strategy<Value = Act> {
 
 /// A worker that makes only writes that the log allows.
 #[derive(Default)]
-struct Hand {
+struct FakeWorker {
     lease: Option<Lease>,
     taken_over: bool,
     /// The writer of an earlier lease.
     old: Option<Writer>,
 }
 
-impl Hand {
+impl FakeWorker {
     async fn take_over(&mut self, world: &World) {
         let held = self.lease.take();
         let mut leases = world.queue.claim(1).await.expect("a claim");
@@ -306,7 +306,7 @@ fn said(text: &str, interrupt: bool) -> Input {
 
 async fn play(world: &World, acts: &[Act]) {
     let id = world.create(acts.len().is_multiple_of(2).then(|| said("first", false))).await;
-    let mut hand = Hand::default();
+    let mut hand = FakeWorker::default();
     for act in acts {
         let refused = match act {
             Act::Steer { interrupt } => world.command(id, Command::Steer(said("more", *interrupt))).await,

@@ -4,9 +4,9 @@ use serde_json::{Value, json};
 use sqlx::Connection;
 
 use super::{
-    Scene, appears, assert_sound, comes_true, ends,
+    Scene, appears, assert_sound, ends,
     hold::{Hold, Point, Then},
-    of, outputs, run, script, steer, until, workspace,
+    of, outputs, run, script, steer, until, wait_until, workspace,
 };
 use crate::fake::{Fake, Fault, Step, anthropic::Anthropic};
 
@@ -116,7 +116,7 @@ async fn an_answer_that_arrives_during_the_drain_is_kept() {
 }
 
 #[tokio::test]
-async fn a_turn_that_lost_its_key_in_the_middle_ends_and_its_session_rests() {
+async fn a_turn_whose_key_is_revoked_ends_and_its_session_becomes_idle() {
     let steps = [Step::default().and_tool("bash", json!({ "command": COUNTED })), Step::text("Never.")];
     let fake = Fake::script(Anthropic::default(), steps).await;
     let scene = Scene::open(&["--role=api"]).await;
@@ -171,7 +171,7 @@ const STEAL: &str = "with s as (update session set epoch = epoch + 1)
     update job set worker_id = gen_random_uuid(), ready_at = now()";
 
 #[tokio::test]
-async fn a_maker_that_comes_back_late_leaves_the_sandbox_to_the_worker_that_has_it() {
+async fn a_creator_that_resumes_late_leaves_the_sandbox_to_its_new_worker() {
     let scene = Scene::open(&["--role=api"]).await;
     let mut hold = Hold::at(&scene.ground, Point::After("run")).await;
     hold.arm().await;
@@ -188,7 +188,7 @@ async fn a_maker_that_comes_back_late_leaves_the_sandbox_to_the_worker_that_has_
     let lock = std::fs::File::open(lock).expect("the lock of the disk");
     assert!(lock.try_lock().is_err(), "it is still being created");
     maker.thaw();
-    comes_true("its maker is done", || lock.try_lock().is_ok()).await;
+    wait_until("its maker is done", || lock.try_lock().is_ok()).await;
     drop(lock);
     // Time for late writes about it.
     tokio::time::sleep(std::time::Duration::from_millis(200)).await;
@@ -237,7 +237,7 @@ async fn the_end_of_a_sandbox_that_is_written_late_ends_no_other() {
 }
 
 #[tokio::test]
-async fn a_sandbox_whose_maker_died_before_it_could_say_so_is_announced_by_the_next_worker() {
+async fn a_sandbox_whose_creator_died_is_announced_by_the_next_worker() {
     let scene = Scene::open(&[]).await;
     let id = scene.owner.play(json!([run(COUNTED), { "text": "Done." }])).await;
     appears(&scene.ground, "ready").await;

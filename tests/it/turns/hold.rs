@@ -10,7 +10,7 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use sqlx::{AssertSqlSafe, PgConnection};
 
-use super::comes_true;
+use super::wait_until;
 use crate::support::{program::Program, service::Ground};
 
 /// Step at which a service is blocked.
@@ -121,7 +121,7 @@ impl Hold {
     /// Waits until it is blocked.
     pub async fn is_reached(&mut self) {
         if self.is_program() {
-            return comes_true("a program is held", || self.file("held").exists()).await;
+            return wait_until("a program is held", || self.file("held").exists()).await;
         }
         for _ in 0..2_000 {
             if self.locks("not granted").await > 0 {
@@ -143,7 +143,7 @@ impl Hold {
             }
             (true, Then::GoesOn) => {
                 fs::write(self.file("go"), "").expect("a file");
-                comes_true("the program is done", || !self.file("held").exists()).await;
+                wait_until("the program is done", || !self.file("held").exists()).await;
             }
             (false, Then::IsLost) => {
                 self.sql(&format!("select pg_terminate_backend(pid) {OF_THE_LOCK} and not granted")).await;

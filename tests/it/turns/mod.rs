@@ -146,7 +146,7 @@ pub fn workspace(ground: &Ground) -> PathBuf {
 }
 
 /// Polls for a condition outside the service.
-pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
+pub async fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
     let looked = async {
         let mut looks = tokio::time::interval(Duration::from_millis(10));
         while !is_true() {
@@ -158,7 +158,7 @@ pub async fn comes_true(what: &str, mut is_true: impl FnMut() -> bool) {
 
 /// Waits for a file in the only workspace of this ground.
 pub async fn appears(ground: &Ground, name: &str) {
-    comes_true(name, || found_workspace(ground).is_some_and(|place| place.join(name).exists())).await;
+    wait_until(name, || found_workspace(ground).is_some_and(|place| place.join(name).exists())).await;
 }
 
 /// Number of processes of this machine with `text` in their arguments.

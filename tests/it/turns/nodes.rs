@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use super::{comes_true, of, outputs, processes, run, script, steer, until};
+use super::{of, outputs, processes, run, script, steer, until, wait_until};
 use crate::support::{
     program::Program,
     service::{Caller, Ground, KEY, Service},
@@ -38,7 +38,7 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     let waiting = owner.get(&format!("/sessions/{id}/events?limit=500")).await.ok();
     let waiting = waiting["data"].as_array().unwrap().clone();
     assert_eq!(of(&waiting, "turn.started").len(), 1, "the session still belongs to the lost node");
-    comes_true("the sandbox ends by itself", || processes(&mark) == 0).await;
+    wait_until("the sandbox ends by itself", || processes(&mark) == 0).await;
     ground
         .sql(
             "update node set seen_at = now() - interval '61 seconds' where sandboxes_end = interval '42 seconds'",

@@ -6,16 +6,18 @@ use serde_json::{Value, json};
 use sojourn::sandbox::{Sandbox, local::Local};
 
 use super::{
-    Scene, assert_sound, comes_true, ends, log, of, outputs, processes, run, script, session, steer, until,
+    Scene, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until, wait_until,
 };
 use crate::support::service::{Caller, Ground};
 
 /// Frozen soon, never removed.
-const FROZEN: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
+const FROZEN_SOON: [&str; 2] =
+    ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
 /// Removed soon after the freeze.
-const ASLEEP: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
+const HIBERNATED_SOON: [&str; 2] =
+    ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
 /// Neither frozen nor removed within a test.
-const AWAKE: [&str; 2] = ["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
+const NEVER_IDLE: [&str; 2] = ["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"];
 
 /// Waits for the `count`-th event of that type.
 async fn counted(caller: &Caller, session: &str, kind: &str, count: usize) -> Vec<Value> {
@@ -63,8 +65,8 @@ pub async fn destroy(ground: &Ground) {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_nobody_needs_is_frozen_and_goes_on_where_it_was() {
-    let scene = Scene::open(&FROZEN).await;
+async fn an_idle_sandbox_is_frozen_and_resumes_where_it_stopped() {
+    let scene = Scene::open(&FROZEN_SOON).await;
     let owner = &scene.owner;
     let command = "echo here > /tmp/mark; (sleep 611 > /dev/null 2>&1 &)";
     let id = owner.play(json!([run(command), { "text": "Done." }])).await;
@@ -90,8 +92,8 @@ async fn a_sandbox_that_nobody_needs_is_frozen_and_goes_on_where_it_was() {
 }
 
 #[tokio::test]
-async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
-    let scene = Scene::open(&ASLEEP).await;
+async fn a_hibernated_session_holds_no_process_and_is_restored_with_its_files() {
+    let scene = Scene::open(&HIBERNATED_SOON).await;
     let owner = &scene.owner;
     let mark = format!("asleep-{}", std::process::id());
     let command =
@@ -100,7 +102,7 @@ async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
     let slept = until(owner, &id, "sandbox.terminated").await;
     assert_eq!(of(&slept, "sandbox.terminated")[0]["body"]["reason"], "idle");
     let disks = scene.ground.sandboxes().data_dir.join("sandboxes");
-    comes_true("nothing of the sandbox is left", || processes(&mark) == 0 && files(&disks) == 0).await;
+    wait_until("nothing of the sandbox is left", || processes(&mark) == 0 && files(&disks) == 0).await;
     let mut shown = Value::Null;
     while shown["state"] != "hibernated" {
         shown = session(owner, &id).await["sandbox"].clone();
@@ -121,14 +123,14 @@ async fn a_session_that_sleeps_holds_no_process_and_wakes_with_its_files() {
         assert_eq!(of(&slept, "sandbox.checkpoint_created").len(), 1, "nothing has changed");
     }
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    comes_true("the checkpoints go with the session", || blobs(&scene.ground) == 0).await;
+    wait_until("the checkpoints go with the session", || blobs(&scene.ground) == 0).await;
     assert_eq!(session(owner, &id).await["sandbox"], Value::Null);
     scene.close().await;
 }
 
 #[tokio::test]
 async fn a_running_command_is_never_stopped() {
-    let scene = Scene::open(&ASLEEP).await;
+    let scene = Scene::open(&HIBERNATED_SOON).await;
     let owner = &scene.owner;
     let id = owner.play(json!([run("sleep 1.5; echo whole"), { "text": "Done." }])).await;
     let log = owner.settled(&id, 1).await;
@@ -140,9 +142,9 @@ async fn a_running_command_is_never_stopped() {
 }
 
 #[tokio::test]
-async fn what_is_lost_with_a_disk_is_said() {
+async fn files_lost_with_a_disk_are_reported() {
     let ground = Ground::new().await;
-    let service = ground.serve(&FROZEN).await;
+    let service = ground.serve(&FROZEN_SOON).await;
     let owner = service.owner();
     let id = owner.play(json!([run("echo saved > a"), { "text": "Done." }])).await;
     let rested = until(&owner, &id, "sandbox.frozen").await;
@@ -151,7 +153,7 @@ async fn what_is_lost_with_a_disk_is_said() {
 
     // While the session is idle, nothing is lost with its sandbox.
     destroy(&ground).await;
-    let service = ground.serve(&AWAKE).await;
+    let service = ground.serve(&NEVER_IDLE).await;
     let owner = service.owner();
     let back = say(&owner, &id, "cat a; echo new > b", 2).await;
     assert_eq!(outputs(&back)[1], "saved\n");
@@ -172,8 +174,8 @@ async fn what_is_lost_with_a_disk_is_said() {
 }
 
 #[tokio::test]
-async fn files_that_were_never_saved_are_said_to_be_lost() {
-    let scene = Scene::open(&AWAKE).await;
+async fn files_without_a_checkpoint_are_reported_lost() {
+    let scene = Scene::open(&NEVER_IDLE).await;
     let owner = &scene.owner;
     let id = owner.play(json!([run("echo unsaved > a"), { "text": "Done." }])).await;
     owner.settled(&id, 1).await;
@@ -186,14 +188,14 @@ async fn files_that_were_never_saved_are_said_to_be_lost() {
 }
 
 #[tokio::test]
-async fn a_sandbox_rests_under_whatever_worker_comes() {
+async fn a_sandbox_is_frozen_by_whichever_worker_runs() {
     let ground = Ground::new().await;
-    let service = ground.serve(&AWAKE).await;
+    let service = ground.serve(&NEVER_IDLE).await;
     let owner = service.owner();
     let id = owner.play(json!([run("echo here > file"), { "text": "Done." }])).await;
     owner.settled(&id, 1).await;
     service.stop().await;
-    let service = ground.serve(&ASLEEP).await;
+    let service = ground.serve(&HIBERNATED_SOON).await;
     let owner = service.owner();
     // The job of the sandbox was due in ten minutes; its time is in the database.
     let mut superuser = ground.database.superuser().await;
@@ -207,8 +209,8 @@ async fn a_sandbox_rests_under_whatever_worker_comes() {
 }
 
 #[tokio::test]
-async fn a_heartbeat_is_said_once_and_holds_the_rest_off() {
-    let scene = Scene::open(&AWAKE).await;
+async fn a_heartbeat_is_logged_once_and_delays_the_freeze() {
+    let scene = Scene::open(&NEVER_IDLE).await;
     let owner = &scene.owner;
     let id = owner.play(json!([run("true"), { "text": "Done." }])).await;
     owner.settled(&id, 1).await;

@@ -12,7 +12,7 @@ use std::{
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;
 
-use super::{comes_true, of, outputs, run, script, steer, until};
+use super::{of, outputs, run, script, steer, until, wait_until};
 use crate::support::{
     ordinary::OrdinaryUser,
     service::{Caller, KEY},
@@ -121,7 +121,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     let slept = until(owner, &id, "sandbox.terminated").await;
     assert_eq!(outputs(&slept)[2], "over\n");
     assert_eq!(of(&slept, "sandbox.terminated")[0]["body"]["reason"], "idle");
-    comes_true("it sleeps as a file", || user.processes_of_sandboxes() == 0 && left(&user).is_empty()).await;
+    wait_until("it sleeps as a file", || user.processes_of_sandboxes() == 0 && left(&user).is_empty()).await;
 
     steer(owner, &id, &script(json!([run("cat link; stat -c '%a %U' ~/mark pipe"), { "text": "Done." }])))
         .await;
@@ -145,7 +145,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     for session in [&id, &sized] {
         service.owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     }
-    comes_true("everything of sandboxes is gone", || {
+    wait_until("everything of sandboxes is gone", || {
         user.processes_of_sandboxes() == 0 && left(&user).is_empty()
     })
     .await;

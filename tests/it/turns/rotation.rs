@@ -88,7 +88,7 @@ async fn a_sandbox_is_replaced_between_two_turns() {
 }
 
 #[tokio::test]
-async fn a_frozen_sandbox_whose_time_is_over_is_put_away() {
+async fn a_frozen_sandbox_past_its_lifetime_is_hibernated() {
     let scene =
         Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"]).await;
     let owner = &scene.owner;

@@ -48,7 +48,7 @@ fn told(log: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn a_repository_for_everybody_is_cloned_before_the_first_command() {
+async fn a_public_repository_is_cloned_before_the_first_command() {
     let host = GitHost::start().await;
     let [main, next, pull] = host.repository("open/app.git");
     let scene = scene(&host).await;
@@ -140,7 +140,7 @@ async fn a_token_opens_a_repository_and_never_enters_the_sandbox() {
 }
 
 #[tokio::test]
-async fn a_repository_that_may_not_be_read_ends_the_turn_at_once() {
+async fn a_forbidden_repository_ends_the_turn_at_once() {
     let host = GitHost::start().await;
     host.repository("private/app.git");
     host.repository("open/app.git");
@@ -196,7 +196,7 @@ async fn a_repository_that_may_not_be_read_ends_the_turn_at_once() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_said_and_a_host_that_is_away_is_asked_again() {
+async fn a_missing_repository_is_reported_and_an_unavailable_host_is_retried() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let scene = scene(&host).await;
@@ -232,7 +232,7 @@ async fn what_is_not_there_is_said_and_a_host_that_is_away_is_asked_again() {
 }
 
 #[tokio::test]
-async fn the_trigger_after_the_clones_runs_once_and_its_failure_ends_the_turn() {
+async fn the_post_clone_hook_runs_once_and_its_failure_ends_the_turn() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let scene = scene(&host).await;
@@ -342,7 +342,7 @@ async fn a_credential_goes_to_its_own_repositories_and_is_its_own_orgs() {
 }
 
 #[tokio::test]
-async fn callers_own_commands_find_the_sources_too() {
+async fn commands_of_callers_find_the_sources_too() {
     let host = GitHost::start().await;
     host.repository("open/app.git");
     let scene = scene(&host).await;

@@ -103,7 +103,7 @@ async fn an_interrupt_ends_the_running_turn_and_is_read_next() {
 }
 
 #[tokio::test]
-async fn an_interrupt_of_a_session_at_rest_is_an_ordinary_message() {
+async fn an_interrupt_of_an_idle_session_is_an_ordinary_message() {
     let scene = Scene::open(&[]).await;
     let id = scene.owner.play(json!([{ "text": "One." }])).await;
     scene.owner.settled(&id, 1).await;

@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 use tokio::{runtime::Handle, task::spawn_blocking};
 
 use super::{
-    assert_sound, comes_true, ends,
+    assert_sound, ends,
     hold::{Hold, Point, Then},
     leaks::Left,
     of, outputs,
     rest::blobs,
-    run, script, session, steer,
+    run, script, session, steer, wait_until,
 };
 use crate::support::{
     program::Program,
@@ -233,7 +233,7 @@ impl Scene {
     }
 
     /// Waits until exactly these resources remain, and as many sandbox rows.
-    async fn comes_down_to(&self, wanted: Left, when: &str) {
+    async fn wait_until_left(&self, wanted: Left, when: &str) {
         let rows = i64::from(wanted != Left::default());
         // Within one sweep of the reaper; the next one is a minute later.
         for _ in 0..400 {
@@ -273,15 +273,15 @@ async fn take((way, _, at, then, after): Step, one: Left) -> Left {
         hold.let_go(GoesOn).await;
     }
     let expected = if after == OneSandbox { one } else { Left::default() };
-    scene.comes_down_to(expected, AFTER_RESTART).await;
+    scene.wait_until_left(expected, AFTER_RESTART).await;
     if way != Close {
         turns += 1;
         scene.say(turns).await;
-        scene.comes_down_to(one, "after the next turn").await;
+        scene.wait_until_left(one, "after the next turn").await;
         scene.caller.post(&format!("/sessions/{}/archive", scene.session), json!({})).await.ok();
     }
-    scene.comes_down_to(Left::default(), "after the end").await;
-    comes_true("no checkpoint is left", || blobs(&scene.ground) == 0).await;
+    scene.wait_until_left(Left::default(), "after the end").await;
+    wait_until("no checkpoint is left", || blobs(&scene.ground) == 0).await;
     program.kill();
     left
 }
@@ -332,7 +332,7 @@ async fn a_kill_at_any_step_of_making_a_sandbox_leaves_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_kill_at_any_step_of_a_rest_leaves_nothing() {
+async fn a_kill_at_any_step_of_a_hibernation_leaves_nothing() {
     take_all(&RESTING).await;
 }
 

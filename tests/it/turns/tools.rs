@@ -198,7 +198,7 @@ async fn a_call_is_in_the_log_before_it_runs() {
 }
 
 #[tokio::test]
-async fn a_sandbox_that_dies_in_the_middle_is_said_to_and_replaced_with_its_files() {
+async fn a_sandbox_that_dies_during_a_call_is_reported_and_replaced_with_its_files() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let first = "echo once >> counter; echo kept > ~/kept; touch ready; sleep 600";
@@ -246,8 +246,8 @@ async fn a_sandbox_whose_init_is_killed_is_replaced_too() {
     let mark = format!("doomed-{}", std::process::id());
     let first = format!("echo once >> counter; exec -a {mark} sleep 600");
     let id = owner.play(json!([run(&first), run("cat counter"), { "text": "I see." }])).await;
-    super::comes_true("it runs", || super::processes(&mark) > 0).await;
-    super::comes_true("it has its name", || {
+    super::wait_until("it runs", || super::processes(&mark) > 0).await;
+    super::wait_until("it has its name", || {
         std::fs::read_dir("/proc").expect("proc").flatten().any(|process| {
             std::fs::read(process.path().join("cmdline")).is_ok_and(|line| line.starts_with(mark.as_bytes()))
         })

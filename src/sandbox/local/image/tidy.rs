@@ -11,7 +11,7 @@ use super::{BuildError, Images, remove_file};
 use crate::{
     base::{
         Origin,
-        limit::{ROOTFS_DERIVED_MAX, ROOTFS_FRESH, ROOTFS_UNUSED},
+        limit::{ROOTFS_DERIVED_MAX, ROOTFS_MAX_IDLE, ROOTFS_MIN_AGE},
     },
     sandbox::local::{disk::Disk, in_blocking_thread, layout::remove_dir, volume},
 };
@@ -66,8 +66,8 @@ impl Images {
         let mut surplus = derived.saturating_sub(ROOTFS_DERIVED_MAX);
         let mut chosen = Vec::new();
         for (idle, name) in trees.into_iter().rev() {
-            let is_surplus = surplus > 0 && name.contains('+') && idle >= ROOTFS_FRESH;
-            if idle >= ROOTFS_UNUSED || is_surplus {
+            let is_surplus = surplus > 0 && name.contains('+') && idle >= ROOTFS_MIN_AGE;
+            if idle >= ROOTFS_MAX_IDLE || is_surplus {
                 surplus = surplus.saturating_sub(usize::from(name.contains('+')));
                 chosen.push(name);
             }

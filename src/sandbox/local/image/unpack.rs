@@ -23,7 +23,7 @@ use rustix::{
 use tar::{Archive, Entry, EntryType};
 
 use crate::{
-    base::limit::{IMAGE_BYTES_MAX, IMAGE_ENTRIES_MAX},
+    base::limit::{IMAGE_BYTES_MAX, IMAGE_FILES_MAX},
     sandbox::local::rootfs::TABLES,
 };
 
@@ -62,7 +62,7 @@ impl Tree {
             let name = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
             self.entries += 1;
             self.bytes = self.bytes.saturating_add(entry.size());
-            if self.entries > IMAGE_ENTRIES_MAX || self.bytes > IMAGE_BYTES_MAX {
+            if self.entries > IMAGE_FILES_MAX || self.bytes > IMAGE_BYTES_MAX {
                 return Err(io::Error::other("the image exceeds the limit of files or bytes"));
             }
             self.entry(entry).map_err(|error| io::Error::other(format!("{name}: {error}")))?;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Map;
 use sojourn::{
-    base::{Origin, limit::NODE_SILENCE, seal::MasterKey},
+    base::{Origin, limit::NODE_HEARTBEAT_TIMEOUT, seal::MasterKey},
     blob::Blobs,
     domain::{
         Actor, AgentId, Event, OrgId, Session, SessionId, Turn,
@@ -56,7 +56,7 @@ impl World {
             node: Uuid::from_u128(2),
             // Expires at once: the next claim takes over.
             lease: Duration::ZERO,
-            node_silence: NODE_SILENCE,
+            node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
         let queue = Queue::new(store.clone(), notifications, claimant);
         let org = origin.id();

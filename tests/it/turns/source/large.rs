@@ -8,7 +8,7 @@ use super::{done, of, play, scene, session, told};
 use crate::fake::git::GitHost;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_repository_that_is_too_large_is_not_tried_again() {
+async fn a_repository_that_is_too_large_is_not_retried() {
     let host = GitHost::start().await;
     // One is small until it is unpacked (git writes zeros as holes), the other is large in transfer.
     host.repository_of("open/same.git", &b"all the same\n".repeat(7 << 20));

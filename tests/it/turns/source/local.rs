@@ -8,7 +8,7 @@ use super::{Scene, assert_sound, done, of, outputs, play, told};
 use crate::fake::git::make_repository;
 
 #[tokio::test]
-async fn a_local_repository_is_handed_over_and_not_mounted() {
+async fn a_local_repository_is_copied_and_not_mounted() {
     let ground = tempfile::tempdir().expect("a directory");
     let at = |name: &str| ground.path().join(name);
     let [main, _, pull] = make_repository(&at("allowed/app.git"));
@@ -34,7 +34,7 @@ async fn a_local_repository_is_handed_over_and_not_mounted() {
 }
 
 #[tokio::test]
-async fn only_what_lies_below_a_listed_directory_is_handed_over() {
+async fn only_repositories_below_a_listed_directory_are_copied() {
     let ground = tempfile::tempdir().expect("a directory");
     let at = |name: &str| ground.path().join(name);
     make_repository(&at("outside/app.git"));

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{GitHost, Scene, assert_sound, done, ends, of, outputs, play, run, script, steer, told, worker};
 use crate::{
     support::program::Program,
-    turns::{comes_true, rest::destroy, until},
+    turns::{rest::destroy, until, wait_until},
 };
 
 #[tokio::test]
@@ -27,7 +27,7 @@ async fn a_worker_that_is_killed_in_a_clone_leaves_it_to_the_next() {
     let id = play(owner, done(command), sources, environment).await;
     until(owner, &id, "source.cloning").await;
     let packs = || host.asked().iter().filter(|asked| asked.contains("git-upload-pack")).count();
-    comes_true("the clone is in its middle", || packs() >= 3).await;
+    wait_until("the clone is in its middle", || packs() >= 3).await;
     first.kill();
     host.release();
     let second = worker(&scene, &host, &[]).await;
