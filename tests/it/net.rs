@@ -36,13 +36,13 @@ const SPELLINGS: &str = "
     https://198.51.100.1/ https://203.0.113.1/ https://224.0.0.1/ https://255.255.255.255/ https://4294967295/
     https://168.63.129.16/ https://localhost:PORT/ https://localhost.:PORT/ https://LOCALHOST:PORT/
     https://api.localhost:PORT/ https://api.localhost.:PORT/ https://ⓛocalhost:PORT/
-    https://hooks.example@127.0.0.1:PORT/ https://127.0.0.1:PORT#@triggers.example/
-    https://user@triggers.example/ https://user:password@triggers.example/ https://:password@triggers.example/
-    https://127.0.0.1%3APORT@triggers.example/ https://hooks.example:0/
-    http://127.0.0.1:PORT/ http://hooks.example/ http://93.184.215.14/ ws://hooks.example/ ftp://hooks.example/
+    https://receiver.example@127.0.0.1:PORT/ https://127.0.0.1:PORT#@receiver.example/
+    https://user@receiver.example/ https://user:password@receiver.example/ https://:password@receiver.example/
+    https://127.0.0.1%3APORT@receiver.example/ https://receiver.example:0/
+    http://127.0.0.1:PORT/ http://receiver.example/ http://93.184.215.14/ ws://receiver.example/ ftp://receiver.example/
     file:///etc/passwd unix:///run/socket gopher://127.0.0.1:PORT/ data:text/plain,x javascript:x
     https://127.0.0.1:99999/ https://256.256.256.256/ https://1.2.3.4.5/ https://[::1/ https://[fe80::1%25eth0]/
-    https:// https://. //127.0.0.1:PORT/ 127.0.0.1:PORT localhost triggers.example/ https://hooks.exa%00mple/
+    https:// https://. //127.0.0.1:PORT/ 127.0.0.1:PORT localhost receiver.example/ https://hooks.exa%00mple/
 ";
 
 /// Addresses that a name may resolve to and that must not be called.
@@ -74,10 +74,10 @@ async fn a_name_of_a_private_address_is_not_connected_to() {
     for ip in NOT_PUBLIC.split_whitespace() {
         let resolver = Script::new(&[ip]);
         let client = Client::new(GUARDED, Arc::clone(&resolver) as _);
-        let url = net::parse(&format!("https://hooks.example:{}/", receiver.port())).expect("a URL");
+        let url = net::parse(&format!("https://receiver.example:{}/", receiver.port())).expect("a URL");
         assert_eq!(client.check(&url), Ok(()), "only its addresses can decide");
         let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("not public");
-        let expected = Refused::Address { host: "triggers.example".to_owned() };
+        let expected = Refused::Address { host: "receiver.example".to_owned() };
         assert_eq!(refusal(&error), Some(&expected), "{ip}: {error:?}");
         assert!(
             !refusal(&error).expect("a refusal").to_string().contains(ip),
@@ -91,9 +91,9 @@ async fn a_name_of_a_private_address_is_not_connected_to() {
 #[tokio::test]
 async fn a_name_that_does_not_exist_looks_like_one_that_is_private() {
     let client = Client::new(GUARDED, Script::new(&[""]));
-    let url = net::parse("https://hooks.example/").expect("a URL");
+    let url = net::parse("https://receiver.example/").expect("a URL");
     let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("no address");
-    assert_eq!(refusal(&error), Some(&Refused::Address { host: "triggers.example".to_owned() }));
+    assert_eq!(refusal(&error), Some(&Refused::Address { host: "receiver.example".to_owned() }));
 }
 
 #[tokio::test]
@@ -182,7 +182,7 @@ async fn tls_names_the_host_and_offers_http_2_at_the_vetted_address() {
 
 #[test]
 fn a_url_that_is_too_long_is_refused_before_it_is_read() {
-    let text = format!("https://hooks.example/{}", "a".repeat(3_000));
+    let text = format!("https://receiver.example/{}", "a".repeat(3_000));
     assert_eq!(net::parse(&text), Err(Refused::TooLong));
 }
 

@@ -171,7 +171,7 @@ async fn an_unsigned_request_reveals_nothing_about_a_trigger() {
     for kind in [json!({ "kind": "generic" }), json!({ "kind": "github", "mention": "bot" })] {
         let scene = Scene::open(kind).await;
         let (trigger, body) = (text(&scene.trigger["id"]), "{\"text\": \"x\"}");
-        let unknown = bare(&scene.send_request_to("trigger_01jd0000000000000000000000", &[], body).await);
+        let unknown = bare(&scene.send_request_to("trg_01jd0000000000000000000000", &[], body).await);
         assert_eq!(unknown.0, 404);
         let mac = format!("sha256={}", hex(&mac(b"not the secret", body.as_bytes())));
         let at = Origin::system().now().unix_timestamp().to_string();

@@ -90,7 +90,7 @@ fn the_table_of_actions_is_that_of_the_code() {
         "agents",
         "credentials",
         "environments",
-        "hooks/mod",
+        "triggers/mod",
         "keys",
         "organization",
         "schedules",
@@ -103,7 +103,7 @@ fn the_table_of_actions_is_that_of_the_code() {
     .chain(
         [
             "src/http/admin.rs",
-            "src/journal/whole.rs",
+            "src/journal/export.rs",
             "src/store/operator.rs",
             "src/store/outbox.rs",
             "src/trigger/fire.rs",

@@ -67,9 +67,9 @@ async fn a_key_is_shown_once_and_opens_what_its_scopes_say() {
     let list = owner.get("/keys").await.ok();
     assert!(!list.to_string().contains(&secret) && data(&list).len() == 3);
     for (scopes, part) in [
-        (json!(["sessions:fly"]), "no scope"),
-        (json!(["s*"]), "no scope"),
-        (json!([":*"]), "no scope"),
+        (json!(["sessions:fly"]), "unknown scope"),
+        (json!(["s*"]), "unknown scope"),
+        (json!([":*"]), "unknown scope"),
         (json!([]), "length"),
     ] {
         let error = owner.post("/keys", json!({ "name": "x", "scopes": scopes })).await.error(400);

@@ -50,7 +50,7 @@ async fn a_trigger_is_managed_from_the_command_line() {
     let secret = text(&made).trim_end().to_owned();
     let said = String::from_utf8_lossy(&made.stderr).into_owned();
     let root = service.base.trim_end_matches("/v3");
-    assert!(secret.len() >= 16 && said.starts_with(&format!("{root}/v3/hooks/trigger_")), "{made:?}");
+    assert!(secret.len() >= 16 && said.starts_with(&format!("{root}/v3/hooks/trg_")), "{made:?}");
     let (_, id) = said.lines().next().expect("an address").rsplit_once('/').expect("a path");
 
     let trigger = |words: &[&str]| {
