@@ -4,53 +4,31 @@
 //! row-level security. `system` does the service's own work and names the organization in every
 //! statement. This module decides nothing: the rules are in `domain`.
 
-pub mod agent;
-pub mod audit;
-pub mod billing;
-pub mod budget;
-pub mod checkpoint;
 pub mod column;
-pub mod command;
-pub mod creation;
-pub mod credential;
-pub mod delivery;
-pub mod destination;
+mod configuration;
+mod deliveries;
 pub mod embedded;
-pub mod environment;
-pub mod event;
-pub mod gauge;
-pub mod idempotency;
-pub mod job;
-pub mod key;
-pub mod listing;
 pub mod migrate;
-pub mod node;
-pub mod notice;
-pub mod notification;
-pub mod notify;
-pub mod operation;
-pub mod operator;
-pub mod org;
-pub mod outbox;
-pub mod output;
+mod money;
+mod organizations;
 pub mod pool;
-pub mod purge;
-pub mod record;
-mod registry;
-pub mod rootfs;
-pub mod run;
-pub mod sandbox;
-pub mod schedule;
-pub mod scheduled_wake;
-pub mod session;
-pub mod spend;
-pub mod stuck;
-pub mod token;
-pub mod trigger;
-pub mod turn;
-pub mod usage;
+mod sandboxes;
+mod sessions;
+mod triggers;
+mod work;
 
 use std::time::Duration;
+
+pub use configuration::{agent, credential, environment};
+pub use deliveries::{delivery, destination, notice, outbox};
+pub use money::{billing, budget, spend, usage};
+pub use organizations::{audit, key, operator, org};
+pub use sandboxes::{checkpoint, operation, output, rootfs, sandbox};
+pub use sessions::{
+    command, creation, event, idempotency, listing, purge, record, registry, session, token, turn,
+};
+pub use triggers::{run, schedule, scheduled_wake, trigger};
+pub use work::{gauge, job, node, notification, notify, stuck};
 
 pub use pool::{Store, Tx, Urls};
 

@@ -14,7 +14,7 @@ use sojourn::{
         Body, Event, OperationId, OrgId, SessionId, Status, TurnId, apply, event::Outcome, turn::YieldReason,
     },
     journal::Journal,
-    store::{Store, hint::Notifications, pool::PoolSizes},
+    store::{Store, notification::Notifications, pool::PoolSizes},
 };
 use uuid::Uuid;
 

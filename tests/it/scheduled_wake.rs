@@ -81,8 +81,7 @@ async fn an_invalid_wake_is_reported_to_the_agent() {
         json!({ "note": "", "after_seconds": 5 }),
         json!({ "note": "x", "after_seconds": 0 }),
     ];
-    let words =
-        ["either", "either", "RFC 3339", "in the past", "days ahead", "/note", "/after_seconds"];
+    let words = ["either", "either", "RFC 3339", "in the past", "days ahead", "/note", "/after_seconds"];
     let session = owner.play(json!([{ "tools": calls.map(scheduled_wake) }])).await;
     let log = owner.settled(&session, 1).await;
     let results = of(&log, "tool.result");

@@ -104,8 +104,8 @@ fn the_table_of_actions_is_that_of_the_code() {
         [
             "src/http/admin.rs",
             "src/journal/export.rs",
-            "src/store/operator.rs",
-            "src/store/outbox.rs",
+            "src/store/organizations/operator.rs",
+            "src/store/deliveries/outbox.rs",
             "src/trigger/fire.rs",
         ]
         .map(pages::text),

@@ -7,12 +7,12 @@ use super::{
 
 /// Where tasks and threads are begun, and who joins them.
 const SPAWNS: [(&str, &str); 18] = [
-    ("src/app.rs", "a JoinSet that the shutdown drains"),
+    ("src/app/mod.rs", "a JoinSet that the shutdown drains"),
     ("src/telemetry.rs", "a thread within a scope that joins it"),
     ("src/cli/webhook/listen.rs", "a JoinSet that is shut down before the command ends"),
     ("src/cli/serve.rs", "two handles that are awaited before the process ends"),
     ("src/worker/mod.rs", "JoinSets that are drained when the worker stops"),
-    ("src/worker/archive.rs", "work on an archive that ends with its channel"),
+    ("src/operation/archive.rs", "work on an archive that ends with its channel"),
     ("src/webhook/dispatcher.rs", "a JoinSet that is drained when the dispatcher stops"),
     ("src/http/serve.rs", "a JoinSet that is drained when the listener stops"),
     ("src/stream/mod.rs", "a tracker that the shutdown waits for"),
@@ -49,7 +49,7 @@ fn chance_and_ids_come_from_base_alone() {
     let words = ["getrandom", "rand", "fastrand", "RandomState", "Uuid::new_v4", "Uuid::now_v7", "OsRng"];
     hold("random bits or new ids outside base/", all(&sources(&["src", "init/src"]), &words, &["src/base/"]));
     // The outbox makes a delivery's id where it makes its row: in the event's own statement.
-    let homes = ["src/store/event.rs", "src/store/record.rs", "src/store/notice.rs"];
+    let homes = ["src/store/sessions/event.rs", "src/store/sessions/record/mod.rs", "src/store/deliveries/notice.rs"];
     let sources = sources(&["src"]);
     let strangers = outside(&sources, &homes);
     let in_sql = strangers.flat_map(|source| source.places_in_literals("gen_random_uuid")).collect();
@@ -74,7 +74,7 @@ fn tasks_begin_only_where_they_are_joined() {
 #[test]
 fn the_log_is_appended_to_in_two_places_and_never_changed() {
     let sources = sources(&["src"]);
-    let writers = ["src/store/event.rs", "src/store/record.rs", "src/store/record/together.rs"];
+    let writers = ["src/store/sessions/event.rs", "src/store/sessions/record/mod.rs", "src/store/sessions/record/together.rs"];
     let strangers = outside(&sources, &writers);
     let appended = strangers.flat_map(|source| source.places_in_literals("insert into event")).collect();
     hold("an append outside the two egress sockets", appended);

@@ -1,0 +1,226 @@
+//! Provider credentials. The API accepts keys and never returns them; they are stored sealed.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::{Error, Result, Store, Tx};
+use crate::{
+    base::{Id, SecretString, Timestamp},
+    domain::{CredentialId, OrgId},
+};
+
+/// The public part of a credential.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Credential {
+    pub id: CredentialId,
+    pub provider: String,
+    pub name: Option<String>,
+    pub last4: String,
+    pub base_url: Option<String>,
+    pub is_default: bool,
+    pub created_at: Timestamp,
+}
+
+/// The decrypted credential that a worker needs to call the provider.
+#[derive(Debug)]
+pub struct OpenCredential {
+    pub provider: String,
+    pub base_url: Option<String>,
+    pub key: SecretString,
+}
+
+#[derive(FromRow)]
+struct Row {
+    credential_id: Uuid,
+    provider: String,
+    name: Option<String>,
+    last4: String,
+    base_url: Option<String>,
+    is_default: bool,
+    created_at: Timestamp,
+}
+
+#[derive(FromRow)]
+struct SealedRow {
+    provider: String,
+    base_url: Option<String>,
+    sealed_key: Vec<u8>,
+}
+
+impl From<Row> for Credential {
+    fn from(row: Row) -> Self {
+        Self {
+            id: Id::from_uuid(row.credential_id),
+            provider: row.provider,
+            name: row.name,
+            last4: row.last4,
+            base_url: row.base_url,
+            is_default: row.is_default,
+            created_at: row.created_at,
+        }
+    }
+}
+
+macro_rules! credentials {
+    ($rest:literal) => {
+        concat!(
+            "select credential_id, provider, name, last4, base_url, is_default, created_at
+             from credential
+             where org_id = $1 and deleted_at is null ",
+            $rest
+        )
+    };
+}
+
+/// Associated data that binds a sealed key to its row.
+pub fn context(org: OrgId, credential: CredentialId) -> String {
+    format!("credential/{org}/{credential}")
+}
+
+impl Tx {
+    /// Stores a credential with its sealed key.
+    pub async fn insert_credential(&mut self, credential: &Credential, sealed_key: &[u8]) -> Result<()> {
+        if credential.is_default {
+            self.clear_default(&credential.provider).await?;
+        }
+        let org = self.org.uuid();
+        sqlx::query(
+            "insert into credential (org_id, credential_id, provider, name, sealed_key, last4, base_url,
+                                     is_default, created_at, updated_at)
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)",
+        )
+        .bind(org)
+        .bind(credential.id.uuid())
+        .bind(&credential.provider)
+        .bind(&credential.name)
+        .bind(sealed_key)
+        .bind(&credential.last4)
+        .bind(&credential.base_url)
+        .bind(credential.is_default)
+        .bind(credential.created_at)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Reads one credential.
+    pub async fn credential(&mut self, credential: CredentialId) -> Result<Credential> {
+        let org = self.org.uuid();
+        let row: Row = sqlx::query_as(credentials!("and credential_id = $2"))
+            .bind(org)
+            .bind(credential.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        Ok(row.into())
+    }
+
+    /// Returns a page of credentials, newest first.
+    pub async fn credentials(&mut self, below: Option<CredentialId>, limit: i64) -> Result<Vec<Credential>> {
+        let org = self.org.uuid();
+        let rows: Vec<Row> = sqlx::query_as(credentials!(
+            "and ($2::uuid is null or credential_id < $2) order by credential_id desc limit $3"
+        ))
+        .bind(org)
+        .bind(below.map(Id::uuid))
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    /// Returns the default credential for a provider, by `credential_default`.
+    pub async fn default_credential(&mut self, provider: &str) -> Result<Option<CredentialId>> {
+        let org = self.org.uuid();
+        let row: Option<Row> = sqlx::query_as(credentials!("and provider = $2 and is_default"))
+            .bind(org)
+            .bind(provider)
+            .fetch_optional(self.connection())
+            .await?;
+        Ok(row.map(|row| Id::from_uuid(row.credential_id)))
+    }
+
+    /// Replaces the key of a credential; running sessions use it from their next call on.
+    pub async fn rotate_credential(
+        &mut self,
+        credential: CredentialId,
+        sealed_key: &[u8],
+        last4: &str,
+    ) -> Result<()> {
+        let org = self.org.uuid();
+        let done = sqlx::query(
+            "update credential
+             set sealed_key = $3, last4 = $4, updated_at = now()
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
+        )
+        .bind(org)
+        .bind(credential.uuid())
+        .bind(sealed_key)
+        .bind(last4)
+        .execute(self.connection())
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    /// Makes a credential the default for its provider.
+    pub async fn make_default(&mut self, credential: &Credential) -> Result<()> {
+        self.clear_default(&credential.provider).await?;
+        let org = self.org.uuid();
+        sqlx::query("update credential set is_default = true where org_id = $1 and credential_id = $2")
+            .bind(org)
+            .bind(credential.id.uuid())
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+
+    /// Deletes a credential: overwrites the sealed key and retains the row for its id.
+    pub async fn delete_credential(&mut self, credential: CredentialId) -> Result<()> {
+        let org = self.org.uuid();
+        let done = sqlx::query(
+            "update credential
+             set deleted_at = now(), is_default = false, sealed_key = ''
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
+        )
+        .bind(org)
+        .bind(credential.uuid())
+        .execute(self.connection())
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+
+    async fn clear_default(&mut self, provider: &str) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "update credential set is_default = false where org_id = $1 and provider = $2 and is_default",
+        )
+        .bind(org)
+        .bind(provider)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Decrypts a credential for a model call.
+    ///
+    /// # Errors
+    /// `NotFound` when it was deleted since the session pinned it.
+    pub async fn open_credential(&self, org: OrgId, credential: CredentialId) -> Result<OpenCredential> {
+        let row: SealedRow = sqlx::query_as(
+            "select provider, base_url, sealed_key
+             from credential
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
+        )
+        .bind(org.uuid())
+        .bind(credential.uuid())
+        .fetch_one(&self.system)
+        .await?;
+        let key = self.data_key(org).await?;
+        let plain = key
+            .open(&row.sealed_key, &context(org, credential))
+            .map_err(|error| Error::Corrupt(error.to_string()))?;
+        let text = String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))?;
+        Ok(OpenCredential { provider: row.provider, base_url: row.base_url, key: text.into() })
+    }
+}

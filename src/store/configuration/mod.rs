@@ -1,0 +1,5 @@
+//! Agents with their revisions, credentials, environments.
+
+pub mod agent;
+pub mod credential;
+pub mod environment;

@@ -1,0 +1,365 @@
+//! Outbox: the dispatcher claims due deliveries here and records their results.
+//!
+//! The statement that appends the event inserts the rows. A claim moves `ready_at` beyond the
+//! longest attempt, so a dispatcher that dies loses nothing.
+
+use std::time::Duration;
+
+use serde_json::json;
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::{
+    Error, Result, Store,
+    audit::{self, Act},
+    notice,
+    org::unwrap,
+};
+use crate::{
+    base::{Id, Origin, Timestamp, limit},
+    domain::{Actor, DeliveryId, DestinationId, EventId, Notice, OrgId, SessionId, WebhookId},
+};
+
+/// A delivery claimed for an attempt.
+#[derive(Clone, Debug)]
+pub struct Claimed {
+    pub org: OrgId,
+    pub delivery: DeliveryId,
+    /// The session of the event; none for a notice about the organization.
+    pub session: Option<SessionId>,
+    pub destination: DestinationId,
+    pub event: EventId,
+    /// The event's `seq` in the session's log; none when `notice` is the payload.
+    pub event_seq: Option<i64>,
+    pub kind: Option<String>,
+    pub notice: Option<String>,
+    /// Number of this attempt, from 1.
+    pub attempt: i32,
+    pub url: String,
+    pub include_raw: bool,
+    /// Whether the destination still accepts deliveries.
+    pub is_wanted: bool,
+    /// The session's metadata as JSON.
+    pub metadata: Option<String>,
+    created_at: Timestamp,
+    wrapped_key: Vec<u8>,
+    sealed_secret: Vec<u8>,
+    sealed_secret_before: Option<Vec<u8>>,
+}
+
+/// Remaining capacity, so that a slow receiver does not delay deliveries to others.
+#[derive(Clone, Debug, Default)]
+pub struct Capacity {
+    /// Number of deliveries that may be claimed.
+    pub free: i64,
+    /// Deliveries in progress, by destination and by organization.
+    pub destinations: (Vec<Uuid>, Vec<i32>),
+    pub orgs: (Vec<Uuid>, Vec<i32>),
+    /// Destinations and organizations at their maximum.
+    pub full_destinations: Vec<Uuid>,
+    pub full_orgs: Vec<Uuid>,
+}
+
+/// Result of an attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settled {
+    pub status: Status,
+    pub response_code: Option<u16>,
+    pub error: Option<String>,
+    /// Duration of the attempt; none when no attempt was made.
+    pub duration: Option<Duration>,
+}
+
+/// Next state of a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Status {
+    Delivered,
+    /// Attempted again at this time.
+    Failed {
+        retry_at: Timestamp,
+    },
+    DeadLetter,
+    /// The receiver answered 410: its destination is disabled as well.
+    Gone,
+}
+
+#[derive(FromRow)]
+struct ClaimRow {
+    org_id: Uuid,
+    delivery_id: Uuid,
+    created_at: Timestamp,
+    session_id: Option<Uuid>,
+    destination_id: Uuid,
+    event_id: Uuid,
+    event_seq: Option<i64>,
+    r#type: Option<String>,
+    notice: Option<String>,
+    attempts: i32,
+    url: String,
+    include_raw: bool,
+    is_wanted: bool,
+    metadata: Option<String>,
+    wrapped_key: Vec<u8>,
+    sealed_secret: Vec<u8>,
+    sealed_secret_before: Option<Vec<u8>>,
+}
+
+impl From<ClaimRow> for Claimed {
+    fn from(row: ClaimRow) -> Self {
+        Self {
+            org: Id::from_uuid(row.org_id),
+            delivery: Id::from_uuid(row.delivery_id),
+            session: row.session_id.map(Id::from_uuid),
+            destination: Id::from_uuid(row.destination_id),
+            event: Id::from_uuid(row.event_id),
+            event_seq: row.event_seq,
+            kind: row.r#type,
+            notice: row.notice,
+            attempt: row.attempts,
+            url: row.url,
+            include_raw: row.include_raw,
+            is_wanted: row.is_wanted,
+            metadata: row.metadata,
+            created_at: row.created_at,
+            wrapped_key: row.wrapped_key,
+            sealed_secret: row.sealed_secret,
+            sealed_secret_before: row.sealed_secret_before,
+        }
+    }
+}
+
+/// The limit is a literal in the statement.
+const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
+
+/// $1 rows, $2 hold, $3 and $4 full destinations and organizations, $5-$8 deliveries in progress by
+/// destination and organization, $9 and $10 the maximum of each.
+///
+/// Reads more rows than it claims, because the oldest may all have one destination. A row is
+/// matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
+/// planner from joins that read all deliveries or all sessions instead of the due ones. `coalesce`
+/// keeps it from the index `delivery_ready`: that index is empty whenever statistics are collected
+/// while no delivery is late, and the plan would then search all due deliveries for each one.
+const CLAIM: &str = "
+with due as (
+    select org_id, delivery_id, created_at, destination_id, ready_at
+    from delivery
+    where ready_at <= now()
+      and destination_id <> all ($3::uuid[])
+      and org_id <> all ($4::uuid[])
+    order by ready_at
+    limit 1024
+), of_destination as (
+    select due.*,
+           row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as place
+    from due
+    left join unnest($5::uuid[], $6::integer[]) as d (destination_id, held) using (destination_id)
+), of_org as (
+    -- Of those that their destinations may have, or one that is behind would keep the others from theirs.
+    select f.org_id, f.delivery_id, f.created_at, f.destination_id, f.ready_at,
+           row_number() over (partition by f.org_id order by f.ready_at) + coalesce(t.held, 0) as place
+    from of_destination f
+    left join unnest($7::uuid[], $8::integer[]) as t (org_id, held) using (org_id)
+    where f.place <= $9
+), taken as (
+    -- Only these are locked; one that another dispatcher took meanwhile is due no more.
+    select v.*
+    from (
+        select * from of_org where place <= $10 order by ready_at
+    ) r
+    cross join lateral (
+        select v.org_id, v.delivery_id, v.created_at, v.destination_id
+        from delivery v
+        where v.org_id = r.org_id and v.delivery_id = r.delivery_id and v.created_at = r.created_at
+          and v.destination_id = r.destination_id
+          and coalesce(v.ready_at <= now(), false)
+        limit 1
+        for update skip locked
+    ) v
+    limit $1
+), held as (
+    update delivery v
+    set status = 'delivering', attempts = v.attempts + 1, ready_at = now() + $2 * interval '1 second',
+        last_attempt_at = now(), updated_at = now()
+    from taken
+    where v.org_id = taken.org_id
+      and v.delivery_id = taken.delivery_id
+      and v.created_at = taken.created_at
+      and v.destination_id = taken.destination_id
+    returning v.*
+)
+select h.org_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
+       h.notice::text, h.attempts, d.url, d.include_raw, d.enabled and d.deleted_at is null as is_wanted,
+       s.metadata::text, t.data_key as wrapped_key, d.sealed_secret,
+       case when d.secret_before_until > now() then d.sealed_secret_before end as sealed_secret_before
+from held h
+join org t using (org_id)
+join destination d using (org_id, destination_id)
+left join lateral (
+    select metadata from session s where s.org_id = h.org_id and s.session_id = h.session_id limit 1
+) s on true";
+
+impl Store {
+    /// Claims due deliveries, the longest waiting first, by `delivery_ready`.
+    ///
+    /// Also claims deliveries whose destination was disabled meanwhile, so they become dead
+    /// letters.
+    pub async fn claim_deliveries(&self, room: &Capacity) -> Result<Vec<Claimed>> {
+        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
+            .bind(room.free)
+            .bind(limit::WEBHOOK_CLAIM_TTL.as_secs_f64())
+            .bind(&room.full_destinations)
+            .bind(&room.full_orgs)
+            .bind(&room.destinations.0)
+            .bind(&room.destinations.1)
+            .bind(&room.orgs.0)
+            .bind(&room.orgs.1)
+            .bind(limit::WEBHOOKS_PER_DESTINATION_MAX)
+            .bind(limit::WEBHOOKS_PER_ORG_MAX)
+            .fetch_all(&self.system)
+            .await?;
+        Ok(rows.into_iter().map(Claimed::from).collect())
+    }
+
+    /// Decrypts the destination's secrets: one, or two during a rotation.
+    pub fn secrets(&self, claimed: &Claimed) -> Result<Vec<String>> {
+        let key = unwrap(&self.master, &claimed.wrapped_key, claimed.org)?;
+        let context = crate::store::destination::context(claimed.org, claimed.destination);
+        let open = |sealed: &Vec<u8>| {
+            let plain = key.open(sealed, &context).map_err(|error| Error::Corrupt(error.to_string()))?;
+            String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))
+        };
+        [Some(&claimed.sealed_secret), claimed.sealed_secret_before.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(open)
+            .collect()
+    }
+
+    /// Records the result of an attempt and updates its destination.
+    ///
+    /// A destination that has failed for `WEBHOOK_DISABLE_AFTER` is disabled, and its organization
+    /// is notified.
+    pub async fn settle_delivery(&self, claimed: &Claimed, settled: &Settled, origin: &Origin) -> Result<()> {
+        if settled.status == Status::Delivered {
+            // In most cases there is no second write. A crash between the two leaves the
+            // destination marked as failing until its next successful delivery.
+            let mut connection = self.system.acquire().await?;
+            if write(&mut connection, claimed, settled).await? == Some(true) {
+                update_destination_state(&mut connection, claimed, settled).await?;
+            }
+            return Ok(());
+        }
+        let mut tx = self.system.begin().await?;
+        let is_written = write(&mut tx, claimed, settled).await?.is_some();
+        if is_written
+            && settled.duration.is_some()
+            && let Some((session, reason)) = update_destination_state(&mut tx, claimed, settled).await?
+        {
+            let id = match session {
+                Some(_) => claimed.destination.to_string(),
+                None => WebhookId::from_uuid(claimed.destination.uuid()).to_string(),
+            };
+            let session = session.map(Id::from_uuid);
+            let act = Act {
+                id: origin.id(),
+                actor: &Actor::system(),
+                action: "webhook.disabled",
+                target: Some(id.clone()),
+                details: json!({ "reason": reason }),
+            };
+            audit::record_audit(&mut tx, claimed.org, &act).await?;
+            let notice = Notice::disabled(id, session, &reason, origin);
+            notice::tell(&mut tx, claimed.org, &notice, Some(claimed.destination)).await?;
+        }
+        Ok(tx.commit().await?)
+    }
+}
+
+/// Writes the result to the delivery and its attempt log.
+///
+/// Returns whether the destination is marked as failing; `None` when another process has written.
+async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
+    let (status, retry_at) = match settled.status {
+        Status::Delivered => ("delivered", None),
+        Status::Failed { retry_at } => ("failed", Some(retry_at)),
+        Status::DeadLetter | Status::Gone => ("dead_letter", None),
+    };
+    let millis = settled.duration.map(|took| i32::try_from(took.as_millis()).unwrap_or(i32::MAX));
+    let written: Option<(bool,)> = sqlx::query_as(
+        "with settled as (
+            update delivery
+            set status = $4, ready_at = $5, response_code = $6, error = $7, updated_at = now()
+            where org_id = $1 and delivery_id = $2 and created_at = $3 and destination_id = $10
+              and status = 'delivering' and attempts = $8
+            returning org_id, delivery_id, session_id, attempts
+         ), logged as (
+            insert into delivery_attempt (
+                org_id, delivery_id, session_id, number, response_code, error, duration_ms
+            )
+            select org_id, delivery_id, session_id, attempts, $6, $7, $9
+            from settled
+            where $9 is not null
+         )
+         select exists (
+             select from destination where org_id = $1 and destination_id = $10 and failing_since is not null
+         )
+         from settled",
+    )
+    .bind(claimed.org.uuid())
+    .bind(claimed.delivery.uuid())
+    .bind(claimed.created_at)
+    .bind(status)
+    .bind(retry_at)
+    .bind(settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)))
+    .bind(&settled.error)
+    .bind(claimed.attempt)
+    .bind(millis)
+    .bind(claimed.destination.uuid())
+    .fetch_optional(tx)
+    .await?;
+    Ok(written.map(|(is_failing,)| is_failing))
+}
+
+/// Updates the destination if this attempt changes its state.
+///
+/// Returns its session and the reason when it was disabled now. Most attempts change nothing, so a
+/// busy receiver's row is not written with every delivery.
+async fn update_destination_state(
+    tx: &mut sqlx::PgConnection,
+    claimed: &Claimed,
+    settled: &Settled,
+) -> Result<Option<(Option<Uuid>, String)>> {
+    let is_success = settled.status == Status::Delivered;
+    let row: Option<(Option<Uuid>, Option<String>)> = sqlx::query_as(
+        "with verdict as (
+            select org_id, destination_id,
+                   case
+                       when not enabled or $3 then null
+                       when $4 then 'gone'
+                       when failing_since <= now() - $5 * interval '1 second' then 'failing'
+                   end as reason
+            from destination
+            where org_id = $1
+              and destination_id = $2
+              and (case when $3 then failing_since is not null else failing_since is null end
+                   or (enabled and not $3 and ($4 or failing_since <= now() - $5 * interval '1 second')))
+            for no key update
+         )
+         update destination d
+         set failing_since = case when $3 then null else coalesce(d.failing_since, now()) end,
+             enabled = d.enabled and v.reason is null,
+             disabled_reason = coalesce(v.reason, d.disabled_reason),
+             updated_at = now()
+         from verdict v
+         where d.org_id = v.org_id and d.destination_id = v.destination_id
+         returning d.session_id, v.reason",
+    )
+    .bind(claimed.org.uuid())
+    .bind(claimed.destination.uuid())
+    .bind(is_success)
+    .bind(settled.status == Status::Gone)
+    .bind(limit::WEBHOOK_DISABLE_AFTER.as_secs_f64())
+    .fetch_optional(tx)
+    .await?;
+    Ok(row.and_then(|(session, reason)| reason.map(|reason| (session, reason))))
+}

@@ -1,0 +1,376 @@
+//! Usage sums: by session and model, and by day, agent and model.
+//!
+//! The statement of an append (`record`) adds to both, so they match the log. The only exception is
+//! late usage of an archived session, which is in the sums alone (see [`Store::bill_late`]).
+
+use sqlx::FromRow;
+
+use serde::{Deserialize, Serialize};
+use time::Date;
+use uuid::Uuid;
+
+use crate::store::{
+    Result, Store, Tx,
+    column::{count, uncount},
+    record::Fence,
+    session::snapshot,
+};
+use crate::{
+    base::{Id, Timestamp, limit::HOUSEKEEPING_BATCH},
+    domain::{AgentId, Cost, SessionId, Usage, delta::Delta},
+};
+
+/// Adds usage to both sums, subtracts its cost from the balances, and deletes the reservations of
+/// calls that have ended. Parts of a statement's `with`.
+///
+/// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a session;
+/// `over` selects `org_id, session_id`. Usage of a session without an agent has the nil agent id,
+/// and usage without a model has an empty model name. Rows that sessions share are locked in one
+/// order. Each hour of the day has eight shards, and each connection adds to its own one, so two
+/// connections rarely wait for each other.
+macro_rules! ledger {
+    ($used:literal, $over:literal) => {
+        concat!(
+            "used as (
+    ",
+            $used,
+            "
+), of_session as (
+    insert into session_model as m (
+        org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+        tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    )
+    select org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+           tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    from used
+    on conflict (org_id, session_id, model) do update set
+        input_tokens = m.input_tokens + excluded.input_tokens,
+        output_tokens = m.output_tokens + excluded.output_tokens,
+        cache_write_tokens = m.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = m.cache_read_tokens + excluded.cache_read_tokens,
+        steps = m.steps + excluded.steps,
+        tool_calls = m.tool_calls + excluded.tool_calls,
+        model_micros = m.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = m.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = m.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = m.fee_micros + excluded.fee_micros,
+        unpriced_steps = m.unpriced_steps + excluded.unpriced_steps
+), of_day as (
+    insert into usage_day as d (
+        org_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
+        steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    )
+    select org_id, hour::date, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
+           extract(hour from hour) * 8 + pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
+           sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
+           sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+    from used
+    cross join lateral date_trunc('hour', used.ts at time zone 'utc') as hour
+    group by org_id, hour, agent_id, model
+    order by org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
+    on conflict (org_id, day, agent_id, model, shard) do update set
+        input_tokens = d.input_tokens + excluded.input_tokens,
+        output_tokens = d.output_tokens + excluded.output_tokens,
+        cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
+        steps = d.steps + excluded.steps,
+        tool_calls = d.tool_calls + excluded.tool_calls,
+        model_micros = d.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = d.fee_micros + excluded.fee_micros,
+        unpriced_steps = d.unpriced_steps + excluded.unpriced_steps
+), payer as (
+    select a.org_id, owed.micros
+    from (
+        select org_id,
+               sum(model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros)::bigint as micros
+        from used
+        group by org_id
+    ) owed
+    join billing a using (org_id)
+    where owed.micros > 0
+      and a.balance_micros is not null
+    order by a.org_id
+    for update of a
+), paid as (
+    update billing a
+    set balance_micros = a.balance_micros - p.micros
+    from payer p
+    where a.org_id = p.org_id
+), freed as (
+    delete from reservation r
+    using (",
+            $over,
+            ") o
+    where r.org_id = o.org_id
+      and r.session_id = o.session_id
+)"
+        )
+    };
+}
+pub(in crate::store) use ledger;
+
+/// The usage columns, which have the same names in every table.
+#[derive(FromRow)]
+pub(in crate::store) struct Counters {
+    input_tokens: i64,
+    output_tokens: i64,
+    cache_write_tokens: i64,
+    cache_read_tokens: i64,
+    steps: i64,
+    tool_calls: i64,
+    model_micros: i64,
+    sandbox_cpu_micros: i64,
+    sandbox_memory_micros: i64,
+    fee_micros: i64,
+    unpriced_steps: i64,
+}
+
+impl From<Counters> for Usage {
+    fn from(row: Counters) -> Self {
+        Self {
+            input_tokens: uncount(row.input_tokens),
+            output_tokens: uncount(row.output_tokens),
+            cache_write_tokens: uncount(row.cache_write_tokens),
+            cache_read_tokens: uncount(row.cache_read_tokens),
+            steps: uncount(row.steps),
+            tool_calls: uncount(row.tool_calls),
+            cost: Cost {
+                model_micros: uncount(row.model_micros),
+                sandbox_cpu_micros: uncount(row.sandbox_cpu_micros),
+                sandbox_memory_micros: uncount(row.sandbox_memory_micros),
+                fee_micros: uncount(row.fee_micros),
+                unpriced_steps: uncount(row.unpriced_steps),
+            },
+        }
+    }
+}
+
+/// Dimensions by which usage is grouped.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct By {
+    pub day: bool,
+    pub agent: bool,
+    pub model: bool,
+}
+
+/// Filter for a sum of usage.
+#[derive(Clone, Debug)]
+pub struct Filter {
+    pub from: Date,
+    pub to: Date,
+    pub by: By,
+    pub agent: Option<AgentId>,
+    pub model: Option<String>,
+    /// The page position.
+    pub after: Option<UsageCursor>,
+}
+
+/// Position of a row in the sums.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UsageCursor(i32, Option<AgentId>, String);
+
+/// One row of a sum: the usage of one group.
+#[derive(Debug)]
+pub struct Sum {
+    pub day: Option<Date>,
+    /// The inner `None` is the usage of sessions without an agent.
+    pub agent: Option<Option<AgentId>>,
+    pub model: Option<Option<String>>,
+    pub usage: Usage,
+}
+
+impl Sum {
+    /// Returns the position of the row.
+    pub fn place(&self) -> UsageCursor {
+        let day = self.day.map_or(0, Date::to_julian_day);
+        UsageCursor(day, self.agent.flatten(), self.model.clone().flatten().unwrap_or_default())
+    }
+}
+
+#[derive(FromRow)]
+struct SumRow {
+    day: Option<Date>,
+    agent_id: Option<Uuid>,
+    model: Option<String>,
+    #[sqlx(flatten)]
+    counters: Counters,
+}
+
+#[derive(FromRow)]
+struct OfModel {
+    model: String,
+    #[sqlx(flatten)]
+    counters: Counters,
+}
+
+impl Tx {
+    /// Returns sums ordered by day, agent and model, by the primary key.
+    pub async fn usage(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Sum>> {
+        let org = self.org.uuid();
+        let Filter { from, to, by, agent, model, after } = filter;
+        let rows: Vec<SumRow> = sqlx::query_as(
+            "select *
+             from (
+                 select case when $6 then day end as day,
+                        case when $7 then agent_id end as agent_id,
+                        case when $8 then model end as model,
+                        sum(input_tokens)::bigint as input_tokens,
+                        sum(output_tokens)::bigint as output_tokens,
+                        sum(cache_write_tokens)::bigint as cache_write_tokens,
+                        sum(cache_read_tokens)::bigint as cache_read_tokens,
+                        sum(steps)::bigint as steps,
+                        sum(tool_calls)::bigint as tool_calls,
+                        sum(model_micros)::bigint as model_micros,
+                        sum(sandbox_cpu_micros)::bigint as sandbox_cpu_micros,
+                        sum(sandbox_memory_micros)::bigint as sandbox_memory_micros,
+                        sum(fee_micros)::bigint as fee_micros,
+                        sum(unpriced_steps)::bigint as unpriced_steps
+                 from usage_day
+                 where org_id = $1
+                   and day between $2 and $3
+                   and ($4::uuid is null or agent_id = $4)
+                   and ($5::text is null or model = $5)
+                 group by 1, 2, 3
+             ) sums
+             where $9::date is null
+                or (coalesce(day, $2), coalesce(agent_id, '00000000-0000-0000-0000-000000000000'),
+                    coalesce(model, '') collate \"C\") > ($9::date, $10::uuid, $11)
+             order by day, agent_id, model collate \"C\"
+             limit $12",
+        )
+        .bind(org)
+        .bind(from)
+        .bind(to)
+        .bind(agent.map(Id::uuid))
+        .bind(model)
+        .bind(by.day)
+        .bind(by.agent)
+        .bind(by.model)
+        .bind(after.as_ref().map(|after| Date::from_julian_day(after.0).unwrap_or(*from).max(*from)))
+        .bind(after.as_ref().map(|after| after.1.map_or(Uuid::nil(), Id::uuid)))
+        .bind(after.as_ref().map(|after| after.2.clone()))
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        let sum = |row: SumRow| Sum {
+            day: row.day,
+            agent: row.agent_id.map(|id| (!id.is_nil()).then(|| Id::from_uuid(id))),
+            model: row.model.map(|model| Some(model).filter(|model| !model.is_empty())),
+            usage: row.counters.into(),
+        };
+        Ok(rows.into_iter().map(sum).collect())
+    }
+
+    /// Returns the usage of a session by model, by the table's primary key.
+    pub async fn usage_by_model(&mut self, session: SessionId) -> Result<Vec<(Option<String>, Usage)>> {
+        let org = self.org.uuid();
+        let rows: Vec<OfModel> = sqlx::query_as(
+            "select *
+             from session_model
+             where org_id = $1 and session_id = $2
+             order by model",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .fetch_all(self.connection())
+        .await?;
+        let named = |model: String| Some(model).filter(|model| !model.is_empty());
+        Ok(rows.into_iter().map(|row| (named(row.model), row.counters.into())).collect())
+    }
+}
+
+/// $1 organization, $2 session, $3 the epoch under which it was archived, $4 model, $5 time, $6-$16
+/// usage. The log of an archived session is closed, so only the sums change.
+const LATE: &str = concat!(
+    "with s as (
+    select agent_id, coalesce($4, ",
+    snapshot!("session"),
+    " ->> 'model', '') as model
+    from session
+    where org_id = $1 and session_id = $2 and status = 'archived' and closed_epoch = $3
+    for no key update
+), ",
+    ledger!(
+        "select $1 as org_id, $2 as session_id, $5 as ts, s.agent_id, s.model,
+           $6 as input_tokens, $7 as output_tokens, $8 as cache_write_tokens, $9 as cache_read_tokens,
+           $10 as steps, $11 as tool_calls, $12 as model_micros, $13 as sandbox_cpu_micros,
+           $14 as sandbox_memory_micros, $15 as fee_micros, $16 as unpriced_steps
+    from s",
+        "select $1 as org_id, $2 as session_id from s"
+    ),
+    "
+select exists (select from s)"
+);
+
+impl Store {
+    /// Adds a lease's usage to the sums if its session was archived under that lease.
+    ///
+    /// Returns whether it was. The successor of any other lease records the usage of work that the
+    /// lease had started.
+    pub async fn bill_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
+        let (usage, cost) = (&delta.usage, &delta.usage.cost);
+        let (is_paid,): (bool,) = sqlx::query_as(LATE)
+            .bind(fence.org.uuid())
+            .bind(fence.session.uuid())
+            .bind(fence.epoch)
+            .bind(&delta.model)
+            .bind(ts)
+            .bind(count(usage.input_tokens))
+            .bind(count(usage.output_tokens))
+            .bind(count(usage.cache_write_tokens))
+            .bind(count(usage.cache_read_tokens))
+            .bind(count(usage.steps))
+            .bind(count(usage.tool_calls))
+            .bind(count(cost.model_micros))
+            .bind(count(cost.sandbox_cpu_micros))
+            .bind(count(cost.sandbox_memory_micros))
+            .bind(count(cost.fee_micros))
+            .bind(count(cost.unpriced_steps))
+            .fetch_one(&self.system)
+            .await?;
+        Ok(is_paid)
+    }
+
+    /// Merges the shards of past hours into one row, one batch of rows at a time; returns how many.
+    ///
+    /// Only days to which nothing is added any more. By the index `usage_day_spread`.
+    pub async fn fold_shards(&self) -> Result<u64> {
+        let done = sqlx::query(
+            "with spread as (
+                delete from usage_day
+                where ctid = any (array(
+                    select ctid
+                    from usage_day
+                    where shard % 8 <> 0 and day < (now() at time zone 'utc')::date - 1
+                    limit $1
+                    for update skip locked
+                ))
+                returning *
+             )
+             insert into usage_day as d
+             select org_id, day, agent_id, model, shard - shard % 8, sum(input_tokens), sum(output_tokens),
+                    sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
+                    sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+             from spread
+             group by org_id, day, agent_id, model, shard - shard % 8
+             on conflict (org_id, day, agent_id, model, shard) do update set
+                input_tokens = d.input_tokens + excluded.input_tokens,
+                output_tokens = d.output_tokens + excluded.output_tokens,
+                cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
+                cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
+                steps = d.steps + excluded.steps,
+                tool_calls = d.tool_calls + excluded.tool_calls,
+                model_micros = d.model_micros + excluded.model_micros,
+                sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+                sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
+                fee_micros = d.fee_micros + excluded.fee_micros,
+                unpriced_steps = d.unpriced_steps + excluded.unpriced_steps",
+        )
+        .bind(HOUSEKEEPING_BATCH)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
+    }
+}

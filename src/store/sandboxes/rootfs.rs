@@ -1,0 +1,199 @@
+//! Root file systems requested on nodes, and their build state.
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::{
+    Error, Result, Store, Tx,
+    column::{from_json, json},
+};
+use crate::{
+    base::{
+        Timestamp,
+        limit::{ROOTFS_FAILURE_TTL, ROOTFS_MAX_IDLE, ROOTFS_PER_ORGANIZATION_MAX},
+    },
+    domain::{
+        OrgId,
+        rootfs::{Build, RootFs, State},
+    },
+};
+
+#[derive(FromRow)]
+struct Row {
+    rootfs_key: String,
+    state: String,
+    log: String,
+    error: Option<String>,
+    started_at: Option<Timestamp>,
+    completed_at: Option<Timestamp>,
+}
+
+impl Row {
+    fn build(self) -> Result<(String, Build)> {
+        let state = match self.state.as_str() {
+            "wanted" | "building" => State::Building,
+            "ready" => State::Ready,
+            "failed" => State::Failed,
+            other => return Err(Error::Corrupt(format!("a root file system is {other}"))),
+        };
+        let Self { log, error, started_at, completed_at, .. } = self;
+        Ok((self.rootfs_key, Build { state, log, error, started_at, completed_at }))
+    }
+}
+
+impl Tx {
+    /// Requests a root file system on every live node.
+    ///
+    /// Does nothing on a node where the organization already has `ROOTFS_PER_ORGANIZATION_MAX`
+    /// requests open. With `again`, also requests one that failed.
+    pub async fn request_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+             select n.node_id, $1, $2::json, $3
+             from node n
+             where n.seen_at > now() - interval '1 minute'
+               and (select count(*)
+                    from rootfs r
+                    where r.node_id = n.node_id and r.wanted_by = $3 and r.state in ('wanted', 'building')) < $4
+             on conflict (node_id, rootfs_key) do update
+             set wanted_at = now(),
+                 state = case when rootfs.state = 'failed' and $5 then 'wanted' else rootfs.state end",
+        )
+        .bind(rootfs.key())
+        .bind(json(rootfs))
+        .bind(org)
+        .bind(ROOTFS_PER_ORGANIZATION_MAX)
+        .bind(again)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Returns the build state of root file systems.
+    ///
+    /// Each state is from the node where the build is most advanced.
+    pub async fn rootfs_builds(&mut self, keys: &[String]) -> Result<Vec<(String, Build)>> {
+        let rows: Vec<Row> = sqlx::query_as(
+            "select distinct on (rootfs_key) rootfs_key, state, log, error, started_at, completed_at
+             from rootfs
+             where rootfs_key = any ($1)
+             order by rootfs_key, array_position(array['ready', 'building', 'wanted', 'failed'], state),
+                      wanted_at desc",
+        )
+        .bind(keys)
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter().map(Row::build).collect()
+    }
+}
+
+impl Store {
+    /// Requests a missing root file system on one node; returns its build state.
+    ///
+    /// A failure is returned for `ROOTFS_FAILURE_TTL`; then the build is requested again. `None`
+    /// while the organization has too many requests open.
+    pub async fn request_rootfs_on_node(
+        &self,
+        node: Uuid,
+        org: OrgId,
+        rootfs: &RootFs,
+    ) -> Result<Option<Build>> {
+        let row: Option<Row> = sqlx::query_as(
+            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+             select $1, $2, $3::json, $4
+             where exists (select from rootfs where node_id = $1 and rootfs_key = $2)
+                or (select count(*)
+                    from rootfs
+                    where node_id = $1 and wanted_by = $4 and state in ('wanted', 'building')) < $5
+             on conflict (node_id, rootfs_key) do update
+             set wanted_at = now(),
+                 state = case
+                     when rootfs.state = 'ready' then 'wanted'
+                     when rootfs.state = 'failed' and rootfs.completed_at < now() - $6 * interval '1 second'
+                         then 'wanted'
+                     else rootfs.state
+                 end
+             returning rootfs_key, state, log, error, started_at, completed_at",
+        )
+        .bind(node)
+        .bind(rootfs.key())
+        .bind(json(rootfs))
+        .bind(org.uuid())
+        .bind(ROOTFS_PER_ORGANIZATION_MAX)
+        .bind(seconds(ROOTFS_FAILURE_TTL))
+        .fetch_optional(&self.system)
+        .await?;
+        row.map(|row| row.build().map(|(_, build)| build)).transpose()
+    }
+
+    /// Returns the root file systems that a node must build, oldest request first.
+    ///
+    /// Includes builds started by a process that died.
+    pub async fn pending_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
+        let rows: Vec<String> = sqlx::query_scalar(
+            "select made_of::text
+             from rootfs
+             where node_id = $1 and state in ('wanted', 'building')
+             order by wanted_at
+             limit $2",
+        )
+        .bind(node)
+        .bind(limit)
+        .fetch_all(&self.system)
+        .await?;
+        rows.iter().map(|text| from_json(text)).collect()
+    }
+
+    /// Records that a node builds it, and the build log.
+    pub async fn record_rootfs_building(&self, node: Uuid, rootfs: &RootFs, log: &str) -> Result<()> {
+        sqlx::query(
+            "update rootfs
+             set state = 'building', log = $3, error = null, completed_at = null,
+                 started_at = case when state = 'building' then started_at else now() end
+             where node_id = $1 and rootfs_key = $2 and state in ('wanted', 'building')",
+        )
+        .bind(node)
+        .bind(rootfs.key())
+        .bind(log.replace('\0', ""))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Records the end of a build: success, or the error.
+    pub async fn record_rootfs_built(&self, node: Uuid, rootfs: &RootFs, error: Option<&str>) -> Result<()> {
+        sqlx::query(
+            "update rootfs
+             set state = case when $3::text is null then 'ready' else 'failed' end,
+                 error = $3, completed_at = now()
+             where node_id = $1 and rootfs_key = $2",
+        )
+        .bind(node)
+        .bind(rootfs.key())
+        .bind(error.map(|error| error.replace('\0', "")))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Deletes root file systems that nobody has requested on a node for `ROOTFS_MAX_IDLE`.
+    pub async fn delete_unused_rootfs(&self, node: Uuid) -> Result<()> {
+        sqlx::query(
+            "delete from rootfs
+             where node_id = $1 and wanted_at < now() - $2 * interval '1 second'
+               and state in ('ready', 'failed')",
+        )
+        .bind(node)
+        .bind(seconds(ROOTFS_MAX_IDLE))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+}
+
+fn seconds(time: Duration) -> f64 {
+    time.as_secs_f64()
+}

@@ -1,0 +1,475 @@
+//! Sandbox rows: written before the sandbox exists, ended after it is removed.
+
+use std::{collections::HashMap, time::Duration};
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::{
+    Result, Store, Tx,
+    record::{Fence, held},
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{CheckpointId, OrgId, SandboxId, Session, SessionId, environment::Life},
+};
+
+/// A sandbox that should exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveSandbox {
+    pub org: OrgId,
+    pub session: SessionId,
+    pub sandbox: SandboxId,
+    pub node: Uuid,
+    /// The log contains its `sandbox.created` event.
+    pub is_announced: bool,
+    pub state: Liveness,
+    /// The checkpoint with all its files; none once a process may have run since.
+    pub checkpoint: Option<CheckpointId>,
+    /// Remaining lifetime, by the database's clock.
+    pub life: Option<Life>,
+}
+
+/// State of a sandbox that should exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    Live,
+    /// Frozen, or about to be when this was written.
+    Frozen,
+    /// Being removed, for this reason.
+    Ending(String),
+}
+
+/// A sandbox to create.
+#[derive(Clone, Copy, Debug)]
+pub struct NewSandbox {
+    pub org: OrgId,
+    pub session: SessionId,
+    pub sandbox: SandboxId,
+    pub node: Uuid,
+    /// Its lifetime; unlimited when `None`.
+    pub life: Option<Life>,
+    /// Delay until the first check whether it is still needed.
+    pub first_check_after: Duration,
+}
+
+/// The ended sandboxes of a session.
+#[derive(Clone, Debug, Default)]
+pub struct EndedSandboxes {
+    /// The last one announced in the log and those after it: one of them has the session's files.
+    pub sandboxes: Vec<SandboxId>,
+    /// One of them was announced in the log.
+    pub was_used: bool,
+    /// The checkpoint with all files of the last one.
+    pub checkpoint: Option<CheckpointId>,
+}
+
+/// A session's sandbox, as the API returns it.
+#[derive(Clone, Debug)]
+pub struct SandboxSummary {
+    pub sandbox: SandboxId,
+    /// The word in the column.
+    pub state: String,
+    pub is_announced: bool,
+    pub is_ended: bool,
+    /// It was removed on purpose, and its files were saved.
+    pub is_put_away: bool,
+    pub checkpoint: Option<CheckpointId>,
+    pub created_at: Timestamp,
+    pub expires_at: Option<Timestamp>,
+}
+
+#[derive(FromRow)]
+struct ShownRow {
+    session_id: Uuid,
+    sandbox_id: Uuid,
+    state: String,
+    is_announced: bool,
+    is_put_away: bool,
+    checkpoint_id: Option<Uuid>,
+    created_at: Timestamp,
+    expires_at: Option<Timestamp>,
+}
+
+#[derive(FromRow)]
+struct Row {
+    org_id: Uuid,
+    session_id: Uuid,
+    sandbox_id: Uuid,
+    node_id: Uuid,
+    is_announced: bool,
+    state: String,
+    ending: Option<String>,
+    checkpoint_id: Option<Uuid>,
+    rotates_in: Option<f64>,
+    ends_in: Option<f64>,
+}
+
+impl From<Row> for LiveSandbox {
+    fn from(row: Row) -> Self {
+        Self {
+            org: Id::from_uuid(row.org_id),
+            session: Id::from_uuid(row.session_id),
+            sandbox: Id::from_uuid(row.sandbox_id),
+            node: row.node_id,
+            is_announced: row.is_announced,
+            state: match row.state.as_str() {
+                "frozen" => Liveness::Frozen,
+                "ending" => Liveness::Ending(row.ending.unwrap_or_default()),
+                _ => Liveness::Live,
+            },
+            checkpoint: row.checkpoint_id.map(Id::from_uuid),
+            life: row.rotates_in.zip(row.ends_in).map(|(rotates_in, ends_in)| Life {
+                rotates_in: Duration::from_secs_f64(rotates_in.max(0.0)),
+                ends_in: Duration::from_secs_f64(ends_in.max(0.0)),
+            }),
+        }
+    }
+}
+
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select org_id, session_id, sandbox_id, node_id, is_announced, state, ending, checkpoint_id,
+                    extract(epoch from rotates_at - coalesce(paused_at, now()))::float8 as rotates_in,
+                    extract(epoch from expires_at - coalesce(paused_at, now()))::float8 as ends_in
+             from sandbox ",
+            $rest
+        )
+    };
+}
+
+impl Tx {
+    /// Returns the sandbox of each session that has or had one: the live one, else the last.
+    ///
+    /// By the index `sandbox_of_session`.
+    pub async fn sandboxes(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, SandboxSummary>> {
+        let org = self.org.uuid();
+        let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
+        let rows: Vec<ShownRow> = sqlx::query_as(
+            "select distinct on (session_id)
+                    session_id, sandbox_id, state, is_announced, ending is not null as is_put_away, checkpoint_id,
+                    created_at, expires_at + coalesce(now() - paused_at, interval '0') as expires_at
+             from sandbox
+             where org_id = $1 and session_id = any($2) and (state <> 'ended' or is_announced)
+             order by session_id, (state <> 'ended') desc, created_at desc",
+        )
+        .bind(org)
+        .bind(ids)
+        .fetch_all(self.connection())
+        .await?;
+        let shown = |row: ShownRow| {
+            let shown = SandboxSummary {
+                sandbox: Id::from_uuid(row.sandbox_id),
+                is_announced: row.is_announced,
+                is_ended: row.state == "ended",
+                is_put_away: row.is_put_away,
+                checkpoint: row.checkpoint_id.map(Id::from_uuid),
+                created_at: row.created_at,
+                expires_at: row.expires_at,
+                state: row.state,
+            };
+            (Id::from_uuid(row.session_id), shown)
+        };
+        Ok(rows.into_iter().map(shown).collect())
+    }
+}
+
+impl Tx {
+    /// Returns whether a session has a live or frozen, announced sandbox.
+    pub async fn has_sandbox(&mut self, session: SessionId) -> Result<bool> {
+        let org = self.org.uuid();
+        let there = sqlx::query_scalar(
+            "select exists (
+                 select from sandbox
+                 where org_id = $1 and session_id = $2 and state in ('live', 'frozen') and is_announced
+             )",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .fetch_one(self.connection())
+        .await?;
+        Ok(there)
+    }
+
+    /// Stops the clock of the lifetime of a session's sandbox.
+    pub async fn pause_sandbox(&mut self, session: SessionId) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "update sandbox
+             set paused_at = now()
+             where org_id = $1 and session_id = $2 and state <> 'ended' and paused_at is null",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Restarts the clock of the lifetime, with the remaining time.
+    pub async fn resume_sandbox(&mut self, session: SessionId) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "update sandbox
+             set rotates_at = rotates_at + (now() - paused_at), expires_at = expires_at + (now() - paused_at),
+                 used_at = now(), paused_at = null
+             where org_id = $1 and session_id = $2 and state <> 'ended' and paused_at is not null",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Reads the session's live sandbox, by the unique index `sandbox_live`.
+    pub async fn live_sandbox(&self, org: OrgId, session: SessionId) -> Result<Option<LiveSandbox>> {
+        let row: Option<Row> =
+            sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and state <> 'ended'"))
+                .bind(org.uuid())
+                .bind(session.uuid())
+                .fetch_optional(&self.system)
+                .await?;
+        Ok(row.map(Into::into))
+    }
+
+    /// Inserts the row of a sandbox before it is created, and its `rest` job.
+    ///
+    /// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
+    /// session: either an archive finds the row of each sandbox, or the sandbox is not created.
+    ///
+    /// # Errors
+    /// `Conflict("sandbox_live")` when the session has one already.
+    pub async fn begin_sandbox(&self, new: NewSandbox, epoch: i64) -> Result<bool> {
+        let done = sqlx::query(
+            "with held as (
+                select session_id
+                from session
+                where org_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
+                for share
+             ), tied as (
+                update job j
+                set node_id = $4
+                from held
+                where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'rest'
+             ), rest as (
+                insert into job (org_id, session_id, kind, ready_at, node_id)
+                select $1, session_id, 'rest', now() + $6 * interval '1 millisecond', $4 from held
+                on conflict (org_id, session_id, kind) do update
+                set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
+                where job.worker_id is null or job.ready_at <= now()
+             )
+             insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
+             select $1, $2, session_id, $4, 'live', now() + $7 * interval '1 millisecond',
+                    now() + $8 * interval '1 millisecond'
+             from held",
+        )
+        .bind(new.org.uuid())
+        .bind(new.sandbox.uuid())
+        .bind(new.session.uuid())
+        .bind(new.node)
+        .bind(epoch)
+        .bind(millis(new.first_check_after))
+        .bind(new.life.map(|life| millis(life.ends_in)))
+        .bind(new.life.map(|life| millis(life.rotates_in)))
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Records that the sandbox is announced in the log.
+    pub async fn record_announced(&self, org: OrgId, sandbox: SandboxId) -> Result<()> {
+        sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
+            .bind(org.uuid())
+            .bind(sandbox.uuid())
+            .execute(&self.system)
+            .await?;
+        Ok(())
+    }
+
+    /// Records that the sandbox is frozen, and the checkpoint with its files.
+    ///
+    /// Returns whether the fence holds.
+    pub async fn record_frozen(
+        &self,
+        fence: Fence,
+        sandbox: SandboxId,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<bool> {
+        self.change(fence, sandbox, "frozen", None, checkpoint).await
+    }
+
+    /// Records that the sandbox is thawed, before any process runs in it.
+    ///
+    /// Clears its checkpoint, because the files may change from here on. Returns whether the fence
+    /// holds.
+    pub async fn record_thawed(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
+        self.change(fence, sandbox, "live", None, None).await
+    }
+
+    /// Makes the `rest` job of the session's sandbox ready after this time.
+    ///
+    /// Does nothing if it is ready sooner.
+    pub async fn rest_soon(&self, org: OrgId, session: SessionId, after: Duration) -> Result<()> {
+        sqlx::query(
+            "update job
+             set ready_at = least(ready_at, now() + $3 * interval '1 millisecond')
+             where org_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null",
+        )
+        .bind(org.uuid())
+        .bind(session.uuid())
+        .bind(millis(after))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Records that the sandbox is being removed, so nobody uses it from here on.
+    ///
+    /// Returns whether the fence holds.
+    pub async fn record_ending(
+        &self,
+        fence: Fence,
+        sandbox: SandboxId,
+        reason: &str,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<bool> {
+        self.change(fence, sandbox, "ending", Some(reason), checkpoint).await
+    }
+
+    async fn change(
+        &self,
+        fence: Fence,
+        sandbox: SandboxId,
+        state: &str,
+        ending: Option<&str>,
+        checkpoint: Option<CheckpointId>,
+    ) -> Result<bool> {
+        let done = sqlx::query(concat!(
+            held!(),
+            "
+             update sandbox b
+             set state = $5, ending = $6, checkpoint_id = $7
+             from held
+             where b.org_id = $1 and b.session_id = held.session_id and b.sandbox_id = $4 and b.state <> 'ended'",
+        ))
+        .bind(fence.org.uuid())
+        .bind(fence.session.uuid())
+        .bind(fence.epoch)
+        .bind(sandbox.uuid())
+        .bind(state)
+        .bind(ending)
+        .bind(checkpoint.map(Id::uuid))
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
+    /// Records that the sandbox is removed; any node may serve the session again.
+    ///
+    /// Does nothing when its row is ended already: by then the session may have another sandbox and
+    /// another holder.
+    pub async fn end_sandbox(&self, org: OrgId, session: SessionId, sandbox: SandboxId) -> Result<()> {
+        sqlx::query(
+            "with ended as (
+                update sandbox
+                set state = 'ended', ended_at = now()
+                where org_id = $1 and sandbox_id = $3 and state <> 'ended'
+                returning session_id
+             ), untied as (
+                update job j
+                set node_id = null
+                from ended
+                where j.org_id = $1 and j.session_id = $2 and j.kind <> 'rest'
+             )
+             delete from job j
+             using ended
+             where j.org_id = $1 and j.session_id = $2 and j.kind = 'rest' and j.worker_id is null",
+        )
+        .bind(org.uuid())
+        .bind(session.uuid())
+        .bind(sandbox.uuid())
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Returns the ended sandboxes of a session, by the index `sandbox_of_session`.
+    pub async fn past_sandboxes(&self, org: OrgId, session: SessionId) -> Result<EndedSandboxes> {
+        let rows: Vec<(Uuid, bool, Option<Uuid>, bool)> = sqlx::query_as(
+            "select sandbox_id, is_announced, checkpoint_id, ending is not distinct from 'restored'
+             from sandbox
+             where org_id = $1
+               and session_id = $2
+               and state = 'ended'
+               and created_at >= coalesce((
+                   select max(created_at)
+                   from sandbox
+                   where org_id = $1 and session_id = $2 and state = 'ended' and is_announced
+               ), '-infinity')
+             order by created_at",
+        )
+        .bind(org.uuid())
+        .bind(session.uuid())
+        .fetch_all(&self.system)
+        .await?;
+        let used = rows.iter().find(|(_, is_announced, ..)| *is_announced);
+        Ok(EndedSandboxes {
+            was_used: used.is_some(),
+            checkpoint: used.and_then(|(_, _, checkpoint, _)| checkpoint.map(Id::from_uuid)),
+            // The session does not continue with files that a restore replaced.
+            sandboxes: rows
+                .iter()
+                .filter(|(.., is_restored_away)| !is_restored_away)
+                .map(|(sandbox, ..)| Id::from_uuid(*sandbox))
+                .collect(),
+        })
+    }
+
+    /// Returns every sandbox that should exist on a node, by the index `sandbox_of_node`.
+    pub async fn sandboxes_of_node(&self, node: Uuid) -> Result<Vec<LiveSandbox>> {
+        let rows: Vec<Row> = sqlx::query_as(columns!("where node_id = $1 and state <> 'ended'"))
+            .bind(node)
+            .fetch_all(&self.system)
+            .await?;
+        Ok(rows.into_iter().map(Into::into).collect())
+    }
+
+    /// Returns the sessions whose disks on this node may be deleted.
+    ///
+    /// The session is archived or unknown, or its files are elsewhere: saved before its last
+    /// sandbox was removed, or with a sandbox on another node.
+    pub async fn stale_disks(&self, node: Uuid, sessions: &[(OrgId, SessionId)]) -> Result<Vec<SessionId>> {
+        let (orgs, ids): (Vec<_>, Vec<_>) =
+            sessions.iter().map(|(org, session)| (org.uuid(), session.uuid())).unzip();
+        let rows: Vec<(Uuid,)> = sqlx::query_as(
+            "select wanted.session_id
+             from unnest($1::uuid[], $2::uuid[]) as wanted (org_id, session_id)
+             left join session s using (org_id, session_id)
+             left join lateral (
+                 select b.node_id, b.state, b.ending
+                 from sandbox b
+                 where b.org_id = wanted.org_id and b.session_id = wanted.session_id and b.is_announced
+                 order by b.created_at desc
+                 limit 1
+             ) last on true
+             where s.session_id is null
+                or s.status = 'archived'
+                or last.node_id <> $3
+                or (last.state = 'ended' and last.ending is not null and last.ending <> 'rotated')",
+        )
+        .bind(orgs)
+        .bind(ids)
+        .bind(node)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(rows.into_iter().map(|(session,)| Id::from_uuid(session)).collect())
+    }
+}
+
+pub(in crate::store) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}

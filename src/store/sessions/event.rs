@@ -1,0 +1,385 @@
+//! The event log. Only this file writes events, and it only appends.
+
+use serde::Deserialize;
+use serde_json::Value;
+use sqlx::{FromRow, Postgres, postgres::PgArguments};
+use uuid::Uuid;
+
+use crate::store::{
+    Result, Store, Tx,
+    column::{from_json, json, level, threshold},
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{Entry, EventId, Level, OrgId, SessionId, TurnId, event::Draft, tool::ToolCall},
+};
+
+/// An event ready for its row, with the body truncated if the complete body is in a blob.
+#[derive(Clone, Debug)]
+pub struct Packed {
+    pub draft: Draft,
+    /// JSON of the body, at most `EVENT_BODY_BYTES_MAX`.
+    pub body: String,
+    /// Blob key of the complete body, when `body` was truncated.
+    pub content_ref: Option<String>,
+    /// Size of the complete body in bytes.
+    pub body_bytes: i32,
+}
+
+impl Packed {
+    /// Returns the event as it reads back from its row.
+    pub fn entry(&self, session: SessionId, seq: i64, ts: Timestamp) -> Entry {
+        let draft = &self.draft;
+        Entry {
+            session,
+            seq,
+            id: draft.id,
+            ts,
+            kind: draft.body.type_name().to_owned(),
+            level: draft.level,
+            actor: json(&draft.actor),
+            turn_id: draft.turn_id,
+            step_id: draft.step_id,
+            refs: (!draft.refs.is_empty()).then(|| json(&draft.refs)),
+            body: self.body.clone(),
+            content_ref: self.content_ref.clone(),
+            body_bytes: self.body_bytes,
+        }
+    }
+}
+
+#[derive(FromRow)]
+struct Row {
+    session_id: Uuid,
+    seq: i64,
+    event_id: Uuid,
+    ts: Timestamp,
+    r#type: String,
+    level: i16,
+    actor: String,
+    turn_id: Option<Uuid>,
+    step_id: Option<Uuid>,
+    refs: Option<String>,
+    body: String,
+    content_ref: Option<String>,
+    body_bytes: i32,
+}
+
+impl Row {
+    fn entry(self) -> Result<Entry> {
+        Ok(Entry {
+            session: Id::from_uuid(self.session_id),
+            seq: self.seq,
+            id: Id::from_uuid(self.event_id),
+            ts: self.ts,
+            kind: self.r#type,
+            level: level(self.level)?,
+            actor: self.actor,
+            turn_id: self.turn_id.map(Id::from_uuid),
+            step_id: self.step_id.map(Id::from_uuid),
+            refs: self.refs,
+            body: self.body,
+            content_ref: self.content_ref,
+            body_bytes: self.body_bytes,
+        })
+    }
+}
+
+/// Filter for events of a log.
+#[derive(Clone, Debug)]
+pub struct Range {
+    /// Only events after this `seq`.
+    pub after: i64,
+    pub level: Level,
+    /// An exact type, or `prefix.*`.
+    pub kind: Option<String>,
+    pub turn: Option<TurnId>,
+    pub limit: i64,
+}
+
+/// Columns of several events, one vector each, for `unnest`.
+#[derive(Default)]
+pub(in crate::store) struct Columns {
+    pub ids: Vec<Uuid>,
+    pub types: Vec<&'static str>,
+    pub levels: Vec<i16>,
+    pub actors: Vec<String>,
+    pub turns: Vec<Option<Uuid>>,
+    pub steps: Vec<Option<Uuid>>,
+    pub refs: Vec<Option<String>>,
+    pub bodies: Vec<String>,
+    pub contents: Vec<Option<String>>,
+    pub sizes: Vec<i32>,
+}
+
+impl Columns {
+    pub(in crate::store) fn of<'a>(events: impl IntoIterator<Item = &'a Packed>) -> Self {
+        let mut columns = Self::default();
+        for event in events {
+            let draft = &event.draft;
+            columns.ids.push(draft.id.uuid());
+            columns.types.push(draft.body.type_name());
+            columns.levels.push(threshold(draft.level));
+            columns.actors.push(json(&draft.actor));
+            columns.turns.push(draft.turn_id.map(Id::uuid));
+            columns.steps.push(draft.step_id.map(Id::uuid));
+            columns.refs.push((!draft.refs.is_empty()).then(|| json(&draft.refs)));
+            columns.bodies.push(event.body.clone());
+            columns.contents.push(event.content_ref.clone());
+            columns.sizes.push(event.body_bytes);
+        }
+        columns
+    }
+
+    /// Binds the columns to a statement, in the order that `appended` expects.
+    pub(in crate::store) fn bound<O>(self, query: QueryAs<'_, O>) -> QueryAs<'_, O> {
+        query
+            .bind(self.ids)
+            .bind(self.types)
+            .bind(self.levels)
+            .bind(self.actors)
+            .bind(self.turns)
+            .bind(self.steps)
+            .bind(self.refs)
+            .bind(self.bodies)
+            .bind(self.contents)
+            .bind(self.sizes)
+    }
+}
+
+/// A statement whose rows decode to `O`.
+pub(in crate::store) type QueryAs<'q, O> = sqlx::query::QueryAs<'q, Postgres, O, PgArguments>;
+
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select session_id, seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
+                    content_ref, body_bytes
+             from event ",
+            $rest
+        )
+    };
+}
+
+// `$6` matches exactly, as a prefix when it ends in `.*`, as a suffix when it begins with `*.`.
+macro_rules! range {
+    () => {
+        columns!(
+            "where org_id = $1
+               and session_id = $2
+               and seq > $3
+               and level <= $4
+               and ($5::uuid is null or turn_id = $5)
+               and ($6::text is null or type = $6
+                    or (right($6, 2) = '.*' and starts_with(type, left($6, -1)))
+                    or (left($6, 2) = '*.' and right(type, length($6) - 1) = substr($6, 2)))
+             order by seq
+             limit $7"
+        )
+    };
+}
+
+/// Appends the events of the sessions that a statement changed.
+///
+/// `s` has `org_id`, `session_id`, `ts` and the `base` that the events follow. `$from` joins the
+/// columns of [`Columns`] to it as `e`, with their `place`.
+macro_rules! appended {
+    ($from:literal) => {
+        concat!(
+            "insert into event (
+        org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+        body_bytes
+    )
+    select s.org_id, s.session_id, s.base + e.place, s.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
+           e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
+    from s
+    ",
+            $from,
+            "
+    returning org_id, session_id, seq, event_id, type, level"
+        )
+    };
+}
+pub(in crate::store) use appended;
+
+/// Inserts a delivery of each event in `appended` for every destination that matches it.
+///
+/// This is part of the statement that writes the event, so both are committed or neither. A webhook
+/// of the organization also gets the events that concern the organization, whatever its level.
+/// Destinations are found by the index `destination_of_session`, once for each session: those of
+/// the session and those of the organization, each by the complete key.
+macro_rules! outbox {
+    () => {
+        "insert into delivery (
+            org_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status, ready_at
+         )
+         select a.org_id, gen_random_uuid(), a.session_id, d.destination_id, a.event_id, a.seq, a.type, 'pending', now()
+         from (
+             select l.session_id as of_session, d.*
+             from (select distinct org_id, session_id from appended) l
+             cross join lateral (
+                 select * from destination where org_id = l.org_id and session_id = l.session_id
+                 union all
+                 select * from destination where org_id = l.org_id and session_id is null
+             ) d
+             where d.enabled and d.deleted_at is null
+         ) d
+         join appended a on a.org_id = d.org_id and a.session_id = d.of_session
+         where (a.level <= d.level
+                or (d.session_id is null
+                    and a.type in ('session.created', 'limit.warning', 'limit.exceeded')))
+           and a.seq > d.created_after_seq
+           and (d.types is null or exists (
+               select from unnest(d.types) wanted
+               where wanted = a.type or (right(wanted, 2) = '.*' and starts_with(a.type, left(wanted, -1)))
+           ))
+         returning session_id"
+    };
+}
+pub(in crate::store) use outbox;
+
+impl Tx {
+    /// Appends events of an imported session, each with its own time.
+    ///
+    /// No deliveries are created for them, because they are old.
+    pub async fn append_imported(
+        &mut self,
+        session: SessionId,
+        head: i64,
+        times: &[Timestamp],
+        events: &[Packed],
+    ) -> Result<()> {
+        let org = self.org.uuid();
+        let columns = Columns::of(events);
+        sqlx::query(
+            "insert into event (
+                org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+                body_bytes
+             )
+             select $1, $2, $3 + e.place, e.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
+                    e.refs::json, e.body::json, e.content_ref, e.body_bytes
+             from unnest($4::timestamptz[], $5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::uuid[], $10::uuid[],
+                         $11::text[], $12::text[], $13::text[], $14::integer[]) with ordinality
+                 as e (ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .bind(head)
+        .bind(times)
+        .bind(columns.ids)
+        .bind(columns.types)
+        .bind(columns.levels)
+        .bind(columns.actors)
+        .bind(columns.turns)
+        .bind(columns.steps)
+        .bind(columns.refs)
+        .bind(columns.bodies)
+        .bind(columns.contents)
+        .bind(columns.sizes)
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Returns a page of a log, in order.
+    pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
+        let org = self.org.uuid();
+        let rows: Vec<Row> = sqlx::query_as(range!())
+            .bind(org)
+            .bind(session.uuid())
+            .bind(range.after)
+            .bind(threshold(range.level))
+            .bind(range.turn.map(Id::uuid))
+            .bind(&range.kind)
+            .bind(range.limit)
+            .fetch_all(self.connection())
+            .await?;
+        rows.into_iter().map(Row::entry).collect()
+    }
+
+    /// Reads one event.
+    ///
+    /// Scans the session's part of the primary key: an index by id would slow down every append for
+    /// a rare request.
+    pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
+        let org = self.org.uuid();
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and event_id = $3"))
+            .bind(org)
+            .bind(session.uuid())
+            .bind(event.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        row.entry()
+    }
+
+    /// Returns the calls of a turn that have no result yet, in order.
+    ///
+    /// Only the turn's last step can have some. Bodies are parsed here, because Postgres cannot
+    /// parse JSON with a NUL.
+    pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
+        /// A truncated body keeps its short fields, so these are present.
+        #[derive(Deserialize)]
+        struct CallFields {
+            call_id: String,
+            tool: String,
+        }
+        let org = self.org.uuid();
+        let rows: Vec<(String, String)> = sqlx::query_as(
+            "select type, body::text
+             from event
+             where org_id = $1
+               and session_id = $2
+               and turn_id = $3
+               and type in ('tool.call', 'tool.result')
+               and seq > (
+                   select coalesce(max(seq), 0)
+                   from event
+                   where org_id = $1 and session_id = $2 and turn_id = $3 and type = 'step.completed'
+               )
+             order by seq",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .bind(turn.uuid())
+        .fetch_all(self.connection())
+        .await?;
+        let mut open: Vec<ToolCall> = Vec::new();
+        for (kind, body) in rows {
+            let CallFields { call_id, tool } = from_json(&body)?;
+            if kind == "tool.call" {
+                open.push(ToolCall { call_id, tool, input: Value::Null });
+            } else {
+                open.retain(|call| call.call_id != call_id);
+            }
+        }
+        Ok(open)
+    }
+}
+
+impl Store {
+    /// Returns a page of a log, in order, for the service's own work.
+    pub async fn read_events(&self, org: OrgId, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
+        let rows: Vec<Row> = sqlx::query_as(range!())
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .bind(range.after)
+            .bind(threshold(range.level))
+            .bind(range.turn.map(Id::uuid))
+            .bind(&range.kind)
+            .bind(range.limit)
+            .fetch_all(&self.system)
+            .await?;
+        rows.into_iter().map(Row::entry).collect()
+    }
+
+    /// Reads one event by its `seq`, for the outbox.
+    pub async fn event_at(&self, org: OrgId, session: SessionId, seq: i64) -> Result<Entry> {
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and seq = $3"))
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .bind(seq)
+            .fetch_one(&self.system)
+            .await?;
+        row.entry()
+    }
+}

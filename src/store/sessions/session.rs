@@ -1,0 +1,374 @@
+//! Session rows: the folded state of each log, and the epoch.
+
+use std::collections::HashMap;
+
+use sqlx::{FromRow, PgConnection};
+use uuid::Uuid;
+
+use crate::store::{
+    Error, Result, Store, Tx,
+    column::{from_json, from_word, uncount, word},
+    stuck::{self, overdue},
+    turn,
+    usage::Counters,
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{
+        Actor, AgentId, OrgId, Session, SessionId, Status, Turn,
+        session::{Created, Stopped},
+        turn::LastTurn,
+    },
+};
+
+#[derive(FromRow)]
+struct Row {
+    session_id: Uuid,
+    agent_id: Option<Uuid>,
+    credential_id: Option<Uuid>,
+    agent_snapshot: Option<String>,
+    title: Option<String>,
+    key: Option<String>,
+    client_id: Option<String>,
+    slug: Option<String>,
+    metadata: String,
+    limits: String,
+    environment: Option<String>,
+    sources: Option<String>,
+    source: String,
+    parent_session_id: Option<Uuid>,
+    status: String,
+    head: i64,
+    input_head: i64,
+    input_cursor: i64,
+    running_turn_id: Option<Uuid>,
+    queued_turn_id: Option<Uuid>,
+    cancel_turn_id: Option<Uuid>,
+    ended_turn_id: Option<Uuid>,
+    turns: i64,
+    active_seconds: i64,
+    #[sqlx(flatten)]
+    counters: Counters,
+    actor: Option<String>,
+    stopped_by: Option<String>,
+    stopped_at: Option<Timestamp>,
+    stop_reason: Option<String>,
+    hold: Option<String>,
+    context: Option<String>,
+    created_at: Timestamp,
+    updated_at: Timestamp,
+}
+
+/// The pinned agent of a row of `session`, as JSON: stored in the row, or found by its key.
+macro_rules! snapshot {
+    ($session:literal) => {
+        concat!(
+            "coalesce(",
+            $session,
+            ".agent_snapshot, (select p.content from agent_snapshot p where p.org_id = ",
+            $session,
+            ".org_id and p.snapshot_id = ",
+            $session,
+            ".snapshot_id))"
+        )
+    };
+}
+pub(in crate::store) use snapshot;
+
+// `json` columns are read as text: sqlx would parse them, and we need them verbatim.
+macro_rules! columns {
+    ($rest:literal) => {
+        concat!(
+            "select session_id, agent_id, credential_id, ",
+            snapshot!("session"),
+            "::text as agent_snapshot, environment::text, sources::text, title, key, client_id, slug,
+                    metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
+                    queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
+                    cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
+                    sandbox_memory_micros, fee_micros, unpriced_steps, actor::text, stopped_by::text, stopped_at,
+                    stop_reason, hold, context::text, parent_session_id, created_at, updated_at
+             from session ",
+            $rest
+        )
+    };
+}
+
+/// Filter for a listing; an absent field matches every session.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    pub status: Option<Status>,
+    pub agent: Option<AgentId>,
+    pub key: Option<String>,
+    /// Matches open sessions only.
+    pub slug: Option<String>,
+    /// The parent session.
+    pub parent: Option<SessionId>,
+    /// Metadata fields that must have this text.
+    pub metadata: Vec<(String, String)>,
+    /// Created after this time, and before this time.
+    pub after: Option<Timestamp>,
+    pub before: Option<Timestamp>,
+    /// Only overdue sessions (see `stuck`), or only the others.
+    pub overdue: Option<bool>,
+    /// Page position: only sessions older than this one.
+    pub below: Option<SessionId>,
+}
+
+impl Row {
+    fn turn_ids(&self) -> impl Iterator<Item = Uuid> {
+        [self.running_turn_id, self.queued_turn_id, self.ended_turn_id].into_iter().flatten()
+    }
+
+    fn session(self, turns: &HashMap<(Uuid, Uuid), Turn>) -> Result<Session> {
+        let session_id = self.session_id;
+        let find =
+            |turn_id: Option<Uuid>| turn_id.and_then(|turn_id| turns.get(&(session_id, turn_id)).cloned());
+        let ended = find(self.ended_turn_id).map(|turn| LastTurn {
+            id: turn.id,
+            state: turn.state,
+            yield_reason: turn.yield_reason,
+            result_event_id: turn.result_event_id,
+            error_code: turn.error.map(|error| error.code),
+        });
+        let stopped = match (&self.stopped_by, self.stopped_at) {
+            (Some(by), Some(at)) => Some(Stopped { by: from_json(by)?, at, reason: self.stop_reason }),
+            (Some(_) | None, _) => None,
+        };
+        Ok(Session {
+            id: Id::from_uuid(session_id),
+            created: Created {
+                agent_id: self.agent_id.map(Id::from_uuid),
+                credential_id: self.credential_id.map(Id::from_uuid),
+                agent_snapshot: self.agent_snapshot.as_deref().map(from_json).transpose()?,
+                environment: self.environment.as_deref().map(from_json).transpose()?,
+                sources: self.sources.as_deref().map(from_json).transpose()?.unwrap_or_default(),
+                title: self.title,
+                key: self.key,
+                client_id: self.client_id,
+                slug: self.slug,
+                metadata: from_json(&self.metadata)?,
+                limits: from_json(&self.limits)?,
+                source: from_word(&self.source)?,
+                parent_session_id: self.parent_session_id.map(Id::from_uuid),
+            },
+            status: from_word(&self.status)?,
+            head: self.head,
+            input_cursor: self.input_cursor,
+            input_head: self.input_head,
+            running: find(self.running_turn_id),
+            queued: find(self.queued_turn_id),
+            cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
+            ended,
+            // Rows from before this column have no actor; the actor is in their first event.
+            actor: self.actor.as_deref().map(from_json).transpose()?.unwrap_or_else(Actor::system),
+            stopped,
+            hold: self.hold.as_deref().map(from_word).transpose()?,
+            context: self.context.as_deref().map(from_json).transpose()?.unwrap_or_default(),
+            turns: self.turns,
+            active_seconds: uncount(self.active_seconds),
+            usage: self.counters.into(),
+            created_at: self.created_at,
+            updated_at: self.updated_at,
+        })
+    }
+}
+
+impl Tx {
+    /// Reads one session.
+    pub async fn session(&mut self, session: SessionId) -> Result<Session> {
+        let org = self.org;
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        one(self.connection(), org, row).await
+    }
+
+    /// Reads one session and locks it until the transaction ends.
+    ///
+    /// Commands are decided on a locked session.
+    pub async fn lock_session(&mut self, session: SessionId) -> Result<Session> {
+        let org = self.org;
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 for update"))
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        one(self.connection(), org, row).await
+    }
+
+    /// Reads the session created with a caller's key, by the unique index `session_key`.
+    pub async fn session_by_key(&mut self, key: &str) -> Result<Option<Session>> {
+        let org = self.org;
+        let row: Option<Row> = sqlx::query_as(columns!("where org_id = $1 and key = $2"))
+            .bind(org.uuid())
+            .bind(key)
+            .fetch_optional(self.connection())
+            .await?;
+        match row {
+            Some(row) => one(self.connection(), org, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the open session of a slug, by the unique index `session_slug`.
+    pub async fn session_by_slug(&mut self, slug: &str) -> Result<Option<Session>> {
+        // No slug contains U+0000, which a text parameter cannot carry.
+        let slug = slug.replace('\0', "");
+        let org = self.org;
+        let row: Option<Row> =
+            sqlx::query_as(columns!("where org_id = $1 and slug = $2 and status <> 'archived'"))
+                .bind(org.uuid())
+                .bind(slug)
+                .fetch_optional(self.connection())
+                .await?;
+        match row {
+            Some(row) => one(self.connection(), org, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Reads the newest open session of a client, by the index `session_client`.
+    pub async fn session_of_client(&mut self, client: &str) -> Result<Option<Session>> {
+        let org = self.org;
+        let row: Option<Row> = sqlx::query_as(columns!(
+            "where org_id = $1 and client_id = $2 and status <> 'archived' order by session_id desc limit 1"
+        ))
+        .bind(org.uuid())
+        .bind(client)
+        .fetch_optional(self.connection())
+        .await?;
+        match row {
+            Some(row) => one(self.connection(), org, row).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Returns a page of sessions, newest first.
+    ///
+    /// In the order of the primary key, or of the index `session_agent` or `session_parent` when an
+    /// agent or a parent is given.
+    pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
+        let org = self.org;
+        let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
+        let rows: Vec<Row> = sqlx::query_as(concat!(
+            columns!(
+                "where org_id = $1
+               and ($2::uuid is null or session_id < $2)
+               and ($3::text is null or status = $3)
+               and ($4::uuid is null or agent_id = $4)
+               and ($5::text is null or key = $5)
+               and ($14::uuid is null or parent_session_id = $14)
+               and ($6::timestamptz is null or created_at > $6)
+               and ($7::timestamptz is null or created_at < $7)
+               and not exists (
+                   select from unnest($8::text[], $9::text[]) as wanted (name, value)
+                   where metadata ->> name is distinct from value
+               )
+               and ($13::text is null or (slug = $13 and status <> 'archived'))
+               and ($11::boolean is null or $11 = "
+            ),
+            overdue!("$12"),
+            ") order by session_id desc
+             limit $10"
+        ))
+        .bind(org.uuid())
+        .bind(filter.below.map(Id::uuid))
+        .bind(filter.status.as_ref().map(word))
+        .bind(filter.agent.map(Id::uuid))
+        .bind(&filter.key)
+        .bind(filter.after)
+        .bind(filter.before)
+        .bind(keys)
+        .bind(values)
+        .bind(limit)
+        .bind(filter.overdue)
+        .bind(stuck::seconds())
+        .bind(&filter.slug)
+        .bind(filter.parent.map(Id::uuid))
+        .fetch_all(self.connection())
+        .await?;
+        let turns = turns_of(self.connection(), org, &rows).await?;
+        rows.into_iter().map(|row| row.session(&turns)).collect()
+    }
+
+    /// Reads those of these sessions that exist, in no order.
+    pub async fn sessions_of(&mut self, ids: &[SessionId]) -> Result<Vec<Session>> {
+        let org = self.org;
+        let ids: Vec<_> = ids.iter().map(|id| id.uuid()).collect();
+        let rows: Vec<Row> = sqlx::query_as(columns!("where org_id = $1 and session_id = any($2)"))
+            .bind(org.uuid())
+            .bind(ids)
+            .fetch_all(self.connection())
+            .await?;
+        let turns = turns_of(self.connection(), org, &rows).await?;
+        rows.into_iter().map(|row| row.session(&turns)).collect()
+    }
+
+    /// Writes the usage counters of an imported session from its folded state.
+    pub async fn write_imported_usage(&mut self, session: &Session) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query("update session set tool_calls = $3 where org_id = $1 and session_id = $2")
+            .bind(org)
+            .bind(session.id.uuid())
+            .bind(crate::store::column::count(session.usage.tool_calls))
+            .execute(self.connection())
+            .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Reads one session, for the service's own work.
+    pub async fn load_session(&self, org: OrgId, session: SessionId) -> Result<Session> {
+        let mut connection = self.system.acquire().await.map_err(Error::from)?;
+        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
+            .bind(org.uuid())
+            .bind(session.uuid())
+            .fetch_one(&mut *connection)
+            .await?;
+        one(&mut connection, org, row).await
+    }
+}
+
+async fn one(connection: &mut PgConnection, org: OrgId, row: Row) -> Result<Session> {
+    let ids: Vec<_> = row.turn_ids().collect();
+    if ids.is_empty() {
+        return row.session(&HashMap::new());
+    }
+    // Not a join of pairs as below: the server would plan that again each time.
+    let turns: Vec<turn::Row> =
+        sqlx::query_as("select * from turn where org_id = $1 and session_id = $2 and turn_id = any($3)")
+            .bind(org.uuid())
+            .bind(row.session_id)
+            .bind(ids)
+            .fetch_all(connection)
+            .await?;
+    row.session(&by_id(turns)?)
+}
+
+/// Reads the running, queued and last turns of some sessions, by the turns' primary key.
+async fn turns_of(
+    connection: &mut PgConnection,
+    org: OrgId,
+    rows: &[Row],
+) -> Result<HashMap<(Uuid, Uuid), Turn>> {
+    let sessions: Vec<_> = rows.iter().flat_map(|row| row.turn_ids().map(|_| row.session_id)).collect();
+    let turns: Vec<_> = rows.iter().flat_map(Row::turn_ids).collect();
+    let rows: Vec<turn::Row> = sqlx::query_as(
+        "select t.*
+         from unnest($2::uuid[], $3::uuid[]) as wanted (session_id, turn_id)
+         join turn t on t.org_id = $1 and t.session_id = wanted.session_id and t.turn_id = wanted.turn_id",
+    )
+    .bind(org.uuid())
+    .bind(sessions)
+    .bind(turns)
+    .fetch_all(connection)
+    .await?;
+    by_id(rows)
+}
+
+fn by_id(rows: Vec<turn::Row>) -> Result<HashMap<(Uuid, Uuid), Turn>> {
+    rows.into_iter().map(|row| Ok(((row.session_id, row.turn_id), row.turn()?))).collect()
+}

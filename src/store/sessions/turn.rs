@@ -1,0 +1,170 @@
+//! Turn rows: the folded state of their events.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::{
+    Result, Tx,
+    column::{count, from_word, storable, uncount, word},
+    usage::Counters,
+};
+use crate::{
+    base::{Id, Timestamp},
+    domain::{SessionId, Turn, TurnId, turn::TurnError},
+};
+
+#[derive(FromRow)]
+pub(in crate::store) struct Row {
+    pub session_id: Uuid,
+    pub turn_id: Uuid,
+    state: String,
+    attempt: i32,
+    input_from_seq: i64,
+    input_to_seq: i64,
+    started_at: Option<Timestamp>,
+    completed_at: Option<Timestamp>,
+    yield_reason: Option<String>,
+    result_event_id: Option<Uuid>,
+    error_code: Option<String>,
+    error_message: Option<String>,
+    active_seconds: i64,
+    #[sqlx(flatten)]
+    counters: Counters,
+}
+
+impl Row {
+    pub(in crate::store) fn turn(self) -> Result<Turn> {
+        Ok(Turn {
+            id: Id::from_uuid(self.turn_id),
+            state: from_word(&self.state)?,
+            attempt: self.attempt,
+            input_from_seq: self.input_from_seq,
+            input_to_seq: self.input_to_seq,
+            started_at: self.started_at,
+            completed_at: self.completed_at,
+            yield_reason: self.yield_reason.as_deref().map(from_word).transpose()?,
+            result_event_id: self.result_event_id.map(Id::from_uuid),
+            error: self
+                .error_code
+                .map(|code| TurnError { code, message: self.error_message.unwrap_or_default() }),
+            active_seconds: uncount(self.active_seconds),
+            usage: self.counters.into(),
+        })
+    }
+}
+
+impl Tx {
+    /// Reads one turn of a session.
+    pub async fn turn(&mut self, session: SessionId, turn: TurnId) -> Result<Turn> {
+        let org = self.org.uuid();
+        let row: Row =
+            sqlx::query_as("select * from turn where org_id = $1 and session_id = $2 and turn_id = $3")
+                .bind(org)
+                .bind(session.uuid())
+                .bind(turn.uuid())
+                .fetch_one(self.connection())
+                .await?;
+        row.turn()
+    }
+
+    /// Returns a session's turns, newest first; their ids are in order of creation.
+    pub async fn turns(
+        &mut self,
+        session: SessionId,
+        before: Option<TurnId>,
+        limit: i64,
+    ) -> Result<Vec<Turn>> {
+        let org = self.org.uuid();
+        let rows: Vec<Row> = sqlx::query_as(
+            "select *
+             from turn
+             where org_id = $1
+               and session_id = $2
+               and ($3::uuid is null or turn_id < $3)
+             order by turn_id desc
+             limit $4",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .bind(before.map(Id::uuid))
+        .bind(limit)
+        .fetch_all(self.connection())
+        .await?;
+        rows.into_iter().map(Row::turn).collect()
+    }
+
+    /// Returns the times at which turns took their input.
+    ///
+    /// That is the start of a turn, or its end if it ended before it started.
+    pub async fn taken_at(
+        &mut self,
+        session: SessionId,
+        turns: &[TurnId],
+    ) -> Result<Vec<(TurnId, Timestamp)>> {
+        if turns.is_empty() {
+            return Ok(Vec::new());
+        }
+        let org = self.org.uuid();
+        let rows: Vec<(Uuid, Timestamp)> = sqlx::query_as(
+            "select turn_id, coalesce(started_at, completed_at)
+             from turn
+             where org_id = $1
+               and session_id = $2
+               and turn_id = any($3)
+               and coalesce(started_at, completed_at) is not null",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .bind(turns.iter().map(|turn| turn.uuid()).collect::<Vec<_>>())
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(|(turn, at)| (Id::from_uuid(turn), at)).collect())
+    }
+
+    /// Writes a turn in its folded state.
+    pub(in crate::store) async fn put_turn(&mut self, session: SessionId, turn: &Turn) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "insert into turn (
+                org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, started_at,
+                completed_at, yield_reason, result_event_id, error_code, error_message, active_seconds,
+                input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls
+             )
+             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+             on conflict (org_id, session_id, turn_id) do update set
+                state = excluded.state,
+                attempt = excluded.attempt,
+                input_to_seq = excluded.input_to_seq,
+                started_at = excluded.started_at,
+                completed_at = excluded.completed_at,
+                yield_reason = excluded.yield_reason,
+                result_event_id = excluded.result_event_id,
+                error_code = excluded.error_code,
+                error_message = excluded.error_message,
+                active_seconds = excluded.active_seconds",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .bind(turn.id.uuid())
+        .bind(word(&turn.state))
+        .bind(turn.attempt)
+        .bind(turn.input_from_seq)
+        .bind(turn.input_to_seq)
+        .bind(turn.started_at)
+        .bind(turn.completed_at)
+        .bind(turn.yield_reason.as_ref().map(word))
+        .bind(turn.result_event_id.map(Id::uuid))
+        .bind(turn.error.as_ref().map(|error| storable(&error.code)))
+        .bind(turn.error.as_ref().map(|error| storable(&error.message)))
+        .bind(count(turn.active_seconds))
+        .bind(count(turn.usage.input_tokens))
+        .bind(count(turn.usage.output_tokens))
+        .bind(count(turn.usage.cache_write_tokens))
+        .bind(count(turn.usage.cache_read_tokens))
+        .bind(count(turn.usage.steps))
+        .bind(count(turn.usage.tool_calls))
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,443 @@
+//! Jobs: enqueued with their cause, claimed by a worker, renewed, released.
+//!
+//! Only the database's clock decides whether a lease has expired. The epoch is on the session's row
+//! and the lease's end on the job's row; a claim changes both.
+
+mod claim;
+
+use std::time::Duration;
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+pub use self::claim::{Claimant, Claimed};
+use crate::store::{Result, Store, Tx};
+use crate::{
+    base::Id,
+    domain::{OrgId, SessionId, TurnId},
+};
+
+/// Type of work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Kind {
+    /// Run the pending turn.
+    Turn,
+    /// Remove the sandbox of an archived session.
+    Cleanup,
+    /// Maintain an idle sandbox that no turn uses.
+    Rest,
+    /// Serve callers' operations on the sandbox.
+    Operate,
+}
+
+/// State of a held job, for its holder.
+#[derive(Clone, Copy, Debug)]
+pub struct Watched {
+    pub org: OrgId,
+    pub session: SessionId,
+    pub kind: Kind,
+    pub epoch: i64,
+    /// The turn that a caller asked to cancel.
+    pub cancel_turn: Option<TurnId>,
+    /// Number of operations requested so far, while one is unanswered.
+    pub operations: Option<i32>,
+    /// A turn is due, but another job holds the session.
+    pub is_wanted: bool,
+    /// A caller paused the session.
+    pub is_paused: bool,
+}
+
+/// State of a lease that its holder must react to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeaseState {
+    /// It is another's now, or may be.
+    pub lost: bool,
+    /// The turn that a caller asked to end.
+    pub cancel_turn: Option<TurnId>,
+    /// How often callers have asked something of the sandbox, when an answer is open.
+    pub operations: Option<i32>,
+    /// A turn wants the session, which another job holds.
+    pub is_wanted: bool,
+    /// A caller paused the session.
+    pub is_paused: bool,
+}
+
+/// Jobs of one holder, as parallel arrays.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    orgs: Vec<Uuid>,
+    sessions: Vec<Uuid>,
+    kinds: Vec<&'static str>,
+}
+
+#[derive(FromRow)]
+struct WatchRow {
+    org_id: Uuid,
+    session_id: Uuid,
+    kind: String,
+    epoch: i64,
+    cancel_turn_id: Option<Uuid>,
+    operations: Option<i32>,
+    is_wanted: bool,
+    is_paused: bool,
+}
+
+/// Columns for a holder, of the session `s` and its held job `j`.
+macro_rules! told {
+    () => {
+        "j.org_id, j.session_id, j.kind, s.epoch, s.cancel_turn_id,
+                    case when exists (
+                        select from operation o
+                        where o.org_id = s.org_id and o.session_id = s.session_id and o.completed_at is null
+                    ) then s.operations end as operations,
+                    j.kind = 'operate' and exists (
+                        select from job t
+                        where t.org_id = s.org_id and t.session_id = s.session_id and t.kind = 'turn'
+                          and t.ready_at <= now()
+                    ) as is_wanted,
+                    s.hold is not distinct from 'paused' as is_paused"
+    };
+}
+
+/// Makes the turn job of session $2 of organization $1 ready, where `$wanted`, unless it is held.
+///
+/// The job runs on the node that has the session's sandbox.
+macro_rules! turn_due {
+    ($wanted:literal) => {
+        concat!(
+            "insert into job (org_id, session_id, kind, ready_at, node_id)
+    select $1, $2, 'turn', now(), (
+        select node_id from sandbox where org_id = $1 and session_id = $2 and state <> 'ended'
+    )
+    where ",
+            $wanted,
+            "
+    on conflict (org_id, session_id, kind) do update
+    set ready_at = least(job.ready_at, now())
+    where job.worker_id is null"
+        )
+    };
+}
+pub(in crate::store) use turn_due;
+
+/// Whether a worker serves operations of session $2 of organization $1.
+macro_rules! turn_held {
+    () => {
+        "exists (
+    select from job
+    where org_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
+)"
+    };
+}
+pub(in crate::store) use turn_held;
+
+impl Kind {
+    /// Returns the word in the column.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Turn => "turn",
+            Self::Cleanup => "cleanup",
+            Self::Rest => "rest",
+            Self::Operate => "operate",
+        }
+    }
+
+    fn from_word(word: &str) -> Self {
+        match word {
+            "turn" => Self::Turn,
+            "cleanup" => Self::Cleanup,
+            "rest" => Self::Rest,
+            _ => Self::Operate,
+        }
+    }
+}
+
+impl Held {
+    /// Adds one job.
+    pub fn push(&mut self, org: OrgId, session: SessionId, kind: Kind) {
+        self.orgs.push(org.uuid());
+        self.sessions.push(session.uuid());
+        self.kinds.push(kind.word());
+    }
+}
+
+impl Tx {
+    /// Returns the position of the session's job in the organization's queue, from 1.
+    ///
+    /// `None` when its job is not waiting. By the index `job_org`.
+    pub async fn queue_position(&mut self, session: SessionId) -> Result<Option<i64>> {
+        let org = self.org.uuid();
+        let row: Option<(i64,)> = sqlx::query_as(
+            "select (
+                 select count(*) + 1
+                 from job o
+                 where o.org_id = $1
+                   and o.worker_id is null
+                   and o.kind <> 'rest'
+                   and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
+             )
+             from job j
+             where j.org_id = $1 and j.session_id = $2 and j.kind = 'turn' and j.worker_id is null",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .fetch_optional(self.connection())
+        .await?;
+        Ok(row.map(|(position,)| position))
+    }
+
+    /// Makes a session's turn job ready.
+    ///
+    /// A worker that holds the turn job finds the input itself. Returns whether another job holds
+    /// the session, so that its holder must be notified.
+    pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
+        let org = self.org.uuid();
+        let (is_held,) =
+            sqlx::query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", turn_held!()))
+                .bind(org)
+                .bind(session.uuid())
+                .fetch_one(self.connection())
+                .await?;
+        Ok(is_held)
+    }
+
+    /// Replaces the jobs of an archived session by its sandbox's cleanup job.
+    ///
+    /// Does nothing more if it had no sandbox. Only the sandbox's own node can run the cleanup.
+    pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "with gone as (
+                delete from job where org_id = $1 and session_id = $2 and kind in ('turn', 'rest', 'operate')
+             )
+             insert into job (org_id, session_id, kind, ready_at, node_id)
+             select org_id, session_id, 'cleanup', now(), node_id
+             from sandbox
+             where org_id = $1 and session_id = $2
+             order by created_at desc
+             limit 1
+             on conflict do nothing",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+}
+
+impl Store {
+    /// Renews leases. A job that is missing from the result is no longer held.
+    pub async fn renew(&self, worker: Uuid, lease: Duration, held: &Held) -> Result<Vec<Watched>> {
+        let rows = sqlx::query_as(concat!(
+            "with h as (
+                select j.org_id, j.session_id, j.kind
+                from unnest($3::uuid[], $4::uuid[], $5::text[]) as h (org_id, session_id, kind)
+                join job j using (org_id, session_id, kind)
+                where j.worker_id = $1
+                -- In the order in which turns that end together lock theirs.
+                order by j.org_id, j.session_id
+                for update of j
+             ), renewed as (
+                update job j
+                set ready_at = now() + $2 * interval '1 millisecond'
+                from h
+                where j.org_id = h.org_id
+                  and j.session_id = h.session_id
+                  and j.kind = h.kind
+                returning j.org_id, j.session_id, j.kind
+             )
+             select ",
+            told!(),
+            " from renewed j
+             join session s using (org_id, session_id)",
+        ))
+        .bind(worker)
+        .bind(millis(lease))
+        .bind(&held.orgs)
+        .bind(&held.sessions)
+        .bind(&held.kinds)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(watched(rows))
+    }
+
+    /// Reads held jobs without renewing them.
+    pub async fn watch(&self, worker: Uuid, held: &Held) -> Result<Vec<Watched>> {
+        let rows = sqlx::query_as(concat!(
+            "select ",
+            told!(),
+            " from unnest($2::uuid[], $3::uuid[], $4::text[]) as h (org_id, session_id, kind)
+             join job j on j.org_id = h.org_id and j.session_id = h.session_id and j.kind = h.kind
+             join session s on s.org_id = h.org_id and s.session_id = h.session_id
+             where j.worker_id = $1",
+        ))
+        .bind(worker)
+        .bind(&held.orgs)
+        .bind(&held.sessions)
+        .bind(&held.kinds)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(watched(rows))
+    }
+
+    /// Continues a lease under a new epoch; `None` when another worker holds it.
+    ///
+    /// A statement that was sent and not answered may still be executed; the old epoch makes it
+    /// fail. Locks the session before the job, like every append.
+    pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<i64>> {
+        let row: Option<(i64,)> = sqlx::query_as(
+            "with s as (
+                select from session where org_id = $1 and session_id = $2 for update
+             ), held as (
+                update job
+                set ready_at = now() + $5 * interval '1 millisecond'
+                from s
+                where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+                returning org_id, session_id
+             )
+             update session
+             set epoch = epoch + 1
+             from held
+             where session.org_id = held.org_id and session.session_id = held.session_id
+             returning epoch",
+        )
+        .bind(job.org.uuid())
+        .bind(job.session.uuid())
+        .bind(job.kind.word())
+        .bind(worker)
+        .bind(millis(lease))
+        .fetch_optional(&self.system)
+        .await?;
+        Ok(row.map(|(epoch,)| epoch))
+    }
+
+    /// Releases a job, ready after `delay`.
+    ///
+    /// It is ready at once if a cancel arrived while it was held, because that cancel saw a holder
+    /// and notified nobody. The turn of a paused session becomes ready when the session is resumed.
+    /// Does nothing when the lease is lost. Marks the session as changed in the list when it waits
+    /// for a time.
+    pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
+        sqlx::query(
+            "with s as (
+                select cancel_turn_id is not null as is_canceled, hold is not distinct from 'paused' as is_paused
+                from session
+                where org_id = $1 and session_id = $2
+                for update
+             ), listed as (
+                update session
+                set listed_in = pg_current_xact_id()
+                from s
+                where org_id = $1 and session_id = $2 and $3 = 'turn' and $5 > 0
+             )
+             update job
+             set worker_id = null,
+                 ready_at = now() + case
+                     when kind = 'turn' and s.is_canceled then interval '0'
+                     when kind = 'turn' and s.is_paused then interval '100 years'
+                     else $5 * interval '1 millisecond'
+                 end
+             from s
+             where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
+        )
+        .bind(job.org.uuid())
+        .bind(job.session.uuid())
+        .bind(job.kind.word())
+        .bind(worker)
+        .bind(millis(delay))
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Releases every job of a worker that has stopped; returns their number. By the index
+    /// `job_worker`.
+    pub async fn release_all(&self, worker: Uuid) -> Result<u64> {
+        let done = sqlx::query(
+            "with h as (
+                select org_id, session_id, kind
+                from job
+                where worker_id = $1
+                -- In the order in which turns that end together lock theirs.
+                order by org_id, session_id
+                for update
+             )
+             update job j
+             set worker_id = null, ready_at = now()
+             from h
+             where j.org_id = h.org_id and j.session_id = h.session_id and j.kind = h.kind",
+        )
+        .bind(worker)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
+    /// Removes a finished job, unless new input has arrived that it must process.
+    pub async fn finish(&self, worker: Uuid, job: &Claimed) -> Result<()> {
+        sqlx::query(
+            "with s as (
+                select case kind
+                           when 'turn' then queued_turn_id is not null or running_turn_id is not null
+                           when 'operate' then exists (
+                               select from operation
+                               where org_id = $1 and session_id = $2 and completed_at is null
+                           )
+                           else false
+                       end as more
+                from session, (values ($3)) as k (kind)
+                where org_id = $1 and session_id = $2
+                for update
+             ), again as (
+                update job
+                set worker_id = null, ready_at = now()
+                from s
+                where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and s.more
+             )
+             delete from job
+             using s
+             where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+               and not s.more",
+        )
+        .bind(job.org.uuid())
+        .bind(job.session.uuid())
+        .bind(job.kind.word())
+        .bind(worker)
+        .execute(&self.system)
+        .await?;
+        Ok(())
+    }
+
+    /// Counts jobs by state: ready, held, waiting for a time.
+    pub async fn queue_depth(&self) -> Result<(i64, i64, i64)> {
+        let row = sqlx::query_as(
+            "select count(*) filter (where worker_id is null and ready_at <= now()),
+                    count(*) filter (where worker_id is not null),
+                    count(*) filter (where worker_id is null and ready_at > now())
+             from job
+             where kind <> 'rest'",
+        )
+        .fetch_one(&self.system)
+        .await?;
+        Ok(row)
+    }
+}
+
+fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {
+    let watched = |row: WatchRow| Watched {
+        org: Id::from_uuid(row.org_id),
+        session: Id::from_uuid(row.session_id),
+        kind: Kind::from_word(&row.kind),
+        epoch: row.epoch,
+        cancel_turn: row.cancel_turn_id.map(Id::from_uuid),
+        operations: row.operations,
+        is_wanted: row.is_wanted,
+        is_paused: row.is_paused,
+    };
+    rows.into_iter().map(watched).collect()
+}
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}
