@@ -40,6 +40,7 @@ const KILL_INTERVAL: Duration = Duration::from_millis(10);
 const OOM_SCORE_ADJ: &str = "500";
 
 /// Runs a command and its descendants to their end. Output goes to `directory`.
+#[expect(clippy::disallowed_methods, reason = "the reaper of one command ends with its process")]
 pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     privilege::pass_nothing_on()?;
     set_child_subreaper(Some(getpid()))?;

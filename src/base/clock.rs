@@ -24,6 +24,7 @@ pub trait Clock: Send + Sync {
 pub struct SystemClock;
 
 impl Clock for SystemClock {
+    #[expect(clippy::disallowed_methods, reason = "the one reader of the wall clock")]
     fn now(&self) -> Timestamp {
         microseconds(SystemTime::now().into())
     }

@@ -13,6 +13,7 @@ pub trait Entropy: Send + Sync {
 pub struct SystemEntropy;
 
 impl Entropy for SystemEntropy {
+    #[expect(clippy::disallowed_methods, reason = "the one source of random bits")]
     fn fill(&self, buffer: &mut [u8]) {
         getrandom::fill(buffer).expect("the kernel's generator never fails once it is seeded");
     }

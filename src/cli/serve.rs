@@ -14,6 +14,7 @@ use crate::{
 };
 
 /// Serves until a signal. All invalid settings are reported together.
+#[expect(clippy::disallowed_methods, reason = "both handles are awaited before the process ends")]
 pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
     let problems = settings.problems();
     if !problems.is_empty() {

@@ -105,9 +105,9 @@ async fn read(url: Url, answer: Response<Body>) -> Result<Fetched, FetchFault> {
     while let Some(frame) = body.frame().await {
         let frame = frame.map_err(|error| FetchFault(format!("{url} broke off: {error}")))?;
         let Ok(data) = frame.into_data() else { continue };
-        let room = FETCH_BYTES_MAX - content.len();
-        content.extend_from_slice(&data[..data.len().min(room)]);
-        if data.len() > room {
+        let space_left = FETCH_BYTES_MAX - content.len();
+        content.extend_from_slice(&data[..data.len().min(space_left)]);
+        if data.len() > space_left {
             is_cut = true;
             break;
         }

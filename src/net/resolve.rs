@@ -46,6 +46,7 @@ impl Resolver for SystemResolver {
 }
 
 impl SystemResolver {
+    #[expect(clippy::disallowed_methods, reason = "awaited at once, behind a semaphore")]
     async fn lookup(&self, host: String) -> io::Result<Vec<IpAddr>> {
         let permit = Arc::clone(&self.lookups).acquire_owned().await.map_err(io::Error::other)?;
         // The system's resolver blocks a thread and cannot be interrupted. The permit moves into the thread,

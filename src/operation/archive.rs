@@ -64,6 +64,7 @@ async fn keep(blobs: &Blobs, mut parts: mpsc::Receiver<Bytes>) -> Result<Option<
 }
 
 /// Unpacks a blob below a directory.
+#[expect(clippy::disallowed_methods, reason = "ends with its channel")]
 pub(crate) async fn write(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,

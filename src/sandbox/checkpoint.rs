@@ -52,6 +52,7 @@ pub fn key(session: &str, digest: &str) -> String {
 ///
 /// # Errors
 /// The sandbox's faults, and `Unavailable` when the files could not be stored in full.
+#[expect(clippy::disallowed_methods, reason = "ends with its channel")]
 pub async fn save(
     sandbox: &dyn Sandbox,
     fence: SandboxFence,
@@ -97,6 +98,7 @@ pub async fn fetch(blobs: &Blobs, session: &str, digest: &str) -> Result<Fetched
 ///
 /// # Errors
 /// The sandbox's faults.
+#[expect(clippy::disallowed_methods, reason = "ends with its channel")]
 pub async fn load(sandbox: &dyn Sandbox, fence: SandboxFence, checkpoint: Fetched) -> Result<(), Fault> {
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
     let expanded = spawn_blocking(move || expand(checkpoint.0, &sender));
@@ -107,6 +109,7 @@ pub async fn load(sandbox: &dyn Sandbox, fence: SandboxFence, checkpoint: Fetche
 }
 
 /// Reads a blob into a temporary file and returns its digest.
+#[expect(clippy::disallowed_methods, reason = "awaited at once")]
 async fn read(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
     let missing = |error: blob::Error| match error {
         blob::Error::NotFound => Fault::NotFound("the checkpoint is missing from the blob store".to_owned()),

@@ -150,8 +150,8 @@ impl LineReader {
 
     // Skipped lines, and the part of a line beyond the limit, are not buffered.
     fn grow(&mut self, more: &[u8]) {
-        let room = (2 * limit::LINE_BYTES_MAX).saturating_sub(self.pending.len());
-        let keep = if self.line < self.first { 0 } else { more.len().min(room) };
+        let space_left = (2 * limit::LINE_BYTES_MAX).saturating_sub(self.pending.len());
+        let keep = if self.line < self.first { 0 } else { more.len().min(space_left) };
         self.pending.extend_from_slice(&more[..keep]);
         self.pending_bytes += more.len();
     }

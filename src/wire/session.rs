@@ -112,7 +112,7 @@ fn validate_slug(text: &str, _context: &()) -> garde::Result {
 #[derive(ToSchema)]
 #[schema(as = Input)]
 #[serde(untagged)]
-#[allow(dead_code)] // schema of `input`
+#[expect(dead_code, reason = "schema of `input`")]
 pub(super) enum InputSchema {
     Text(String),
     Object(Map<String, Value>),

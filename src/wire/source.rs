@@ -55,7 +55,7 @@ impl SourceView {
 }
 
 /// Rejects repositories that cannot be cloned as specified.
-#[allow(clippy::ptr_arg)] // garde passes a reference to the field
+#[expect(clippy::ptr_arg, reason = "garde passes a reference to the field")]
 pub(super) fn validate_sources(sources: &Vec<Repository>, _context: &()) -> garde::Result {
     match source::problem(sources) {
         None => Ok(()),

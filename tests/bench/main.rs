@@ -5,6 +5,12 @@
 //! reported beside a raw anchor that was measured just before and just after it on the same server. The
 //! benchmark fails on an error only, never because of a figure.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that fails may panic, and its tasks end with its process"
+)]
+
 mod anchor;
 mod bare;
 mod cpu;

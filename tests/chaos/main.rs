@@ -4,6 +4,12 @@
 //! `make chaos` runs it; `cargo test --test chaos -- --help` lists the parameters. The exit code is 1 when
 //! anything was lost, duplicated, stuck or not done.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that fails may panic, and its tasks end with its process"
+)]
+
 mod check;
 mod client;
 mod cluster;

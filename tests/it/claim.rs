@@ -103,11 +103,11 @@ async fn a_claim_of_deliveries_finds_each_by_its_key() {
     }
 
     let store = open(&ground);
-    let room = Capacity { free: 16, ..Capacity::default() };
+    let capacity = Capacity { free: 16, ..Capacity::default() };
     let before = ground.count(DELIVERIES_READ).await;
     let mut taken = 0;
     for _ in 0..20 {
-        taken += store.claim_deliveries(&room).await.expect("an answer").len();
+        taken += store.claim_deliveries(&capacity).await.expect("an answer").len();
     }
     store.close().await;
     assert_eq!(taken, 320);

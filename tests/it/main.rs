@@ -1,6 +1,12 @@
 //! Integration tests through the public interfaces: one binary, so that it links once; a database per test,
 //! so that tests share no rows.
 
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that fails may panic, and its tasks end with its process"
+)]
+
 mod admin;
 mod api;
 mod budgets;

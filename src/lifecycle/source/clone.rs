@@ -169,7 +169,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             );
             Failure::for_good(Failure::AUTH_REQUIRED, message)
         }
-        // git removes what it has written before anybody could look for room.
+        // git removes what it has written before anybody could check for space.
         (_, code) if code == NO_ROOM || words.contains(NO_SPACE) => no_room(),
         (_, PATH_TAKEN) => Failure::for_good(Failure::PATH_TAKEN, words),
         (_, NO_REF) => Failure::for_good(Failure::REF_NOT_FOUND, words),
@@ -180,7 +180,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
 }
 
 fn no_room() -> Failure {
-    Failure::for_good(Failure::TOO_LARGE, "the session's disk has no room for it")
+    Failure::for_good(Failure::TOO_LARGE, "the session's disk has no space for it")
 }
 
 /// Variables that keep git to itself: no configuration of others, no questions, no

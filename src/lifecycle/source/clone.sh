@@ -6,7 +6,7 @@ mark=$1 place=$2 url=$3 ref=$4 sha=$5 depth=$6 origin=$7 parts=$8
 stage=$(dirname -- "$place")/.$mark
 unset GIT_DIR GIT_WORK_TREE GIT_INDEX_FILE GIT_OBJECT_DIRECTORY GIT_ALTERNATE_OBJECT_DIRECTORIES GIT_NAMESPACE
 
-# Whether the disk has less than two megabytes of room.
+# Whether the disk has less than two megabytes free.
 full() {
     local free size
     read -r free size < <(stat --file-system --format='%a %S' -- /workspace)

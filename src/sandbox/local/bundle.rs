@@ -61,7 +61,7 @@ pub struct ContainerSpec<'a> {
 #[derive(Clone, Copy, Debug)]
 pub enum Role<'a> {
     /// Sandbox of a session.
-    Box,
+    Sandbox,
     /// Installs packages into a root file system. The whole root file system is writable, and this command
     /// runs as its root.
     Install(&'a [String]),
@@ -129,13 +129,13 @@ pub fn spec(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec,
 }
 
 fn is_sandbox(of: &ContainerSpec<'_>) -> bool {
-    matches!(of.role, Role::Box)
+    matches!(of.role, Role::Sandbox)
 }
 
 fn process(of: &ContainerSpec<'_>) -> Result<Process, OciSpecError> {
     let rights = match of.role {
         // `Setpcap` is dropped first: init empties the bounding set before it does anything else.
-        Role::Box => {
+        Role::Sandbox => {
             vec![Capability::Setuid, Capability::Setgid, Capability::Kill, Capability::Setpcap]
         }
         Role::Install(_) => INSTALLER_CAPABILITIES.to_vec(),
@@ -150,7 +150,7 @@ fn process(of: &ContainerSpec<'_>) -> Result<Process, OciSpecError> {
         .build()?;
     let or_zero = |number: Option<u64>| number.unwrap_or(0).to_string();
     let args = match of.role {
-        Role::Box => ["serve".to_owned(), or_zero(of.orphan_seconds), or_zero(of.disk_bytes)].to_vec(),
+        Role::Sandbox => ["serve".to_owned(), or_zero(of.orphan_seconds), or_zero(of.disk_bytes)].to_vec(),
         Role::Install(command) => std::iter::once("install".to_owned()).chain(command.to_vec()).collect(),
     };
     let args: Vec<String> = std::iter::once(PROGRAM.to_owned()).chain(args).collect();

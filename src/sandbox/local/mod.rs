@@ -163,7 +163,7 @@ impl Local {
             env: &spec.env,
             orphan_seconds: self.orphan_after.map(|after| after.as_secs().max(1)),
             disk_bytes: (!disk.has_image()).then_some(spec.limits.disk_bytes),
-            role: Role::Box,
+            role: Role::Sandbox,
         };
         let laid_out = Instant::now();
         self.engine.run(spec.sandbox, &ingredients, &sandbox_dir).await?;
@@ -456,6 +456,7 @@ fn millis(since: Instant) -> f64 {
 }
 
 /// Runs file operations that may take longer than a few system calls on a blocking thread.
+#[expect(clippy::disallowed_methods, reason = "awaited at once")]
 async fn in_blocking_thread<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

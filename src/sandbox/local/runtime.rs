@@ -244,8 +244,8 @@ mod tests {
     fn the_last_words_are_the_runtimes_own() {
         let logs = tempfile::tempdir().unwrap();
         assert_eq!(last_message(logs.path()), "it left no message");
-        fs::write(logs.path().join("init.log"), "sojourn-init: no room\n").unwrap();
-        assert_eq!(last_message(logs.path()), "sojourn-init: no room");
+        fs::write(logs.path().join("init.log"), "sojourn-init: no space\n").unwrap();
+        assert_eq!(last_message(logs.path()), "sojourn-init: no space");
         fs::write(logs.path().join("runtime.log"), "{\"level\":\"error\",\"msg\":\"no cgroup\"}\n").unwrap();
         assert_eq!(last_message(logs.path()), "no cgroup");
     }

@@ -203,16 +203,16 @@ impl Store {
     ///
     /// Also claims deliveries whose destination was disabled meanwhile, so they become dead
     /// letters.
-    pub async fn claim_deliveries(&self, room: &Capacity) -> Result<Vec<Claimed>> {
+    pub async fn claim_deliveries(&self, capacity: &Capacity) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
-            .bind(room.free)
+            .bind(capacity.free)
             .bind(limit::WEBHOOK_CLAIM_TTL.as_secs_f64())
-            .bind(&room.full_destinations)
-            .bind(&room.full_orgs)
-            .bind(&room.destinations.0)
-            .bind(&room.destinations.1)
-            .bind(&room.orgs.0)
-            .bind(&room.orgs.1)
+            .bind(&capacity.full_destinations)
+            .bind(&capacity.full_orgs)
+            .bind(&capacity.destinations.0)
+            .bind(&capacity.destinations.1)
+            .bind(&capacity.orgs.0)
+            .bind(&capacity.orgs.1)
             .bind(limit::WEBHOOKS_PER_DESTINATION_MAX)
             .bind(limit::WEBHOOKS_PER_ORG_MAX)
             .fetch_all(&self.system)

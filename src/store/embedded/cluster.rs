@@ -108,7 +108,7 @@ unix_socket_permissions = 0700
 hba_file = '{access}'
 ident_file = '{names}'
 
-# Pools of a few processes, and room for an operator.
+# Pools of a few processes, and a reserve for an operator.
 max_connections = 200
 shared_buffers = 128MB
 max_wal_size = 1GB

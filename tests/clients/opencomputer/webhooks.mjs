@@ -9,14 +9,14 @@ import { receiver } from "./receiver.mjs";
 
 /** Adds destinations to the session, and verifies their deliveries. */
 export async function webhooks({ check, session, metadata, run }) {
-  const desk = await receiver();
+  const endpoint = await receiver();
   // Not base64: a secret that the caller chose is used for signatures as it is.
   const own = `own secret of ${run}`;
   const wanted = { level: "user", types: ["turn.completed"], includeRaw: false };
 
   const made = await check("a generated secret is returned once, a given one never", async () => {
-    const drawn = await session.destinations.create({ url: desk.url("/drawn"), ...wanted });
-    const brought = await session.destinations.create({ url: desk.url("/own"), secret: own, ...wanted });
+    const drawn = await session.destinations.create({ url: endpoint.url("/drawn"), ...wanted });
+    const brought = await session.destinations.create({ url: endpoint.url("/own"), secret: own, ...wanted });
     assert.match(drawn.id, /^dst_[0-9a-z]{26}$/);
     assert.match(drawn.secret, /^whsec_/);
     assert.ok(!JSON.stringify(brought).includes(own), "the secret was returned");
@@ -38,7 +38,7 @@ export async function webhooks({ check, session, metadata, run }) {
     const { seq } = await session.steer("tell the receivers");
     const ended = await turnEnded(session, seq);
     for (const [path, secret] of [["/drawn", made.drawn.secret], ["/own", own]]) {
-      const [delivery] = await desk.arrived(path, 1);
+      const [delivery] = await endpoint.arrived(path, 1);
       await verifies(delivery, secret, { session, metadata, ended });
     }
     return ended;
@@ -54,7 +54,7 @@ export async function webhooks({ check, session, metadata, run }) {
     assert.equal(delivery.responseCode, 200);
     assert.equal((await session.deliveries.get(delivery.id)).status, "delivered");
     await session.deliveries.redeliver(delivery.id);
-    const deliveries = await desk.arrived("/drawn", 2);
+    const deliveries = await endpoint.arrived("/drawn", 2);
     assert.equal(new Set(deliveries.map(({ headers }) => headers["webhook-id"])).size, 1);
     await verifies(deliveries[1], made.drawn.secret, { session, metadata, ended });
   });
@@ -67,12 +67,12 @@ export async function webhooks({ check, session, metadata, run }) {
     await assert.rejects(session.destinations.get(made.drawn.id), NotFoundError);
     const { seq } = await session.steer("tell the one that is left");
     await turnEnded(session, seq);
-    await desk.arrived("/own", 2);
-    assert.equal(desk.at("/drawn").length, 2);
+    await endpoint.arrived("/own", 2);
+    assert.equal(endpoint.at("/drawn").length, 2);
     await session.destinations.delete(made.brought.id);
     assert.deepEqual(await session.destinations.list(), []);
   });
-  desk.stop();
+  endpoint.stop();
 }
 
 async function verifies(request, secret, { session, metadata, ended }) {

@@ -71,7 +71,7 @@ pub struct Receiver {
     task: Option<JoinHandle<()>>,
 }
 
-struct Desk {
+struct Endpoint {
     script: Mutex<VecDeque<Reply>>,
     received: mpsc::Sender<Received>,
 }
@@ -84,9 +84,9 @@ impl Receiver {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound listener");
         let (sender, received) = mpsc::channel(RECEIVED_MAX);
-        let desk = Desk { script: Mutex::new(script.into_iter().collect()), received: sender };
+        let endpoint = Endpoint { script: Mutex::new(script.into_iter().collect()), received: sender };
         let connections = Arc::new(AtomicUsize::new(0));
-        let task = tokio::spawn(accept(listener, Arc::new(desk), Arc::clone(&connections)));
+        let task = tokio::spawn(accept(listener, Arc::new(endpoint), Arc::clone(&connections)));
         Self { address, received, connections, task: Some(task) }
     }
 
@@ -126,27 +126,27 @@ impl Drop for Receiver {
     }
 }
 
-async fn accept(listener: TcpListener, desk: Arc<Desk>, connections: Arc<AtomicUsize>) {
+async fn accept(listener: TcpListener, endpoint: Arc<Endpoint>, connections: Arc<AtomicUsize>) {
     // Dropped with this task, and all connections with it.
     let mut open = JoinSet::new();
     while let Ok((stream, _)) = listener.accept().await {
         connections.fetch_add(1, Ordering::SeqCst);
-        open.spawn(serve(stream, Arc::clone(&desk)));
+        open.spawn(serve(stream, Arc::clone(&endpoint)));
     }
 }
 
-async fn serve(stream: TcpStream, desk: Arc<Desk>) {
-    let service = service_fn(|request| answer(request, Arc::clone(&desk)));
+async fn serve(stream: TcpStream, endpoint: Arc<Endpoint>) {
+    let service = service_fn(|request| answer(request, Arc::clone(&endpoint)));
     // Most scripts end a connection with an error, which is expected here.
     let _ = http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
-async fn answer(request: Request<Incoming>, desk: Arc<Desk>) -> io::Result<Answer> {
+async fn answer(request: Request<Incoming>, endpoint: Arc<Endpoint>) -> io::Result<Answer> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
     let received = Received { path: head.uri.path().to_owned(), headers: head.headers, body };
-    desk.received.send(received).await.map_err(io::Error::other)?;
-    let reply = desk.script.lock().expect("no holder panics").pop_front().unwrap_or(Reply::Status(200));
+    endpoint.received.send(received).await.map_err(io::Error::other)?;
+    let reply = endpoint.script.lock().expect("no holder panics").pop_front().unwrap_or(Reply::Status(200));
     let respond = |status: u16| Response::builder().status(status);
     let response = match reply {
         Reply::Status(status) => respond(status).body(empty()),

@@ -1,26 +1,70 @@
-//! The house held in order: invariants that are about the sources themselves.
+//! Rules about the sources themselves: imports between modules, sizes, vocabulary.
 //!
-//! Each test reads the tree and names every place that breaks its rule, with its
-//! line. A rule with exceptions lists them as data, each with its reason.
+//! What a lint can say is in `clippy.toml` and `[workspace.lints]`. Each test here reads the tree as text
+//! and names every line that breaks its rule.
 
-mod rooms;
+mod imports;
 mod shape;
-mod source;
-mod words;
+mod vocabulary;
 
-use source::Source;
+use std::{fs, path::Path};
+
+/// A text file of the repository.
+struct Source {
+    /// From the top of the repository, such as `src/http/mod.rs`.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    /// Lines with their numbers, from 1.
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+
+    /// Lines of code: without comments, up to the unit tests at the end of the file.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let is_tests = self.path.ends_with("/tests.rs");
+        let code = self.lines().take_while(move |(_, line)| !is_tests && line.trim() != "#[cfg(test)]");
+        code.map(|(number, line)| (number, line.split("//").next().unwrap_or(line)))
+    }
+
+    /// Lines of code that contain `text`.
+    fn places(&self, text: &str) -> Vec<String> {
+        let found = self.code().filter(|(_, line)| line.contains(text));
+        found.map(|(number, _)| format!("{}:{number}", self.path)).collect()
+    }
+}
+
+/// Files below these paths whose names end with one of `endings`, in order of their paths.
+fn sources(below: &[&str], endings: &[&str]) -> Vec<Source> {
+    let top = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = Vec::new();
+    let mut open: Vec<_> = below.iter().map(|path| top.join(path)).collect();
+    while let Some(path) = open.pop() {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        if path.is_dir() {
+            if !["node_modules", "dist", "target", "venv", "__pycache__"].contains(&name.as_str()) {
+                let entries = fs::read_dir(&path).expect("a directory of the repository");
+                open.extend(entries.map(|entry| entry.expect("an entry").path()));
+            }
+        } else if endings.iter().any(|ending| name.ends_with(ending)) && !name.ends_with("package-lock.json")
+        {
+            let text = fs::read_to_string(&path).expect("a source is UTF-8");
+            let path = path.strip_prefix(top).expect("below the top").to_string_lossy().into_owned();
+            found.push(Source { path, text });
+        }
+    }
+    assert!(!found.is_empty(), "no sources below {below:?}");
+    found.sort_by(|one, other| one.path.cmp(&other.path));
+    found
+}
+
+fn rust(below: &[&str]) -> Vec<Source> {
+    sources(below, &[".rs"])
+}
 
 /// Fails with every place that breaks a rule.
 fn hold(rule: &str, broken: Vec<String>) {
     assert!(broken.is_empty(), "{rule}:\n  {}", broken.join("\n  "));
-}
-
-/// The sources whose path begins with one of `places`.
-fn within<'a>(sources: &'a [Source], places: &'a [&str]) -> impl Iterator<Item = &'a Source> {
-    sources.iter().filter(|source| places.iter().any(|place| source.path.starts_with(place)))
-}
-
-/// The sources whose path begins with none of `places`.
-fn outside<'a>(sources: &'a [Source], places: &'a [&str]) -> impl Iterator<Item = &'a Source> {
-    sources.iter().filter(|source| !places.iter().any(|place| source.path.starts_with(place)))
 }

@@ -32,7 +32,7 @@ const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u20
 
 /** Replaces each such character by its code point. */
 export function visible(text: string): string {
-  const code = (letter: string) => `⟨U+${letter.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
+  const code = (character: string) => `⟨U+${character.charCodeAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`;
   return text.replaceAll("\r\n", "\n").replace(UNSEEN, code);
 }
 

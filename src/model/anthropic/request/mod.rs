@@ -160,7 +160,7 @@ fn is_thinking(block: &Value) -> bool {
 /// Returns the thinking parameter: a budget if the model accepts one, else adaptive, summarized
 /// thinking.
 ///
-/// Omitted if the provider would reject it: no room below `max_tokens`, or a tool loop that another
+/// Omitted if the provider would reject it: no tokens left below `max_tokens`, or a tool loop that another
 /// provider (or no thinking) started.
 fn thinking(request: &ModelRequest, turns: &[Turn]) -> Option<Value> {
     let budget = request.options.thinking?.budget_tokens;

@@ -79,6 +79,7 @@ impl Docker {
     ///
     /// # Errors
     /// `Unavailable` with a one-line reason.
+    #[expect(clippy::disallowed_methods, reason = "joined at once")]
     pub fn open(config: Config, rootfs: PathBuf, run_dir: &Path) -> Result<Self, Fault> {
         let run_dir = run_dir.to_string_lossy().into_owned();
         // The caller may be a task of a runtime, in which `block_on` panics.

@@ -34,7 +34,7 @@ async fn play(owner: &Caller, steps: Value, sources: Value, more: Value) -> Stri
     created["session"]["id"].as_str().expect("an id").to_owned()
 }
 
-async fn standings(owner: &Caller, id: &str) -> Vec<Value> {
+async fn sources_of(owner: &Caller, id: &str) -> Vec<Value> {
     owner.get(&format!("/sessions/{id}/sources")).await.ok().as_array().expect("a list").clone()
 }
 
@@ -85,9 +85,9 @@ async fn a_public_repository_is_cloned_before_the_first_command() {
     let types: Vec<_> = log.iter().filter_map(|event| event["type"].as_str()).collect();
     let at = |kind: &str| types.iter().position(|one| *one == kind).expect("it is there");
     assert!(at("sandbox.created") < at("source.cloning") && at("source.cloned") < at("exec.completed"));
-    let standings = standings(owner, id).await;
-    assert!(standings.iter().all(|source| source["status"] == "resolved"), "{standings:?}");
-    assert_eq!(standings[3]["resolved_sha"], json!(pull));
+    let sources = sources_of(owner, id).await;
+    assert!(sources.iter().all(|source| source["status"] == "resolved"), "{sources:?}");
+    assert_eq!(sources[3]["resolved_sha"], json!(pull));
     assert!(host.authorizations().is_empty());
     // Allowed egress is logged as usual, and is closed after the clones.
     assert!(of(&log, "egress.allowed").iter().all(|event| event["body"]["manner"] == "inspected"));
@@ -168,9 +168,9 @@ async fn a_forbidden_repository_ends_the_turn_at_once() {
             (&shown["status"], &shown["exit_status"]),
             (&json!("failed"), &json!("missing_repo_access"))
         );
-        let standing = &standings(owner, &id).await[0];
-        assert_eq!((&standing["status"], &standing["retryable"]), (&json!("auth_required"), &json!(false)));
-        assert_eq!(standing["error_code"], "source.auth_required");
+        let source = &sources_of(owner, &id).await[0];
+        assert_eq!((&source["status"], &source["retryable"]), (&json!("auth_required"), &json!(false)));
+        assert_eq!(source["error_code"], "source.auth_required");
     }
     // With a valid key in the same credential, the next use clones it.
     let id = play(owner, done("true"), json!([{ "url": private, "credential": wrong }]), json!({})).await;

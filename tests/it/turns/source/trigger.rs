@@ -4,7 +4,7 @@ use reqwest::Method;
 use serde_json::json;
 use sojourn::base::{seal::mac, text::hex};
 
-use super::{credential, scene, standings, told};
+use super::{credential, scene, sources_of, told};
 use crate::{
     fake::git::{GitHost, TOKEN},
     support::service::send,
@@ -61,7 +61,7 @@ async fn a_pull_request_of_a_trigger_is_cloned_with_the_credential_of_its_place(
     assert_sound(&log);
     assert_eq!(told(&log), ["cloning", "cloned"]);
     assert_eq!(of(&log, "source.cloned")[0]["body"]["sha"], json!(pull));
-    assert_eq!(standings(owner, &id).await[0]["resolved_sha"], json!(pull));
+    assert_eq!(sources_of(owner, &id).await[0]["resolved_sha"], json!(pull));
     // The token belongs to that credential, and only the proxy had it.
     let allowed = of(&log, "egress.allowed");
     assert!(!allowed.is_empty() && allowed.iter().all(|event| event["body"]["secrets"] == json!([own])));
