@@ -27,7 +27,7 @@ use self::reach::{local_sources, network, org_client};
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
-        limit::{NODE_SILENCE, SANDBOXES_END_SLACK},
+        limit::{NODE_SILENCE, ORPHAN_TIMEOUT_SLACK},
         seal::MasterKey,
     },
     blob::Blobs,
@@ -346,7 +346,7 @@ impl Parts {
                 hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
             node: self.node,
-            orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOXES_END_SLACK,
+            orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + ORPHAN_TIMEOUT_SLACK,
         };
         Ok(Worker {
             queue: Queue::new(self.store.clone(), self.notifications.clone(), claimant),

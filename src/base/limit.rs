@@ -335,7 +335,7 @@ pub const CHECKPOINTS_KEPT: usize = 2;
 /// files cannot be saved. Shorter where the settings let sandboxes rest sooner.
 pub const REST_RETRY: Duration = Duration::from_secs(60);
 /// A heartbeat is in the log at most this often.
-pub const HEARTBEAT_SAID_EVERY: Duration = Duration::from_secs(300);
+pub const HEARTBEAT_LOGGED_EVERY: Duration = Duration::from_secs(300);
 /// When a rotation is tried again that could not save the files; until then the old sandbox
 /// is used on.
 pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
@@ -453,7 +453,7 @@ pub const NODE_BEAT: Duration = Duration::from_secs(10);
 pub const NODE_SILENCE: Duration = Duration::from_secs(60);
 /// How long beyond its own time a sandbox may go on after its node's last sign of life: the
 /// next beat, the lease of the last turn that speaks to it, and its own slow look.
-pub const SANDBOXES_END_SLACK: Duration = Duration::from_secs(30);
+pub const ORPHAN_TIMEOUT_SLACK: Duration = Duration::from_secs(30);
 /// Sandboxes of a node that are told at the same time that it lives.
 pub const SANDBOX_TOUCHES: usize = 16;
 /// How long a sandbox may take to hear it: one that is busy hears the next one.
@@ -464,7 +464,7 @@ pub const REAP_EVERY_BEATS: u32 = 6;
 pub const RETENTION_BATCH: i64 = 100;
 /// How long after a delete its blobs are removed once more: a worker that did not know
 /// yet may have written one.
-pub const LEFTOVER_AFTER: Duration = Duration::from_secs(60);
+pub const PURGED_BLOBS_AFTER: Duration = Duration::from_secs(60);
 /// How long after its deletion an organization is purged again and again: longer than a
 /// key is remembered and a request may take.
 pub const PURGE_AGAIN_FOR: Duration = Duration::from_secs(60);

@@ -248,7 +248,7 @@ async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Resul
 async fn want(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<(), ApiError> {
     let rootfs = RootFs::of(Some(config), &app.0.images.default);
     if !rootfs.is_host() {
-        tx.want_rootfs(&rootfs, again).await?;
+        tx.request_rootfs(&rootfs, again).await?;
     }
     Ok(())
 }

@@ -36,14 +36,14 @@ impl Journal {
         Ok(self.blobs.remove_all(&format!("{}/{}", org.uuid(), session.uuid())).await?)
     }
 
-    /// Removes what deleted sessions left outside the database; returns how many.
-    pub async fn remove_leftovers(&self) -> Result<usize, Error> {
-        let leftovers = self.store.leftovers().await?;
-        for (org, session) in &leftovers {
+    /// Removes the blobs of deleted sessions once more; returns of how many.
+    pub async fn remove_purged_blobs(&self) -> Result<usize, Error> {
+        let sessions = self.store.purged_session_blobs().await?;
+        for (org, session) in &sessions {
             self.remove_blobs(*org, *session).await?;
-            self.store.nothing_left(*org, *session).await?;
+            self.store.blobs_removed(*org, *session).await?;
         }
-        Ok(leftovers.len())
+        Ok(sessions.len())
     }
 
     /// Deletes archived sessions that their organization does not keep any longer;

@@ -220,7 +220,7 @@ impl LeasedSandbox {
                 self.session.checkpoint(&*sandbox, met.id).await?
             }
         };
-        match sandboxes.store.keep_checkpoint(*fence, checkpoint).await? {
+        match sandboxes.store.retain_checkpoint(*fence, checkpoint).await? {
             true => Ok(checkpoint),
             false => Err(Error::Stale),
         }

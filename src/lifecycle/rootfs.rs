@@ -81,7 +81,7 @@ impl Sandboxes {
     }
 
     async fn wanted(&self) -> Vec<RootFs> {
-        let wanted = self.store.wanted_rootfs(self.node, 4 * ROOTFS_TOGETHER_MAX as i64).await;
+        let wanted = self.store.requested_rootfs(self.node, 4 * ROOTFS_TOGETHER_MAX as i64).await;
         wanted.unwrap_or_else(|error| {
             tracing::warn!(%error, "what root file systems are wanted could not be read");
             Vec::new()
@@ -210,7 +210,7 @@ pub(crate) async fn check_rootfs(
         }
         return Ok(RootfsStatus::Ready);
     }
-    let build = sandboxes.store.need_rootfs(sandboxes.node, fence.org, &rootfs).await?;
+    let build = sandboxes.store.require_rootfs(sandboxes.node, fence.org, &rootfs).await?;
     let mut bodies = Vec::new();
     if told.began.is_none() {
         let RootFs { image, packages } = rootfs;

@@ -294,7 +294,7 @@ impl Tx {
         Ok(())
     }
 
-    /// A page of an agent's revisions, newest first, by `revision_once`.
+    /// A page of an agent's revisions, newest first, by `revision_agent_number`.
     pub async fn revisions(
         &mut self,
         agent: AgentId,

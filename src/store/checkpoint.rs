@@ -1,4 +1,4 @@
-//! Checkpoints as rows, and when a sandbox may rest.
+//! Checkpoints as rows, and how long a sandbox has been idle.
 
 use std::time::Duration;
 
@@ -24,8 +24,8 @@ pub struct Checkpoint {
     /// SHA-256 of the blob, in hexadecimal.
     pub digest: String,
     pub bytes: u64,
-    /// Made by a caller's hand.
-    pub is_kept: bool,
+    /// Requested by a caller: retained longer than the automatic ones.
+    pub is_retained: bool,
     pub created_at: Timestamp,
 }
 
@@ -47,7 +47,7 @@ struct Row {
     sandbox_id: Uuid,
     digest: String,
     bytes: i64,
-    is_kept: bool,
+    is_retained: bool,
     created_at: Timestamp,
 }
 
@@ -58,7 +58,7 @@ impl From<Row> for Checkpoint {
             sandbox: Id::from_uuid(row.sandbox_id),
             digest: row.digest,
             bytes: uncount(row.bytes),
-            is_kept: row.is_kept,
+            is_retained: row.is_retained,
             created_at: row.created_at,
         }
     }
@@ -102,13 +102,13 @@ impl Store {
         newest(&self.system, org, session).await
     }
 
-    /// Notes that a caller's hand made a checkpoint. Returns whether the fence holds.
-    pub async fn keep_checkpoint(&self, fence: Fence, checkpoint: CheckpointId) -> Result<bool> {
+    /// Records that a caller requested a checkpoint. Returns whether the fence holds.
+    pub async fn retain_checkpoint(&self, fence: Fence, checkpoint: CheckpointId) -> Result<bool> {
         let done = sqlx::query(concat!(
             held!(),
             "
              update checkpoint c
-             set is_kept = true
+             set is_retained = true
              from held
              where c.org_id = $1 and c.session_id = held.session_id and c.checkpoint_id = $4",
         ))
@@ -227,7 +227,7 @@ pub struct Heartbeat {
 /// By the primary key; the newest are few.
 async fn newest(executor: impl PgExecutor<'_>, org: OrgId, session: SessionId) -> Result<Vec<Checkpoint>> {
     let rows: Vec<Row> = sqlx::query_as(
-        "select checkpoint_id, sandbox_id, digest, bytes, is_kept, created_at
+        "select checkpoint_id, sandbox_id, digest, bytes, is_retained, created_at
          from checkpoint
          where org_id = $1 and session_id = $2
          order by coalesce(restored_at, created_at) desc, checkpoint_id desc
@@ -254,21 +254,21 @@ impl Tx {
         let row: Option<(Uuid, bool)> = sqlx::query_as(
             "with before as (
                 select sandbox_id,
-                       coalesce(heartbeat_said_at < now() - $3 * interval '1 second', true) as is_due
+                       coalesce(heartbeat_logged_at < now() - $3 * interval '1 second', true) as is_due
                 from sandbox
                 where org_id = $1 and session_id = $2 and state in ('live', 'frozen')
                 for update
              )
              update sandbox b
              set heartbeat_at = now(),
-                 heartbeat_said_at = case when before.is_due then now() else b.heartbeat_said_at end
+                 heartbeat_logged_at = case when before.is_due then now() else b.heartbeat_logged_at end
              from before
              where b.org_id = $1 and b.sandbox_id = before.sandbox_id
              returning b.sandbox_id, before.is_due",
         )
         .bind(org)
         .bind(session.uuid())
-        .bind(limit::HEARTBEAT_SAID_EVERY.as_secs_f64())
+        .bind(limit::HEARTBEAT_LOGGED_EVERY.as_secs_f64())
         .fetch_optional(self.connection())
         .await?;
         Ok(row.map(|(sandbox, is_due)| Heartbeat { sandbox: Id::from_uuid(sandbox), is_due }))

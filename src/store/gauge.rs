@@ -30,8 +30,8 @@ pub struct Gauges {
 }
 
 impl Store {
-    /// Counts what moves; by the indexes `turn_live`, `job_ready`, `job_worker`,
-    /// `sandbox_live` and `delivery_ready`, so that sessions at rest cost nothing.
+    /// Counts what moves: all rows of `job`, and by the indexes `turn_live`, `job_worker`, `sandbox_live`
+    /// and `delivery_ready`, so that idle sessions cost nothing.
     pub async fn gauges(&self) -> Result<Gauges> {
         Ok(sqlx::query_as(
             "select
@@ -47,7 +47,7 @@ impl Store {
                      coalesce(extract(epoch from now() - min(ready_at)), 0)::float8 as jobs_ready_age_seconds
                  from job
                  -- A sandbox of a machine that is off waits for it, and keeps nobody waiting.
-                 where ready_at <= now() and kind <> 'rest'
+                 where ready_at <= now() and kind <> 'idle'
              ) job, (
                  select
                      count(*) filter (where state = 'live') as sandboxes_live,

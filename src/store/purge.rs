@@ -6,7 +6,7 @@ use super::{Result, Store, Tx};
 use crate::{
     base::{
         Id,
-        limit::{HOUSEKEEPING_BATCH, LEFTOVER_AFTER},
+        limit::{HOUSEKEEPING_BATCH, PURGED_BLOBS_AFTER},
     },
     domain::{OrgId, Session, SessionId},
 };
@@ -16,11 +16,13 @@ impl Tx {
     /// should that one die, to the workers.
     pub async fn purge_session(&mut self, session: &Session) -> Result<()> {
         let org = self.org.uuid();
-        sqlx::query("insert into leftover (org_id, session_id) values ($1, $2) on conflict do nothing")
-            .bind(org)
-            .bind(session.id.uuid())
-            .execute(self.connection())
-            .await?;
+        sqlx::query(
+            "insert into purged_session_blobs (org_id, session_id) values ($1, $2) on conflict do nothing",
+        )
+        .bind(org)
+        .bind(session.id.uuid())
+        .execute(self.connection())
+        .await?;
         sqlx::query("insert into removal (org_id, session_id) values ($1, $2)")
             .bind(org)
             .bind(session.id.uuid())
@@ -50,23 +52,23 @@ impl Tx {
 impl Store {
     /// Sessions that were deleted a while ago and whose blobs may still be there: a
     /// worker that did not know yet may have written one after the first removal.
-    pub async fn leftovers(&self) -> Result<Vec<(OrgId, SessionId)>> {
+    pub async fn purged_session_blobs(&self) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select org_id, session_id
-             from leftover
+             from purged_session_blobs
              where created_at < now() - $1 * interval '1 second'
              limit $2",
         )
-        .bind(LEFTOVER_AFTER.as_secs_f64())
+        .bind(PURGED_BLOBS_AFTER.as_secs_f64())
         .bind(HOUSEKEEPING_BATCH)
         .fetch_all(&self.system)
         .await?;
         Ok(pairs(rows))
     }
 
-    /// Nothing is left of a session.
-    pub async fn nothing_left(&self, org: OrgId, session: SessionId) -> Result<()> {
-        sqlx::query("delete from leftover where org_id = $1 and session_id = $2")
+    /// Records that the blobs of a deleted session are removed.
+    pub async fn blobs_removed(&self, org: OrgId, session: SessionId) -> Result<()> {
+        sqlx::query("delete from purged_session_blobs where org_id = $1 and session_id = $2")
             .bind(org.uuid())
             .bind(session.uuid())
             .execute(&self.system)

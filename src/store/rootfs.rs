@@ -1,4 +1,4 @@
-//! Root file systems that are wanted on nodes, and what became of them there.
+//! Root file systems that are requested on nodes, and the state of their builds.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ struct Row {
 impl Row {
     fn build(self) -> Result<(String, Build)> {
         let state = match self.state.as_str() {
-            "wanted" | "building" => State::Building,
+            "requested" | "building" => State::Building,
             "ready" => State::Ready,
             "failed" => State::Failed,
             other => return Err(Error::Corrupt(format!("a root file system is {other}"))),
@@ -44,21 +44,21 @@ impl Row {
 }
 
 impl Tx {
-    /// Asks every node that is there for a root file system, as far as the organization has
-    /// not asked for too many already. With `again`, also where it failed.
-    pub async fn want_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
+    /// Requests a root file system on every live node where the organization has not requested
+    /// too many already. With `again`, also where it failed.
+    pub async fn request_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
-            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+            "insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select n.node_id, $1, $2::json, $3
              from node n
              where n.seen_at > now() - interval '1 minute'
                and (select count(*)
                     from rootfs r
-                    where r.node_id = n.node_id and r.wanted_by = $3 and r.state in ('wanted', 'building')) < $4
+                    where r.node_id = n.node_id and r.requested_by = $3 and r.state in ('requested', 'building')) < $4
              on conflict (node_id, rootfs_key) do update
-             set wanted_at = now(),
-                 state = case when rootfs.state = 'failed' and $5 then 'wanted' else rootfs.state end",
+             set requested_at = now(),
+                 state = case when rootfs.state = 'failed' and $5 then 'requested' else rootfs.state end",
         )
         .bind(rootfs.key())
         .bind(json(rootfs))
@@ -76,8 +76,8 @@ impl Tx {
             "select distinct on (rootfs_key) rootfs_key, state, log, error, started_at, completed_at
              from rootfs
              where rootfs_key = any ($1)
-             order by rootfs_key, array_position(array['ready', 'building', 'wanted', 'failed'], state),
-                      wanted_at desc",
+             order by rootfs_key, array_position(array['ready', 'building', 'requested', 'failed'], state),
+                      requested_at desc",
         )
         .bind(keys)
         .fetch_all(self.connection())
@@ -87,22 +87,22 @@ impl Tx {
 }
 
 impl Store {
-    /// Asks a node for a root file system that is not there; says how far it is. A failure
-    /// answers until it is old. `None` while the organization has asked for too many.
-    pub async fn need_rootfs(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Option<Build>> {
+    /// Requests a root file system on a node that does not have it; returns the state of its build.
+    /// A failure is returned until it is old. `None` while the organization has requested too many.
+    pub async fn require_rootfs(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Option<Build>> {
         let row: Option<Row> = sqlx::query_as(
-            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+            "insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select $1, $2, $3::json, $4
              where exists (select from rootfs where node_id = $1 and rootfs_key = $2)
                 or (select count(*)
                     from rootfs
-                    where node_id = $1 and wanted_by = $4 and state in ('wanted', 'building')) < $5
+                    where node_id = $1 and requested_by = $4 and state in ('requested', 'building')) < $5
              on conflict (node_id, rootfs_key) do update
-             set wanted_at = now(),
+             set requested_at = now(),
                  state = case
-                     when rootfs.state = 'ready' then 'wanted'
+                     when rootfs.state = 'ready' then 'requested'
                      when rootfs.state = 'failed' and rootfs.completed_at < now() - $6 * interval '1 second'
-                         then 'wanted'
+                         then 'requested'
                      else rootfs.state
                  end
              returning rootfs_key, state, log, error, started_at, completed_at",
@@ -118,14 +118,14 @@ impl Store {
         row.map(|row| row.build().map(|(_, build)| build)).transpose()
     }
 
-    /// What a node is to make, what was asked for first in front; also what a process of it
-    /// began that died.
-    pub async fn wanted_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
+    /// Root file systems that a node has to build, oldest request first; also those that a dead
+    /// process of it began.
+    pub async fn requested_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
         let rows: Vec<String> = sqlx::query_scalar(
-            "select made_of::text
+            "select spec::text
              from rootfs
-             where node_id = $1 and state in ('wanted', 'building')
-             order by wanted_at
+             where node_id = $1 and state in ('requested', 'building')
+             order by requested_at
              limit $2",
         )
         .bind(node)
@@ -141,7 +141,7 @@ impl Store {
             "update rootfs
              set state = 'building', log = $3, error = null, completed_at = null,
                  started_at = case when state = 'building' then started_at else now() end
-             where node_id = $1 and rootfs_key = $2 and state in ('wanted', 'building')",
+             where node_id = $1 and rootfs_key = $2 and state in ('requested', 'building')",
         )
         .bind(node)
         .bind(rootfs.key())
@@ -167,11 +167,11 @@ impl Store {
         Ok(())
     }
 
-    /// Forgets what nobody has asked a node for in a long time.
-    pub async fn forget_rootfs(&self, node: Uuid) -> Result<()> {
+    /// Deletes root file systems of a node that have not been requested in a long time.
+    pub async fn delete_unused_rootfs(&self, node: Uuid) -> Result<()> {
         sqlx::query(
             "delete from rootfs
-             where node_id = $1 and wanted_at < now() - $2 * interval '1 second'
+             where node_id = $1 and requested_at < now() - $2 * interval '1 second'
                and state in ('ready', 'failed')",
         )
         .bind(node)

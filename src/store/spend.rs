@@ -50,29 +50,25 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
     Ok(text.map(from_json).transpose()?.unwrap_or_default())
 }
 
-// Days by the primary key of `usage_day`, whole hours of them: the one that is not over,
-// and as many before it as the days have. A reservation counts while its lease holds; $3 is
-// the session that asks and $4 its command, none for a model call: an older reservation to
-// the same is replaced.
+// By the primary key of `usage_hour`. A window consists of whole hours: the current one and as many
+// before it as its days have. A reservation counts while its lease holds; $3 is the session that asks
+// and $4 its command, none for a model call: an older reservation to the same is replaced.
 const SPEND_STATUS: &str = "
 with spent as (
-    select coalesce(sum(micros) filter (where hours <= 24), 0)::bigint as organization_1,
-           coalesce(sum(micros) filter (where hours <= 168), 0)::bigint as organization_7,
+    select coalesce(sum(micros) filter (where hour >= this_hour - interval '24 hours'), 0)::bigint as organization_1,
+           coalesce(sum(micros) filter (where hour >= this_hour - interval '168 hours'), 0)::bigint as organization_7,
            coalesce(sum(micros), 0)::bigint as organization_28,
-           coalesce(sum(micros) filter (where hours <= 24 and agent_id = $2), 0)::bigint as agent_1,
-           coalesce(sum(micros) filter (where hours <= 168 and agent_id = $2), 0)::bigint as agent_7,
+           coalesce(sum(micros) filter (where hour >= this_hour - interval '24 hours' and agent_id = $2), 0)::bigint
+               as agent_1,
+           coalesce(sum(micros) filter (where hour >= this_hour - interval '168 hours' and agent_id = $2), 0)::bigint
+               as agent_7,
            coalesce(sum(micros) filter (where agent_id = $2), 0)::bigint as agent_28
     from (
-        select agent_id, micros,
-               extract(epoch from date_trunc('hour', now() at time zone 'utc') - began) / 3600 as hours
-        from (
-            select agent_id, day + make_interval(hours => shard / 8) as began,
-                   model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros
-            from usage_day
-            where org_id = $1 and day >= (now() at time zone 'utc')::date - 28
-        ) began
-    ) passed
-    where hours <= 672
+        select hour, agent_id, model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros,
+               date_trunc('hour', now(), 'UTC') as this_hour
+        from usage_hour
+        where org_id = $1 and hour >= date_trunc('hour', now(), 'UTC') - interval '672 hours'
+    ) of_hour
 ), reserved as (
     select coalesce(sum(r.micros), 0)::bigint as organization_reserved,
            coalesce(sum(r.micros) filter (where r.agent_id = $2), 0)::bigint as agent_reserved
@@ -90,7 +86,7 @@ with spent as (
         select from job j
         where j.org_id = $1
           and j.session_id = r.session_id
-          and j.kind in ('turn', 'operate')
+          and j.kind in ('turn', 'operation')
           and j.worker_id is not null
           and j.ready_at > now()
     )
@@ -194,7 +190,7 @@ impl Store {
                 // Of its own limits the session warns by itself.
                 Some(session) if session == fence.session => false,
                 Some(session) => is_first_to_warn(&mut tx, fence.org, session, &spend).await?,
-                None => is_first_to_say(&mut tx, fence.org, ask.agent, "warning", &spend).await?,
+                None => is_first_notice(&mut tx, fence.org, ask.agent, "warning", &spend).await?,
             };
             if is_first {
                 new.push(spend);
@@ -222,7 +218,7 @@ impl Store {
         let Verdict::Exceeded(spend) = judge(&now.organization, &now.agent, now.balance) else {
             return Ok(None);
         };
-        let is_first = is_first_to_say(&mut tx, org, agent, "exceeded", &spend).await?;
+        let is_first = is_first_notice(&mut tx, org, agent, "exceeded", &spend).await?;
         tx.commit().await?;
         Ok(is_first.then_some(spend))
     }
@@ -322,23 +318,23 @@ async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
     Ok(done.rows_affected() > 0)
 }
 
-/// Whether nobody said this of the cap as it is, within the days that it sums.
-async fn is_first_to_say(
+/// Whether this is the first notice of its kind about the cap with this value, within its days.
+async fn is_first_notice(
     tx: &mut PgConnection,
     org: OrgId,
     agent: Option<AgentId>,
-    what: &str,
+    kind: &str,
     spend: &Spend,
 ) -> Result<bool> {
     let done = sqlx::query(
-        "insert into spend_said as s (org_id, agent_id, what, cap, allowed)
+        "insert into spend_notice as s (org_id, agent_id, kind, cap, allowed)
          values ($1, $2, $3, $4, $5)
-         on conflict (org_id, agent_id, what, cap) do update set allowed = excluded.allowed, said_at = now()
-         where s.allowed <> excluded.allowed or s.said_at < now() - make_interval(days => $6)",
+         on conflict (org_id, agent_id, kind, cap) do update set allowed = excluded.allowed, sent_at = now()
+         where s.allowed <> excluded.allowed or s.sent_at < now() - make_interval(days => $6)",
     )
     .bind(org.uuid())
     .bind(agent.filter(|_| spend.is_of_agent()).map_or(Uuid::nil(), Id::uuid))
-    .bind(what)
+    .bind(kind)
     .bind(spend.limit)
     .bind(count(spend.allowed))
     .bind(spend.days())

@@ -1,4 +1,4 @@
-//! What was used, by session and model and by day, agent and model.
+//! What was used, by session and model and by hour, agent and model.
 //!
 //! Both are sums that the statement of an append adds to (`record`), so they cannot
 //! differ from the log for longer than that statement takes.
@@ -26,8 +26,8 @@ use crate::{
 /// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a
 /// session; `over` selects `org_id, session_id`. What a session without an agent used
 /// is that of no agent (the nil id) and no model (an empty name). Rows that sessions share
-/// are locked in one order. A shard is one of eight for an hour of the day, and each
-/// connection adds to one of its own, so that two seldom wait for each other.
+/// are locked in one order. Each connection adds to one of the eight shards of an hour, so two
+/// seldom wait for each other.
 macro_rules! ledger {
     ($used:literal, $over:literal) => {
         concat!(
@@ -55,31 +55,31 @@ macro_rules! ledger {
         sandbox_memory_micros = m.sandbox_memory_micros + excluded.sandbox_memory_micros,
         fee_micros = m.fee_micros + excluded.fee_micros,
         unpriced_steps = m.unpriced_steps + excluded.unpriced_steps
-), of_day as (
-    insert into usage_day as d (
-        org_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
+), of_hour as (
+    insert into usage_hour as u (
+        org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
         steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select org_id, hour::date, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
-           extract(hour from hour) * 8 + pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
-           sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
-           sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+    select org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
+           pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens), sum(cache_write_tokens),
+           sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
+           sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
     from used
-    cross join lateral date_trunc('hour', used.ts at time zone 'utc') as hour
+    cross join lateral date_trunc('hour', used.ts, 'UTC') as hour
     group by org_id, hour, agent_id, model
     order by org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
-    on conflict (org_id, day, agent_id, model, shard) do update set
-        input_tokens = d.input_tokens + excluded.input_tokens,
-        output_tokens = d.output_tokens + excluded.output_tokens,
-        cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
-        cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
-        steps = d.steps + excluded.steps,
-        tool_calls = d.tool_calls + excluded.tool_calls,
-        model_micros = d.model_micros + excluded.model_micros,
-        sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-        sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
-        fee_micros = d.fee_micros + excluded.fee_micros,
-        unpriced_steps = d.unpriced_steps + excluded.unpriced_steps
+    on conflict (org_id, hour, agent_id, model, shard) do update set
+        input_tokens = u.input_tokens + excluded.input_tokens,
+        output_tokens = u.output_tokens + excluded.output_tokens,
+        cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
+        steps = u.steps + excluded.steps,
+        tool_calls = u.tool_calls + excluded.tool_calls,
+        model_micros = u.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = u.fee_micros + excluded.fee_micros,
+        unpriced_steps = u.unpriced_steps + excluded.unpriced_steps
 ), payer as (
     select a.org_id, owed.micros
     from (
@@ -206,14 +206,14 @@ struct OfModel {
 }
 
 impl Tx {
-    /// Sums in the order of day, agent and model, by the primary key of `usage_day`.
+    /// Sums in the order of day, agent and model, by the primary key of `usage_hour`.
     pub async fn usage(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Sum>> {
         let org = self.org.uuid();
         let Filter { from, to, by, agent, model, after } = filter;
         let rows: Vec<SumRow> = sqlx::query_as(
             "select *
              from (
-                 select case when $6 then day end as day,
+                 select case when $6 then (hour at time zone 'UTC')::date end as day,
                         case when $7 then agent_id end as agent_id,
                         case when $8 then model end as model,
                         sum(input_tokens)::bigint as input_tokens,
@@ -227,9 +227,10 @@ impl Tx {
                         sum(sandbox_memory_micros)::bigint as sandbox_memory_micros,
                         sum(fee_micros)::bigint as fee_micros,
                         sum(unpriced_steps)::bigint as unpriced_steps
-                 from usage_day
+                 from usage_hour
                  where org_id = $1
-                   and day between $2 and $3
+                   and hour >= $2::timestamp at time zone 'UTC'
+                   and hour < ($3::timestamp + interval '1 day') at time zone 'UTC'
                    and ($4::uuid is null or agent_id = $4)
                    and ($5::text is null or model = $5)
                  group by 1, 2, 3
@@ -332,38 +333,43 @@ impl Store {
     }
 
     /// Adds up what the shards of an hour hold, once nothing is added to them any more, a
-    /// batch of rows; returns how many. By the index `usage_day_spread`.
+    /// batch of rows; returns how many. By the index `usage_hour_sharded`.
     pub async fn fold_shards(&self) -> Result<u64> {
         let done = sqlx::query(
             "with spread as (
-                delete from usage_day
+                delete from usage_hour
                 where ctid = any (array(
                     select ctid
-                    from usage_day
-                    where shard % 8 <> 0 and day < (now() at time zone 'utc')::date - 1
+                    from usage_hour
+                    where shard <> 0
+                      and hour < date_trunc('day', now(), 'UTC') - interval '24 hours'
                     limit $1
                     for update skip locked
                 ))
                 returning *
              )
-             insert into usage_day as d
-             select org_id, day, agent_id, model, shard - shard % 8, sum(input_tokens), sum(output_tokens),
-                    sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
-                    sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+             insert into usage_hour as u (
+                org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens,
+                cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
+                fee_micros, unpriced_steps
+             )
+             select org_id, hour, agent_id, model, 0, sum(input_tokens), sum(output_tokens), sum(cache_write_tokens),
+                    sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
+                    sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
              from spread
-             group by org_id, day, agent_id, model, shard - shard % 8
-             on conflict (org_id, day, agent_id, model, shard) do update set
-                input_tokens = d.input_tokens + excluded.input_tokens,
-                output_tokens = d.output_tokens + excluded.output_tokens,
-                cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
-                cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
-                steps = d.steps + excluded.steps,
-                tool_calls = d.tool_calls + excluded.tool_calls,
-                model_micros = d.model_micros + excluded.model_micros,
-                sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-                sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
-                fee_micros = d.fee_micros + excluded.fee_micros,
-                unpriced_steps = d.unpriced_steps + excluded.unpriced_steps",
+             group by org_id, hour, agent_id, model
+             on conflict (org_id, hour, agent_id, model, shard) do update set
+                input_tokens = u.input_tokens + excluded.input_tokens,
+                output_tokens = u.output_tokens + excluded.output_tokens,
+                cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
+                cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
+                steps = u.steps + excluded.steps,
+                tool_calls = u.tool_calls + excluded.tool_calls,
+                model_micros = u.model_micros + excluded.model_micros,
+                sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+                sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
+                fee_micros = u.fee_micros + excluded.fee_micros,
+                unpriced_steps = u.unpriced_steps + excluded.unpriced_steps",
         )
         .bind(HOUSEKEEPING_BATCH)
         .execute(&self.system)

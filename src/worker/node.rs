@@ -75,10 +75,12 @@ impl Worker {
             Ok(deleted) => tracing::info!(deleted, "expired sessions deleted"),
             Err(error) => tracing::warn!(%error, "expired sessions could not be deleted"),
         }
-        if let Err(error) = self.runtime.sandboxes.journal.remove_leftovers().await {
+        if let Err(error) = self.runtime.sandboxes.journal.remove_purged_blobs().await {
             tracing::warn!(%error, "blobs of deleted sessions could not be removed; retrying");
         }
-        if let Err(error) = self.runtime.sandboxes.store.forget_rootfs(self.runtime.sandboxes.node).await {
+        if let Err(error) =
+            self.runtime.sandboxes.store.delete_unused_rootfs(self.runtime.sandboxes.node).await
+        {
             tracing::warn!(%error, "rows of unused root file systems could not be deleted");
         }
         if let Some(images) = &self.runtime.sandboxes.images
