@@ -1,34 +1,71 @@
--- The deployment itself: which roles speak to this database, which master key
--- seals its secrets, and how a row is kept from the wrong organization.
+-- The deployment and row level security: the roles that use this database, the master key that
+-- seals its secrets, and the policy that keeps organizations apart.
 
--- One row. The roles are written at every start by the owner, because their names
--- are the operator's choice; a policy cannot take a name from a setting.
+-- The settings of this deployment: one row, written by the owner at every start.
 create table deployment (
-    singleton boolean primary key default true check (singleton),
-    -- HMAC of a constant under the master key: a process that holds another key
-    -- refuses to start instead of sealing what nobody can open.
+    singleton boolean not null default true constraint deployment_singleton check (singleton),
+    -- HMAC of a constant under the master key. A process that has another key refuses to start;
+    -- otherwise it would seal secrets that no other process can open.
     master_key_check bytea not null,
+    -- The key of the hashes of bearer secrets, sealed under the master key. Null as long as it is
+    -- derived from the master key. A hash cannot be recomputed without its secret, so this key
+    -- stays when the master key is replaced.
+    sealed_pepper bytea,
+    -- The operator chooses the names of the roles.
     app_role name not null,
-    system_role name not null
+    system_role name not null,
+    -- Whether a new session refers to a row of `agent_snapshot`. When false, the session row
+    -- contains its agent (`session.agent_snapshot`). Both are read.
+    shares_snapshots boolean not null default true,
+    constraint deployment_pkey primary key (singleton)
 );
 
--- The organization that this transaction speaks for; null when none was named.
+-- The organization of this transaction; null when none is set.
 create function sojourn_org() returns uuid
 language sql stable parallel safe
 return nullif(current_setting('sojourn.org', true), '')::uuid;
 
--- Whether this is the service's own work (queue, record, outbox, key lookup).
--- Where one role serves both purposes, the connection has to say so itself.
+-- Whether this is the service's own work (queue, log, outbox, key lookup), which sees the rows of
+-- every organization. False until `sojourn_set_system_role` writes the name of the role into it.
 create function sojourn_is_system() returns boolean
 language sql stable parallel safe
-return coalesce((
-    select current_user = d.system_role
-        and (d.system_role <> d.app_role or current_setting('sojourn.scope', true) = 'system')
-    from deployment d
-), false);
+return false;
 
--- Forces row level security on an organization's table. The sub-selects make Postgres
--- evaluate each function once a statement instead of once a row.
+-- Replaces the body of `sojourn_is_system` by a comparison with the system role of this deployment.
+--
+-- Every policy calls that function. A body that reads a table is planned again for each table of
+-- each statement, and cost a fifth of an append. A comparison is inlined by the planner. The body
+-- changes only when the role changed, because a change invalidates every cached plan; the comment
+-- of the function stores its current body. Called at every start, after the row of `deployment` is
+-- written.
+create procedure sojourn_set_system_role()
+language plpgsql as $$
+declare
+    roles deployment;
+    current_body text := obj_description('sojourn_is_system()'::regprocedure, 'pg_proc');
+    body text;
+begin
+    -- Processes that start together do this one after another.
+    select * into roles from deployment for update;
+    if not found then
+        return;
+    end if;
+    body := format('current_user = %L', roles.system_role);
+    if roles.system_role = roles.app_role then
+        -- One role serves both purposes, so the connection states which one it serves.
+        body := body || ' and coalesce(current_setting(''sojourn.scope'', true) = ''system'', false)';
+    end if;
+    if current_body is distinct from body then
+        execute 'create or replace function sojourn_is_system() returns boolean language sql stable parallel safe return '
+            || body;
+        execute format('comment on function sojourn_is_system() is %L', body);
+    end if;
+end
+$$;
+revoke execute on procedure sojourn_set_system_role() from public;
+
+-- Forces row level security on a table with `org_id`, for its owner too. The sub-selects make
+-- Postgres evaluate each function once per statement instead of once per row.
 create procedure sojourn_protect(protected regclass)
 language plpgsql as $$
 begin

@@ -37,13 +37,13 @@ impl Journal {
     }
 
     /// Removes the blobs of deleted sessions. Returns the number of sessions.
-    pub async fn remove_leftovers(&self) -> Result<usize, Error> {
-        let leftovers = self.store.leftovers().await?;
-        for (org, session) in &leftovers {
+    pub async fn remove_purged_blobs(&self) -> Result<usize, Error> {
+        let sessions = self.store.purged_session_blobs().await?;
+        for (org, session) in &sessions {
             self.remove_blobs(*org, *session).await?;
-            self.store.delete_leftover(*org, *session).await?;
+            self.store.blobs_removed(*org, *session).await?;
         }
-        Ok(leftovers.len())
+        Ok(sessions.len())
     }
 
     /// Deletes archived sessions whose organization's retention period is over.

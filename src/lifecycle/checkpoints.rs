@@ -14,7 +14,8 @@ impl Sandboxes {
     pub(crate) async fn remove_old_checkpoints(&self, org: OrgId, session: SessionId) -> Result<(), String> {
         let all = self.store.checkpoints(org, session).await.map_err(|error| error.to_string())?;
         let (newest, others) = all.split_at(AUTOMATIC_CHECKPOINTS_MAX.min(all.len()));
-        let mut kept: Vec<_> = all.iter().filter(|one| one.is_kept).take(MANUAL_CHECKPOINTS_MAX).collect();
+        let mut kept: Vec<_> =
+            all.iter().filter(|one| one.is_retained).take(MANUAL_CHECKPOINTS_MAX).collect();
         kept.extend(newest);
         let is_old = |one: &&Checkpoint| !kept.iter().any(|kept| kept.checkpoint == one.checkpoint);
         for checkpoint in others.iter().filter(is_old) {

@@ -61,7 +61,7 @@ impl Pump<'_> {
         let mut ends = [Passed::default(); 2];
         for chunk in self.sandboxes.store.last_output(self.fence, self.operation).await.ok()? {
             let (end, place) = (chunk.end(), usize::from(chunk.stream == OutputStream::Stderr));
-            ends[place] = Passed { written: chunk.written, text: end };
+            ends[place] = Passed { written: chunk.raw_end, text: end };
         }
         Some(ends)
     }
@@ -100,7 +100,7 @@ impl Pump<'_> {
         }
         let content = text::printable(whole);
         let written = passed.written + whole.len() as u64;
-        let chunk = Chunk { stream, position: passed.text, content, written };
+        let chunk = Chunk { stream, position: passed.text, content, raw_end: written };
         *passed = Passed { written, text: chunk.end() };
         Ok(Some(chunk))
     }

@@ -126,7 +126,7 @@ async fn claim_deployment(
     .bind(system_role)
     .fetch_one(&mut *owner)
     .await?;
-    sqlx::query("call sojourn_know_system()").execute(owner).await?;
+    sqlx::query("call sojourn_set_system_role()").execute(owner).await?;
     Ok(held)
 }
 

@@ -77,7 +77,7 @@ impl Worker {
             Ok(deleted) => tracing::info!(deleted, "expired sessions deleted"),
             Err(error) => tracing::warn!(%error, "expired sessions could not be deleted"),
         }
-        if let Err(error) = self.runtime.sandboxes.journal.remove_leftovers().await {
+        if let Err(error) = self.runtime.sandboxes.journal.remove_purged_blobs().await {
             tracing::warn!(%error, "blobs of deleted sessions could not be removed; retrying");
         }
         if let Err(error) =

@@ -32,8 +32,8 @@ pub(super) async fn run(
 ) -> Result<&'static str, store::Error> {
     match lease.claimed().kind {
         Kind::Cleanup => worker.clean_up(lease).await,
-        Kind::Rest => worker.attend_idle(lease).await,
-        Kind::Operate => worker.serve_operations(lease, draining).await,
+        Kind::Idle => worker.attend_idle(lease).await,
+        Kind::Operation => worker.serve_operations(lease, draining).await,
         Kind::Turn => run_turns(worker, lease, draining).await,
     }
 }

@@ -103,7 +103,7 @@ async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
     let service = serve(2).await?;
     // Makes their hibernation due.
     let mut connection = ground.connection().await?;
-    sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut connection).await?;
+    sqlx::query("update job set ready_at = now() where kind = 'idle'").execute(&mut connection).await?;
     connection.close().await?;
     let began = Instant::now();
     sessions.extend(make(&service, plan.asleep.saturating_sub(plan.frozen)).await?);

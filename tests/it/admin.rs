@@ -113,7 +113,7 @@ async fn a_deleted_organization_leaves_its_audit_log_and_nothing_else() {
             left.push(table);
         }
     }
-    assert_eq!(left, ["audit", "leftover", "org"]);
+    assert_eq!(left, ["audit", "org", "purged_session_blobs"]);
     let key: Vec<u8> = sqlx::query_scalar("select data_key from org where org_id = $1")
         .bind(org)
         .fetch_one(&mut superuser)
@@ -154,7 +154,7 @@ async fn a_deleted_organization_leaves_no_blob() {
     service.stop().await;
     // A worker that does not know yet may write a blob for a minute; after that they are removed.
     let mut superuser = ground.database.superuser().await;
-    let sql = "update leftover set created_at = now() - interval '1 hour'";
+    let sql = "update purged_session_blobs set created_at = now() - interval '1 hour'";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     let service = ground.serve(&[]).await;
     let begun = Instant::now();
@@ -162,7 +162,7 @@ async fn a_deleted_organization_leaves_no_blob() {
         assert!(begun.elapsed() < Duration::from_secs(20), "they would stay forever");
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    let sql = "select count(*) from leftover";
+    let sql = "select count(*) from purged_session_blobs";
     let left: i64 = sqlx::query_scalar(sql).fetch_one(&mut superuser).await.expect("a count");
     assert_eq!((left, blobs(&ground, kept)), (0, 2));
     service.stop().await;

@@ -121,7 +121,7 @@ fn view(checkpoint: Checkpoint) -> CheckpointView {
         sandbox_id: checkpoint.sandbox,
         digest: checkpoint.digest,
         bytes: checkpoint.bytes,
-        by_hand: checkpoint.is_kept,
+        by_hand: checkpoint.is_retained,
         created_at: checkpoint.created_at,
     }
 }

@@ -178,7 +178,7 @@ async fn read(app: &App, org: OrgId, session: SessionId, id: OperationId) -> Res
             OutputStream::Stderr => (&mut view.stderr, &mut view.stderr_bytes),
         };
         text.push_str(&chunk.content);
-        *bytes = chunk.written;
+        *bytes = chunk.raw_end;
     }
     Ok(view)
 }

@@ -298,7 +298,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns a page of an agent's revisions, newest first, by `revision_once`.
+    /// Returns a page of an agent's revisions, newest first, by `revision_agent_number`.
     pub async fn revisions(
         &mut self,
         agent: AgentId,

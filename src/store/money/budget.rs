@@ -93,7 +93,7 @@ with recursive above as (
         select from job j
         where j.org_id = $1
           and j.session_id = r.session_id
-          and j.kind in ('turn', 'operate')
+          and j.kind in ('turn', 'operation')
           and j.worker_id is not null
           and j.ready_at > now()
     )
@@ -218,7 +218,7 @@ pub(in crate::store) async fn is_first_warning(
     spend: &Spend,
 ) -> Result<bool> {
     let done = sqlx::query(
-        "insert into limit_said as s (org_id, session_id, name, allowed)
+        "insert into limit_notice as s (org_id, session_id, name, allowed)
          values ($1, $2, $3, $4)
          on conflict (org_id, session_id, name) do update set allowed = excluded.allowed
          where s.allowed <> excluded.allowed",

@@ -50,29 +50,26 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
     Ok(text.map(from_json).transpose()?.unwrap_or_default())
 }
 
-// Windows of 1, 7 and 28 days in whole hours, by the primary key of `usage_day`: the current hour
+// Windows of 1, 7 and 28 days in whole hours, by the primary key of `usage_hour`: the current hour
 // and as many before it as the window has. A reservation counts while its lease holds. $3 is the
 // session that reserves and $4 its exec, null for a model call; an existing reservation of the same
 // call is ignored, because the new one replaces it.
 const SPEND_STATUS: &str = "
 with spent as (
-    select coalesce(sum(micros) filter (where hours <= 24), 0)::bigint as organization_1,
-           coalesce(sum(micros) filter (where hours <= 168), 0)::bigint as organization_7,
+    select coalesce(sum(micros) filter (where hour >= this_hour - interval '24 hours'), 0)::bigint as organization_1,
+           coalesce(sum(micros) filter (where hour >= this_hour - interval '168 hours'), 0)::bigint as organization_7,
            coalesce(sum(micros), 0)::bigint as organization_28,
-           coalesce(sum(micros) filter (where hours <= 24 and agent_id = $2), 0)::bigint as agent_1,
-           coalesce(sum(micros) filter (where hours <= 168 and agent_id = $2), 0)::bigint as agent_7,
+           coalesce(sum(micros) filter (where hour >= this_hour - interval '24 hours' and agent_id = $2), 0)::bigint
+               as agent_1,
+           coalesce(sum(micros) filter (where hour >= this_hour - interval '168 hours' and agent_id = $2), 0)::bigint
+               as agent_7,
            coalesce(sum(micros) filter (where agent_id = $2), 0)::bigint as agent_28
     from (
-        select agent_id, micros,
-               extract(epoch from date_trunc('hour', now() at time zone 'utc') - began) / 3600 as hours
-        from (
-            select agent_id, day + make_interval(hours => shard / 8) as began,
-                   model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros
-            from usage_day
-            where org_id = $1 and day >= (now() at time zone 'utc')::date - 28
-        ) began
-    ) passed
-    where hours <= 672
+        select hour, agent_id, model_micros + sandbox_cpu_micros + sandbox_memory_micros + fee_micros as micros,
+               date_trunc('hour', now(), 'UTC') as this_hour
+        from usage_hour
+        where org_id = $1 and hour >= date_trunc('hour', now(), 'UTC') - interval '672 hours'
+    ) of_hour
 ), reserved as (
     select coalesce(sum(r.micros), 0)::bigint as organization_reserved,
            coalesce(sum(r.micros) filter (where r.agent_id = $2), 0)::bigint as agent_reserved
@@ -90,7 +87,7 @@ with spent as (
         select from job j
         where j.org_id = $1
           and j.session_id = r.session_id
-          and j.kind in ('turn', 'operate')
+          and j.kind in ('turn', 'operation')
           and j.worker_id is not null
           and j.ready_at > now()
     )
@@ -334,18 +331,18 @@ async fn is_first_cap_report(
     tx: &mut PgConnection,
     org: OrgId,
     agent: Option<AgentId>,
-    what: &str,
+    kind: &str,
     spend: &Spend,
 ) -> Result<bool> {
     let done = sqlx::query(
-        "insert into spend_said as s (org_id, agent_id, what, cap, allowed)
+        "insert into spend_notice as s (org_id, agent_id, kind, cap, allowed)
          values ($1, $2, $3, $4, $5)
-         on conflict (org_id, agent_id, what, cap) do update set allowed = excluded.allowed, said_at = now()
-         where s.allowed <> excluded.allowed or s.said_at < now() - make_interval(days => $6)",
+         on conflict (org_id, agent_id, kind, cap) do update set allowed = excluded.allowed, sent_at = now()
+         where s.allowed <> excluded.allowed or s.sent_at < now() - make_interval(days => $6)",
     )
     .bind(org.uuid())
     .bind(agent.filter(|_| spend.is_of_agent()).map_or(Uuid::nil(), Id::uuid))
-    .bind(what)
+    .bind(kind)
     .bind(spend.limit)
     .bind(count(spend.allowed))
     .bind(spend.days())

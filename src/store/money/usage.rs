@@ -55,31 +55,31 @@ macro_rules! ledger {
         sandbox_memory_micros = m.sandbox_memory_micros + excluded.sandbox_memory_micros,
         fee_micros = m.fee_micros + excluded.fee_micros,
         unpriced_steps = m.unpriced_steps + excluded.unpriced_steps
-), of_day as (
-    insert into usage_day as d (
-        org_id, day, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
+), of_hour as (
+    insert into usage_hour as u (
+        org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
         steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
-    select org_id, hour::date, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
-           extract(hour from hour) * 8 + pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens),
-           sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
-           sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+    select org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model,
+           pg_backend_pid() % 8, sum(input_tokens), sum(output_tokens), sum(cache_write_tokens),
+           sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
+           sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
     from used
-    cross join lateral date_trunc('hour', used.ts at time zone 'utc') as hour
+    cross join lateral date_trunc('hour', used.ts, 'UTC') as hour
     group by org_id, hour, agent_id, model
     order by org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
-    on conflict (org_id, day, agent_id, model, shard) do update set
-        input_tokens = d.input_tokens + excluded.input_tokens,
-        output_tokens = d.output_tokens + excluded.output_tokens,
-        cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
-        cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
-        steps = d.steps + excluded.steps,
-        tool_calls = d.tool_calls + excluded.tool_calls,
-        model_micros = d.model_micros + excluded.model_micros,
-        sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-        sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
-        fee_micros = d.fee_micros + excluded.fee_micros,
-        unpriced_steps = d.unpriced_steps + excluded.unpriced_steps
+    on conflict (org_id, hour, agent_id, model, shard) do update set
+        input_tokens = u.input_tokens + excluded.input_tokens,
+        output_tokens = u.output_tokens + excluded.output_tokens,
+        cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
+        steps = u.steps + excluded.steps,
+        tool_calls = u.tool_calls + excluded.tool_calls,
+        model_micros = u.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = u.fee_micros + excluded.fee_micros,
+        unpriced_steps = u.unpriced_steps + excluded.unpriced_steps
 ), payer as (
     select a.org_id, owed.micros
     from (
@@ -213,7 +213,7 @@ impl Tx {
         let rows: Vec<SumRow> = sqlx::query_as(
             "select *
              from (
-                 select case when $6 then day end as day,
+                 select case when $6 then (hour at time zone 'UTC')::date end as day,
                         case when $7 then agent_id end as agent_id,
                         case when $8 then model end as model,
                         sum(input_tokens)::bigint as input_tokens,
@@ -227,9 +227,10 @@ impl Tx {
                         sum(sandbox_memory_micros)::bigint as sandbox_memory_micros,
                         sum(fee_micros)::bigint as fee_micros,
                         sum(unpriced_steps)::bigint as unpriced_steps
-                 from usage_day
+                 from usage_hour
                  where org_id = $1
-                   and day between $2 and $3
+                   and hour >= $2::timestamp at time zone 'UTC'
+                   and hour < ($3::timestamp + interval '1 day') at time zone 'UTC'
                    and ($4::uuid is null or agent_id = $4)
                    and ($5::text is null or model = $5)
                  group by 1, 2, 3
@@ -335,38 +336,43 @@ impl Store {
 
     /// Merges the shards of past hours into one row, one batch of rows at a time; returns how many.
     ///
-    /// Only days to which nothing is added any more. By the index `usage_day_spread`.
+    /// Only days to which nothing is added any more. By the index `usage_hour_sharded`.
     pub async fn fold_shards(&self) -> Result<u64> {
         let done = sqlx::query(
             "with spread as (
-                delete from usage_day
+                delete from usage_hour
                 where ctid = any (array(
                     select ctid
-                    from usage_day
-                    where shard % 8 <> 0 and day < (now() at time zone 'utc')::date - 1
+                    from usage_hour
+                    where shard <> 0
+                      and hour < date_trunc('day', now(), 'UTC') - interval '24 hours'
                     limit $1
                     for update skip locked
                 ))
                 returning *
              )
-             insert into usage_day as d
-             select org_id, day, agent_id, model, shard - shard % 8, sum(input_tokens), sum(output_tokens),
-                    sum(cache_write_tokens), sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros),
-                    sum(sandbox_cpu_micros), sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+             insert into usage_hour as u (
+                org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens,
+                cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
+                fee_micros, unpriced_steps
+             )
+             select org_id, hour, agent_id, model, 0, sum(input_tokens), sum(output_tokens), sum(cache_write_tokens),
+                    sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
+                    sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
              from spread
-             group by org_id, day, agent_id, model, shard - shard % 8
-             on conflict (org_id, day, agent_id, model, shard) do update set
-                input_tokens = d.input_tokens + excluded.input_tokens,
-                output_tokens = d.output_tokens + excluded.output_tokens,
-                cache_write_tokens = d.cache_write_tokens + excluded.cache_write_tokens,
-                cache_read_tokens = d.cache_read_tokens + excluded.cache_read_tokens,
-                steps = d.steps + excluded.steps,
-                tool_calls = d.tool_calls + excluded.tool_calls,
-                model_micros = d.model_micros + excluded.model_micros,
-                sandbox_cpu_micros = d.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-                sandbox_memory_micros = d.sandbox_memory_micros + excluded.sandbox_memory_micros,
-                fee_micros = d.fee_micros + excluded.fee_micros,
-                unpriced_steps = d.unpriced_steps + excluded.unpriced_steps",
+             group by org_id, hour, agent_id, model
+             on conflict (org_id, hour, agent_id, model, shard) do update set
+                input_tokens = u.input_tokens + excluded.input_tokens,
+                output_tokens = u.output_tokens + excluded.output_tokens,
+                cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
+                cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
+                steps = u.steps + excluded.steps,
+                tool_calls = u.tool_calls + excluded.tool_calls,
+                model_micros = u.model_micros + excluded.model_micros,
+                sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+                sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
+                fee_micros = u.fee_micros + excluded.fee_micros,
+                unpriced_steps = u.unpriced_steps + excluded.unpriced_steps",
         )
         .bind(HOUSEKEEPING_BATCH)
         .execute(&self.system)

@@ -321,7 +321,7 @@ impl Tx {
 /// Deletes every row of an organization and records its data outside the database.
 async fn purge(tx: &mut PgConnection, org: Uuid) -> Result<()> {
     sqlx::query(
-        "insert into leftover (org_id, session_id)
+        "insert into purged_session_blobs (org_id, session_id)
          select org_id, session_id from session where org_id = $1
          on conflict do nothing",
     )

@@ -25,7 +25,7 @@ pub struct Checkpoint {
     pub digest: String,
     pub bytes: u64,
     /// Created by a caller.
-    pub is_kept: bool,
+    pub is_retained: bool,
     pub created_at: Timestamp,
 }
 
@@ -47,7 +47,7 @@ struct Row {
     sandbox_id: Uuid,
     digest: String,
     bytes: i64,
-    is_kept: bool,
+    is_retained: bool,
     created_at: Timestamp,
 }
 
@@ -58,7 +58,7 @@ impl From<Row> for Checkpoint {
             sandbox: Id::from_uuid(row.sandbox_id),
             digest: row.digest,
             bytes: uncount(row.bytes),
-            is_kept: row.is_kept,
+            is_retained: row.is_retained,
             created_at: row.created_at,
         }
     }
@@ -108,7 +108,7 @@ impl Store {
             held!(),
             "
              update checkpoint c
-             set is_kept = true
+             set is_retained = true
              from held
              where c.org_id = $1 and c.session_id = held.session_id and c.checkpoint_id = $4",
         ))
@@ -228,7 +228,7 @@ pub struct Heartbeat {
 /// By the primary key; returns at most `HOUSEKEEPING_BATCH` rows.
 async fn newest(executor: impl PgExecutor<'_>, org: OrgId, session: SessionId) -> Result<Vec<Checkpoint>> {
     let rows: Vec<Row> = sqlx::query_as(
-        "select checkpoint_id, sandbox_id, digest, bytes, is_kept, created_at
+        "select checkpoint_id, sandbox_id, digest, bytes, is_retained, created_at
          from checkpoint
          where org_id = $1 and session_id = $2
          order by coalesce(restored_at, created_at) desc, checkpoint_id desc
@@ -257,14 +257,14 @@ impl Tx {
         let row: Option<(Uuid, bool)> = sqlx::query_as(
             "with before as (
                 select sandbox_id,
-                       coalesce(heartbeat_said_at < now() - $3 * interval '1 second', true) as is_due
+                       coalesce(heartbeat_logged_at < now() - $3 * interval '1 second', true) as is_due
                 from sandbox
                 where org_id = $1 and session_id = $2 and state in ('live', 'frozen')
                 for update
              )
              update sandbox b
              set heartbeat_at = now(),
-                 heartbeat_said_at = case when before.is_due then now() else b.heartbeat_said_at end
+                 heartbeat_logged_at = case when before.is_due then now() else b.heartbeat_logged_at end
              from before
              where b.org_id = $1 and b.sandbox_id = before.sandbox_id
              returning b.sandbox_id, before.is_due",

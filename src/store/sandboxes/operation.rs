@@ -83,7 +83,7 @@ impl Tx {
                 select $1, session_id, $3, $4::json, $5::json from counted
              )
              insert into job (org_id, session_id, kind, ready_at, node_id)
-             select $1, session_id, 'operate', now(), (
+             select $1, session_id, 'operation', now(), (
                  select node_id from sandbox where org_id = $1 and session_id = $2 and state <> 'ended'
              )
              from counted

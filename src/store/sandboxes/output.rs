@@ -18,7 +18,7 @@ pub struct Chunk {
     pub position: u64,
     pub content: String,
     /// Number of bytes that the command had written up to the end of this piece.
-    pub written: u64,
+    pub raw_end: u64,
 }
 
 impl Chunk {
@@ -33,7 +33,7 @@ struct Row {
     stream: String,
     position: i64,
     content: String,
-    written: i64,
+    raw_end: i64,
 }
 
 impl Row {
@@ -42,7 +42,7 @@ impl Row {
             stream: from_word(&self.stream)?,
             position: uncount(self.position),
             content: self.content,
-            written: uncount(self.written),
+            raw_end: uncount(self.raw_end),
         })
     }
 }
@@ -59,7 +59,7 @@ impl Tx {
     ) -> Result<Vec<Chunk>> {
         let org = self.org.uuid();
         let rows: Vec<Row> = sqlx::query_as(
-            "select stream, position, content, written
+            "select stream, position, content, raw_end
              from exec_output
              where org_id = $1 and session_id = $2 and operation_id = $3
                and position + octet_length(content) > case stream when 'stdout' then $4 else $5 end
@@ -80,7 +80,7 @@ impl Store {
     /// Returns the last piece of each stream that a previous holder stored.
     pub async fn last_output(&self, fence: Fence, operation: OperationId) -> Result<Vec<Chunk>> {
         let rows: Vec<Row> = sqlx::query_as(
-            "select distinct on (stream) stream, position, content, written
+            "select distinct on (stream) stream, position, content, raw_end
              from exec_output
              where org_id = $1 and session_id = $2 and operation_id = $3
              order by stream, position desc",
@@ -98,18 +98,18 @@ impl Store {
         let streams: Vec<_> = chunks.iter().map(|chunk| word(&chunk.stream)).collect();
         let positions: Vec<_> = chunks.iter().map(|chunk| count(chunk.position)).collect();
         let contents: Vec<_> = chunks.iter().map(|chunk| chunk.content.as_str()).collect();
-        let written: Vec<_> = chunks.iter().map(|chunk| count(chunk.written)).collect();
+        let raw_ends: Vec<_> = chunks.iter().map(|chunk| count(chunk.raw_end)).collect();
         let row: Option<(Uuid,)> = sqlx::query_as(concat!(
             held!(),
             ", added as (
                 insert into exec_output
-                    (org_id, session_id, operation_id, stream, position, content, written)
-                select o.org_id, o.session_id, o.operation_id, new.stream, new.position, new.content, new.written
+                    (org_id, session_id, operation_id, stream, position, content, raw_end)
+                select o.org_id, o.session_id, o.operation_id, new.stream, new.position, new.content, new.raw_end
                 from held
                 join operation o on o.org_id = $1 and o.session_id = held.session_id
                     and o.operation_id = $4 and o.completed_at is null
                 cross join unnest($5::text[], $6::bigint[], $7::text[], $8::bigint[])
-                    as new (stream, position, content, written)
+                    as new (stream, position, content, raw_end)
                 on conflict do nothing
              )
              select session_id from held",
@@ -121,7 +121,7 @@ impl Store {
         .bind(streams)
         .bind(positions)
         .bind(contents)
-        .bind(written)
+        .bind(raw_ends)
         .fetch_optional(&self.system)
         .await?;
         Ok(row.is_some())

@@ -33,7 +33,7 @@ struct Row {
 impl Row {
     fn build(self) -> Result<(String, Build)> {
         let state = match self.state.as_str() {
-            "wanted" | "building" => State::Building,
+            "requested" | "building" => State::Building,
             "ready" => State::Ready,
             "failed" => State::Failed,
             other => return Err(Error::Corrupt(format!("a root file system is {other}"))),
@@ -51,16 +51,16 @@ impl Tx {
     pub async fn request_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
-            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+            "insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select n.node_id, $1, $2::json, $3
              from node n
              where n.seen_at > now() - interval '1 minute'
                and (select count(*)
                     from rootfs r
-                    where r.node_id = n.node_id and r.wanted_by = $3 and r.state in ('wanted', 'building')) < $4
+                    where r.node_id = n.node_id and r.requested_by = $3 and r.state in ('requested', 'building')) < $4
              on conflict (node_id, rootfs_key) do update
-             set wanted_at = now(),
-                 state = case when rootfs.state = 'failed' and $5 then 'wanted' else rootfs.state end",
+             set requested_at = now(),
+                 state = case when rootfs.state = 'failed' and $5 then 'requested' else rootfs.state end",
         )
         .bind(rootfs.key())
         .bind(json(rootfs))
@@ -80,8 +80,8 @@ impl Tx {
             "select distinct on (rootfs_key) rootfs_key, state, log, error, started_at, completed_at
              from rootfs
              where rootfs_key = any ($1)
-             order by rootfs_key, array_position(array['ready', 'building', 'wanted', 'failed'], state),
-                      wanted_at desc",
+             order by rootfs_key, array_position(array['ready', 'building', 'requested', 'failed'], state),
+                      requested_at desc",
         )
         .bind(keys)
         .fetch_all(self.connection())
@@ -102,18 +102,18 @@ impl Store {
         rootfs: &RootFs,
     ) -> Result<Option<Build>> {
         let row: Option<Row> = sqlx::query_as(
-            "insert into rootfs (node_id, rootfs_key, made_of, wanted_by)
+            "insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select $1, $2, $3::json, $4
              where exists (select from rootfs where node_id = $1 and rootfs_key = $2)
                 or (select count(*)
                     from rootfs
-                    where node_id = $1 and wanted_by = $4 and state in ('wanted', 'building')) < $5
+                    where node_id = $1 and requested_by = $4 and state in ('requested', 'building')) < $5
              on conflict (node_id, rootfs_key) do update
-             set wanted_at = now(),
+             set requested_at = now(),
                  state = case
-                     when rootfs.state = 'ready' then 'wanted'
+                     when rootfs.state = 'ready' then 'requested'
                      when rootfs.state = 'failed' and rootfs.completed_at < now() - $6 * interval '1 second'
-                         then 'wanted'
+                         then 'requested'
                      else rootfs.state
                  end
              returning rootfs_key, state, log, error, started_at, completed_at",
@@ -134,10 +134,10 @@ impl Store {
     /// Includes builds started by a process that died.
     pub async fn pending_rootfs(&self, node: Uuid, limit: i64) -> Result<Vec<RootFs>> {
         let rows: Vec<String> = sqlx::query_scalar(
-            "select made_of::text
+            "select spec::text
              from rootfs
-             where node_id = $1 and state in ('wanted', 'building')
-             order by wanted_at
+             where node_id = $1 and state in ('requested', 'building')
+             order by requested_at
              limit $2",
         )
         .bind(node)
@@ -153,7 +153,7 @@ impl Store {
             "update rootfs
              set state = 'building', log = $3, error = null, completed_at = null,
                  started_at = case when state = 'building' then started_at else now() end
-             where node_id = $1 and rootfs_key = $2 and state in ('wanted', 'building')",
+             where node_id = $1 and rootfs_key = $2 and state in ('requested', 'building')",
         )
         .bind(node)
         .bind(rootfs.key())
@@ -183,7 +183,7 @@ impl Store {
     pub async fn delete_unused_rootfs(&self, node: Uuid) -> Result<()> {
         sqlx::query(
             "delete from rootfs
-             where node_id = $1 and wanted_at < now() - $2 * interval '1 second'
+             where node_id = $1 and requested_at < now() - $2 * interval '1 second'
                and state in ('ready', 'failed')",
         )
         .bind(node)

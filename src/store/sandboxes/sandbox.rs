@@ -254,10 +254,10 @@ impl Store {
                 update job j
                 set node_id = $4
                 from held
-                where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'rest'
-             ), rest as (
+                where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'idle'
+             ), idle as (
                 insert into job (org_id, session_id, kind, ready_at, node_id)
-                select $1, session_id, 'rest', now() + $6 * interval '1 millisecond', $4 from held
+                select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', $4 from held
                 on conflict (org_id, session_id, kind) do update
                 set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
                 where job.worker_id is null or job.ready_at <= now()
@@ -317,7 +317,7 @@ impl Store {
         sqlx::query(
             "update job
              set ready_at = least(ready_at, now() + $3 * interval '1 millisecond')
-             where org_id = $1 and session_id = $2 and kind = 'rest' and worker_id is null",
+             where org_id = $1 and session_id = $2 and kind = 'idle' and worker_id is null",
         )
         .bind(org.uuid())
         .bind(session.uuid())
@@ -383,11 +383,11 @@ impl Store {
                 update job j
                 set node_id = null
                 from ended
-                where j.org_id = $1 and j.session_id = $2 and j.kind <> 'rest'
+                where j.org_id = $1 and j.session_id = $2 and j.kind <> 'idle'
              )
              delete from job j
              using ended
-             where j.org_id = $1 and j.session_id = $2 and j.kind = 'rest' and j.worker_id is null",
+             where j.org_id = $1 and j.session_id = $2 and j.kind = 'idle' and j.worker_id is null",
         )
         .bind(org.uuid())
         .bind(session.uuid())

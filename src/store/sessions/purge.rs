@@ -17,11 +17,13 @@ impl Tx {
     /// The caller removes its blobs; if the caller dies, the workers do.
     pub async fn purge_session(&mut self, session: &Session) -> Result<()> {
         let org = self.org.uuid();
-        sqlx::query("insert into leftover (org_id, session_id) values ($1, $2) on conflict do nothing")
-            .bind(org)
-            .bind(session.id.uuid())
-            .execute(self.connection())
-            .await?;
+        sqlx::query(
+            "insert into purged_session_blobs (org_id, session_id) values ($1, $2) on conflict do nothing",
+        )
+        .bind(org)
+        .bind(session.id.uuid())
+        .execute(self.connection())
+        .await?;
         sqlx::query("insert into removal (org_id, session_id) values ($1, $2)")
             .bind(org)
             .bind(session.id.uuid())
@@ -52,10 +54,10 @@ impl Store {
     /// Returns sessions that were deleted a while ago and whose blobs may still exist.
     ///
     /// A worker that did not know of the deletion may have written a blob after the first removal.
-    pub async fn leftovers(&self) -> Result<Vec<(OrgId, SessionId)>> {
+    pub async fn purged_session_blobs(&self) -> Result<Vec<(OrgId, SessionId)>> {
         let rows: Vec<(Uuid, Uuid)> = sqlx::query_as(
             "select org_id, session_id
-             from leftover
+             from purged_session_blobs
              where created_at < now() - $1 * interval '1 second'
              limit $2",
         )
@@ -67,8 +69,8 @@ impl Store {
     }
 
     /// Records that no blob of a session is left.
-    pub async fn delete_leftover(&self, org: OrgId, session: SessionId) -> Result<()> {
-        sqlx::query("delete from leftover where org_id = $1 and session_id = $2")
+    pub async fn blobs_removed(&self, org: OrgId, session: SessionId) -> Result<()> {
+        sqlx::query("delete from purged_session_blobs where org_id = $1 and session_id = $2")
             .bind(org.uuid())
             .bind(session.uuid())
             .execute(&self.system)

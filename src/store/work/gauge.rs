@@ -49,7 +49,7 @@ impl Store {
                      coalesce(extract(epoch from now() - min(ready_at)), 0)::float8 as jobs_ready_age_seconds
                  from job
                  -- A sandbox of a machine that is off waits for it, and keeps nobody waiting.
-                 where ready_at <= now() and kind <> 'rest'
+                 where ready_at <= now() and kind <> 'idle'
              ) job, (
                  select
                      count(*) filter (where state = 'live') as sandboxes_live,

@@ -8,15 +8,15 @@ use crate::store::{Result, Store};
 
 impl Store {
     /// Records a node's heartbeat and how long its sandboxes may run after it stops.
-    pub async fn record_heartbeat(&self, node: Uuid, sandboxes_end: Duration) -> Result<()> {
+    pub async fn record_heartbeat(&self, node: Uuid, orphan_timeout: Duration) -> Result<()> {
         sqlx::query(
-            "insert into node (node_id, sandboxes_end)
+            "insert into node (node_id, orphan_timeout)
              values ($1, $2 * interval '1 millisecond')
              on conflict (node_id) do update
-             set seen_at = now(), sandboxes_end = excluded.sandboxes_end",
+             set seen_at = now(), orphan_timeout = excluded.orphan_timeout",
         )
         .bind(node)
-        .bind(i64::try_from(sandboxes_end.as_millis()).unwrap_or(i64::MAX))
+        .bind(i64::try_from(orphan_timeout.as_millis()).unwrap_or(i64::MAX))
         .execute(&self.system)
         .await?;
         Ok(())

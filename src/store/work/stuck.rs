@@ -69,20 +69,20 @@ with forgotten (org_id, session_id, kind, ready_at, node_id) as (
     )
     union all
     (
-        select b.org_id, b.session_id, 'rest', now(), b.node_id
+        select b.org_id, b.session_id, 'idle', now(), b.node_id
         from sandbox b
         join session s using (org_id, session_id)
         where b.state <> 'ended'
           and s.status <> 'archived'
           and not exists (
               select from job j
-              where j.org_id = b.org_id and j.session_id = b.session_id and j.kind = 'rest'
+              where j.org_id = b.org_id and j.session_id = b.session_id and j.kind = 'idle'
           )
         limit $1
     )
     union all
     (
-        select distinct o.org_id, o.session_id, 'operate', now(), b.node_id
+        select distinct o.org_id, o.session_id, 'operation', now(), b.node_id
         from operation o
         join session s using (org_id, session_id)
         left join sandbox b
@@ -91,7 +91,7 @@ with forgotten (org_id, session_id, kind, ready_at, node_id) as (
           and s.status <> 'archived'
           and not exists (
               select from job j
-              where j.org_id = o.org_id and j.session_id = o.session_id and j.kind = 'operate'
+              where j.org_id = o.org_id and j.session_id = o.session_id and j.kind = 'operation'
           )
         limit $1
     )

@@ -103,7 +103,7 @@ async fn a_deleted_session_leaves_a_record_and_nothing_else() {
     let payload: Value = serde_json::from_slice(&receiver.next().await.body).expect("JSON");
     assert_eq!((&payload["type"], &payload["sessionId"]), (&json!("session.deleted"), &json!(session)));
     // The pending `session.deleted` delivery, and the job that removes remaining blobs.
-    let may_stay = ["delivery", "delivery_attempt", "leftover", "removal"];
+    let may_stay = ["delivery", "delivery_attempt", "purged_session_blobs", "removal"];
     let left = rows(&world, &session).await;
     assert!(left.iter().all(|(table, _)| may_stay.contains(&table.as_str())), "{left:?}");
     let audit = owner.get(&format!("/audit?target={session}")).await.ok();

@@ -256,10 +256,13 @@ async fn a_day_of_a_cap_trails_by_the_hour() {
     {
         for shard in [0, 5] {
             sqlx::query(
-                "insert into usage_day
-                 select $1, at::date, '00000000-0000-0000-0000-000000000000', '', extract(hour from at) * 8 + $4,
-                        0, 0, 0, 0, 0, 0, $3, 0, 0, 0, 0
-                 from (select now() at time zone 'utc' - make_interval(hours => $2)) as past (at)",
+                "insert into usage_hour (
+                    org_id, hour, agent_id, model, shard, steps, unpriced_steps, tool_calls, input_tokens, output_tokens,
+                    cache_write_tokens, cache_read_tokens, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
+                    fee_micros
+                 )
+                 select $1, date_trunc('hour', now(), 'UTC') - make_interval(hours => $2),
+                        '00000000-0000-0000-0000-000000000000', '', $4, 0, 0, 0, 0, 0, 0, 0, $3, 0, 0, 0",
             )
             .bind(operator.org.uuid())
             .bind(hours)
@@ -273,7 +276,7 @@ async fn a_day_of_a_cap_trails_by_the_hour() {
     let expected = json!({ "days_1": 42, "days_7": 8_642, "days_28": 108_642 });
     assert_eq!(owner.get("/budget").await.ok()["spent"], expected);
     // Old rows are folded into hours, and the sums are unchanged.
-    let rows = "select count(*) from usage_day where shard % 8 <> 0";
+    let rows = "select count(*) from usage_hour where shard % 8 <> 0";
     let spread: i64 = sqlx::query_scalar(rows).fetch_one(&mut superuser).await.expect("a count");
     assert!(spread > 0);
     assert!(operator.store.fold_shards().await.expect("rows") > 0);

@@ -184,7 +184,7 @@ async fn a_command_is_followed_by_whoever_takes_its_session_over() {
         // As after a crash: another worker held the lease, and it has expired.
         let mut superuser = scene.ground.database.superuser().await;
         let sql = "with s as (update session set epoch = epoch + 1)
-                   update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operate'";
+                   update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operation'";
         sqlx::query(sql).execute(&mut superuser).await.expect("an update");
         std::fs::write(workspace(&scene.ground).join("go"), "").expect("a file");
     };

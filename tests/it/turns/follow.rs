@@ -118,7 +118,7 @@ async fn output_has_no_gap_over_a_takeover() {
     // As after a crash: another worker held the lease, and it has expired.
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "with s as (update session set epoch = epoch + 1)
-               update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operate'";
+               update job set worker_id = gen_random_uuid(), ready_at = now() where kind = 'operation'";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     let followed = followed.ended().await;
     let wanted: String = (1..=400).map(|at| format!("line {at} äöü\n")).collect();

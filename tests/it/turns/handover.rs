@@ -228,7 +228,7 @@ async fn the_end_of_a_sandbox_that_is_written_late_ends_no_other() {
     // Time for late writes about the removed sandbox.
     tokio::time::sleep(std::time::Duration::from_millis(500)).await;
     first.kill();
-    let looks = "select count(*) from job where kind = 'rest' and node_id is not null";
+    let looks = "select count(*) from job where kind = 'idle' and node_id is not null";
     assert_eq!(scene.ground.count(looks).await, 1, "the holder of the sandbox would never freeze it");
     let live = "select count(*) from sandbox where state = 'live'";
     assert_eq!(scene.ground.count(live).await, 1);

@@ -30,7 +30,7 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     let owner = second.owner();
     ground
         .sql(
-            "update node set seen_at = now() - interval '35 seconds' where sandboxes_end = interval '42 seconds'",
+            "update node set seen_at = now() - interval '35 seconds' where orphan_timeout = interval '42 seconds'",
         )
         .await;
     steer(&owner, &id, &script(json!([run("cat file; echo second > file"), { "text": "Done." }]))).await;
@@ -41,7 +41,7 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
     wait_until("the sandbox ends by itself", || processes(&mark) == 0).await;
     ground
         .sql(
-            "update node set seen_at = now() - interval '61 seconds' where sandboxes_end = interval '42 seconds'",
+            "update node set seen_at = now() - interval '61 seconds' where orphan_timeout = interval '42 seconds'",
         )
         .await;
     let log = until(&owner, &id, "sandbox.lost").await;

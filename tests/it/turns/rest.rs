@@ -200,7 +200,7 @@ async fn a_sandbox_is_frozen_by_whichever_worker_runs() {
     // The job of the sandbox was due in ten minutes; its time is in the database.
     let mut superuser = ground.database.superuser().await;
     let moved =
-        sqlx::query("update job set ready_at = now() where kind = 'rest'").execute(&mut superuser).await;
+        sqlx::query("update job set ready_at = now() where kind = 'idle'").execute(&mut superuser).await;
     assert_eq!(moved.expect("an update").rows_affected(), 1);
     until(&owner, &id, "sandbox.terminated").await;
     let log = say(&owner, &id, "cat file", 2).await;
@@ -227,12 +227,12 @@ async fn a_heartbeat_is_logged_once_and_delays_the_freeze() {
     let kept = owner.post(&path, json!({})).await.ok();
     assert_eq!((&kept["id"], &kept["sandbox"]["state"]), (&json!(id), &json!("running")));
     owner.post(&path, json!({})).await.ok();
-    sqlx::query("update job set ready_at = now() where kind = 'rest'")
+    sqlx::query("update job set ready_at = now() where kind = 'idle'")
         .execute(&mut superuser)
         .await
         .expect("an update");
     let due =
-        "select ready_at > now() + interval '1 minute' and worker_id is null from job where kind = 'rest'";
+        "select ready_at > now() + interval '1 minute' and worker_id is null from job where kind = 'idle'";
     let mut is_put_off = false;
     while !is_put_off {
         is_put_off = sqlx::query_scalar(due).fetch_one(&mut superuser).await.expect("an answer");

@@ -165,20 +165,20 @@ with recursive visited as (
               and j.ready_at <= now()
               and (j.worker_id is null
                    or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
-              and (j.node_id is null or j.node_id = $2 or j.kind <> 'rest' and not exists (
+              and (j.node_id is null or j.node_id = $2 or j.kind <> 'idle' and not exists (
                   select from node n
                   where n.node_id = j.node_id
-                    and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.sandboxes_end)
+                    and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.orphan_timeout)
               ))
               and not exists (
                   select from job o
                   where o.org_id = j.org_id
                     and o.session_id = j.session_id
-                    and (j.kind in ('turn', 'operate') and o.kind in ('turn', 'operate', 'rest') and o.kind <> j.kind
+                    and (j.kind in ('turn', 'operation') and o.kind in ('turn', 'operation', 'idle') and o.kind <> j.kind
                          and o.worker_id is not null and o.ready_at > now()
-                         or j.kind = 'rest' and o.kind in ('turn', 'operate')
+                         or j.kind = 'idle' and o.kind in ('turn', 'operation')
                          and (o.worker_id is not null or o.ready_at <= now())
-                         or j.kind = 'operate' and o.kind = 'turn' and o.ready_at <= now())
+                         or j.kind = 'operation' and o.kind = 'turn' and o.ready_at <= now())
                   offset 0
               )
             order by j.ready_at

@@ -25,9 +25,9 @@ pub enum Kind {
     /// Remove the sandbox of an archived session.
     Cleanup,
     /// Maintain an idle sandbox that no turn uses.
-    Rest,
+    Idle,
     /// Serve callers' operations on the sandbox.
-    Operate,
+    Operation,
 }
 
 /// State of a held job, for its holder.
@@ -90,7 +90,7 @@ macro_rules! told {
                         select from operation o
                         where o.org_id = s.org_id and o.session_id = s.session_id and o.completed_at is null
                     ) then s.operations end as operations,
-                    j.kind = 'operate' and exists (
+                    j.kind = 'operation' and exists (
                         select from job t
                         where t.org_id = s.org_id and t.session_id = s.session_id and t.kind = 'turn'
                           and t.ready_at <= now()
@@ -125,7 +125,7 @@ macro_rules! turn_held {
     () => {
         "exists (
     select from job
-    where org_id = $1 and session_id = $2 and kind = 'operate' and worker_id is not null
+    where org_id = $1 and session_id = $2 and kind = 'operation' and worker_id is not null
 )"
     };
 }
@@ -137,8 +137,8 @@ impl Kind {
         match self {
             Self::Turn => "turn",
             Self::Cleanup => "cleanup",
-            Self::Rest => "rest",
-            Self::Operate => "operate",
+            Self::Idle => "idle",
+            Self::Operation => "operation",
         }
     }
 
@@ -146,8 +146,8 @@ impl Kind {
         match word {
             "turn" => Self::Turn,
             "cleanup" => Self::Cleanup,
-            "rest" => Self::Rest,
-            _ => Self::Operate,
+            "idle" => Self::Idle,
+            _ => Self::Operation,
         }
     }
 }
@@ -173,7 +173,7 @@ impl Tx {
                  from job o
                  where o.org_id = $1
                    and o.worker_id is null
-                   and o.kind <> 'rest'
+                   and o.kind <> 'idle'
                    and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
              )
              from job j
@@ -208,7 +208,7 @@ impl Tx {
         let org = self.org.uuid();
         sqlx::query(
             "with gone as (
-                delete from job where org_id = $1 and session_id = $2 and kind in ('turn', 'rest', 'operate')
+                delete from job where org_id = $1 and session_id = $2 and kind in ('turn', 'idle', 'operation')
              )
              insert into job (org_id, session_id, kind, ready_at, node_id)
              select org_id, session_id, 'cleanup', now(), node_id
@@ -380,7 +380,7 @@ impl Store {
             "with s as (
                 select case kind
                            when 'turn' then queued_turn_id is not null or running_turn_id is not null
-                           when 'operate' then exists (
+                           when 'operation' then exists (
                                select from operation
                                where org_id = $1 and session_id = $2 and completed_at is null
                            )
@@ -416,7 +416,7 @@ impl Store {
                     count(*) filter (where worker_id is not null),
                     count(*) filter (where worker_id is null and ready_at > now())
              from job
-             where kind <> 'rest'",
+             where kind <> 'idle'",
         )
         .fetch_one(&self.system)
         .await?;

@@ -364,8 +364,9 @@ fn bare_list(answer: &Answer) -> Value {
 async fn a_list_shows_no_row_of_another() {
     let world = World::still().await;
     let theirs = things(&world.stranger).await;
-    let used = "insert into usage_day
-                select org_id, now()::date, agent_id, 'm', 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from agent";
+    let used = "insert into usage_hour
+                select org_id, date_trunc('hour', now(), 'UTC'), agent_id, 'm', 0, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1
+                from agent";
     let mut superuser = world.ground.database.superuser().await;
     sqlx::query(used).execute(&mut superuser).await.expect("a row");
     let is_list = |operation: &Operation| {
