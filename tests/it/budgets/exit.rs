@@ -84,7 +84,7 @@ async fn creator_and_stopper_of_a_session_come_from_their_keys() {
     let typed = person.post("/sessions", json!({ "agent": agent })).await.ok();
     assert_eq!((&key["source"], &typed["session"]["source"]), (&json!("cli"), &json!("cli")));
     let canceled = owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
-    assert_eq!((&canceled["exit_status"], &canceled["stopped"]["by"]), (&json!("cancelled"), &made["actor"]));
+    assert_eq!((&canceled["exit_status"], &canceled["stopped"]["by"]), (&json!("canceled"), &made["actor"]));
     let archived = owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     assert_eq!(archived["exit_status"], "stopped");
     assert!(archived["stopped"]["at"].as_str() >= canceled["stopped"]["at"].as_str());
