@@ -108,7 +108,7 @@ async fn fields_that_are_unknown_or_not_built_are_refused_by_name() {
         (
             "/sessions".to_owned(),
             json!({ "destinations": [{ "url": "https://a.example", "x": 1 }] }),
-            "destinations.x",
+            "destinations[0].x",
         ),
         (format!("/sessions/{session}/messages"), json!({ "text": "x", "priority": 1 }), "priority"),
         (
@@ -247,14 +247,12 @@ async fn a_list_shows_what_its_filters_name() {
         ("limit=501", "limit"),
         ("limit=x", "limit"),
         ("after=yesterday", "after"),
-        ("key=%00", "U+0000"),
         ("cursor=AAAA", "cursor"),
     ] {
         let error = owner.get(&format!("/sessions?{query}")).await.error(400);
-        assert!(
-            error["param"] == param || error["message"].as_str().unwrap_or_default().contains(param),
-            "{query}: {error}"
-        );
+        assert_eq!(error["param"], param, "{query}: {error}");
     }
+    let error = owner.get("/sessions?key=%00").await.error(400);
+    assert!(error["message"].as_str().unwrap_or_default().contains("U+0000"), "{error}");
     world.end().await;
 }
