@@ -17,7 +17,12 @@ use serde::Deserialize;
 use subtle::ConstantTimeEq;
 
 pub use super::rate::RateKey;
-use super::{App, error::ApiError, path, rate::AllowanceSlot};
+use super::{
+    App,
+    error::ApiError,
+    path::{self, CallerOrg},
+    rate::AllowanceSlot,
+};
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
     domain::{Actor, ActorKind, KeyId, Level, OrgId, SessionId, decide::Stamp, session::Source},
@@ -161,6 +166,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
+        parts.extensions.insert(CallerOrg(key.org));
         Ok(Self {
             org: key.org,
             actor: key_actor(&key),
@@ -193,18 +199,20 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
             }
-            let session = path::id(wanted)?;
+            let session = path::resolve(app, key.org, wanted).await?;
+            parts.extensions.insert(CallerOrg(key.org));
             let (org, actor) = (key.org, key_actor(&key));
             let proof = Proof(secret.into());
             return Ok(Self { org, session, actor, level: Level::Internal, proof, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
         app.take_request(RateKey::Tokens(token.session), token.org, parts)?;
-        let session: SessionId = path::id(wanted)?;
+        let session: SessionId = path::resolve(app, token.org, wanted).await?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
         if !token.scopes.iter().any(|held| held == scope) {
             return Err(missing_scope(scope));
         }
+        parts.extensions.insert(CallerOrg(token.org));
         Ok(Self {
             org: token.org,
             session,

@@ -124,6 +124,7 @@ pub fn description() -> utoipa::openapi::OpenApi {
         let is_post = method == Method::Post;
         let is_open = operation.security.is_some();
         complete(operation, is_open);
+        accept_names(operation);
         if !is_open {
             operation.security = Some(needs(&scope(path, method)));
         }
@@ -216,6 +217,25 @@ fn complete(operation: &mut Operation, is_open: bool) {
         for (name, _) in HEADERS.iter().take(if is_open { 1 } else { HEADERS.len() }) {
             let place = Ref::new(format!("#/components/headers/{name}"));
             headers.insert((*name).to_owned(), RefOr::Ref(place));
+        }
+    }
+}
+
+/// Path parameters that accept a name in place of the id.
+const NAMED: [(&str, &str); 3] = [
+    ("agent_id", "Id or name of the agent."),
+    ("environment_id", "Id or name of the environment."),
+    ("session_id", "Id of the session, or its slug while it is not archived."),
+];
+
+/// Describes the path parameters that `path::Path` resolves: any text, not only an id.
+fn accept_names(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        let named = NAMED.iter().find(|(name, _)| *name == parameter.name);
+        if let (ParameterIn::Path, Some((_, description))) = (&parameter.parameter_in, named) {
+            parameter.description = Some((*description).to_owned());
+            parameter.schema = Some(String::schema());
         }
     }
 }

@@ -73,7 +73,7 @@ pub struct CreateSession {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub client_id: Option<String>,
     /// Human-readable name, unique among the organization's sessions that are not archived: 1 to 63
-    /// lower-case letters, digits and hyphens. `GET /v3/sessions/:id` accepts it in place of the id.
+    /// lower-case letters, digits and hyphens. Every `/v3/sessions/:id` path accepts it in place of the id.
     #[garde(inner(custom(validate_slug)))]
     #[schema(pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
     pub slug: Option<String>,
