@@ -49,7 +49,7 @@ pub struct PageQuery {
 ///
 /// Returns the existing agent if one with this name has the same configuration.
 #[utoipa::path(post, path = "/agents", tag = "agents", operation_id = "createAgent", request_body = CreateAgent,
-    responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It already exists."), Errors))]
+    responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It already exists, or the request repeats an `Idempotency-Key`."), Errors))]
 pub async fn create(
     State(app): State<App>,
     caller: Caller<WriteAgents>,

@@ -123,6 +123,9 @@ pub fn description() -> utoipa::openapi::OpenApi {
     for (path, method, operation) in operations {
         let is_post = method == Method::Post;
         let is_open = operation.security.is_some();
+        if is_post {
+            add_replay(operation);
+        }
         complete(operation, is_open);
         accept_names(operation);
         if !is_open {
@@ -221,6 +224,19 @@ fn complete(operation: &mut Operation, is_open: bool) {
     }
 }
 
+/// Adds the response of a replayed create: the body of the first response, with 200.
+fn add_replay(operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    if responses.contains_key("200") {
+        return;
+    }
+    if let Some(RefOr::T(created)) = responses.get("201").cloned() {
+        let replay =
+            ResponseBuilder::from(created).description("The repeated request of this `Idempotency-Key`.");
+        responses.insert("200".to_owned(), replay.build().into());
+    }
+}
+
 /// Path parameters that accept a name in place of the id.
 const NAMED: [(&str, &str); 3] = [
     ("agent_id", "Id or name of the agent."),
@@ -246,7 +262,8 @@ fn idempotency_key() -> Parameter {
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some(
-            "Stored for 24 hours: a repetition gets the same response, with `Idempotency-Replayed: true`; \
+            "Stored for 24 hours: a repetition gets the same response, with `Idempotency-Replayed: true` and 200 \
+             in place of 201; \
              a different request with the same key gets 422.",
         ))
         .schema(Some(String::schema()))
