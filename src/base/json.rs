@@ -3,34 +3,60 @@
 //! serde's derive also accepts an array for a struct, with the items in field order. No caller
 //! intends that and openapi.yaml does not document it.
 
-use serde::{Deserialize, Deserializer, de::DeserializeOwned, de::Error};
-use serde_json::{Map, Value};
+use std::{fmt, marker::PhantomData};
+
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
+};
 
 /// Deserializes a struct from an object.
 pub fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
-    of_map(Map::deserialize(deserializer)?)
+    Object::deserialize(deserializer).map(|Object(value)| value)
 }
 
 /// Deserializes a struct from an object, or `None` from null.
 pub fn object_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
-    Option::<Map<_, _>>::deserialize(deserializer)?.map(of_map).transpose()
+    Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(value)| value))
 }
 
 /// Deserializes structs from an array of objects.
 pub fn objects<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
-    Vec::<Map<_, _>>::deserialize(deserializer)?.into_iter().map(of_map).collect()
+    Vec::<Object<T>>::deserialize(deserializer).map(values)
 }
 
 /// Deserializes structs from an array of objects, or `None` from null.
 pub fn objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {
-    let items = Option::<Vec<Map<_, _>>>::deserialize(deserializer)?;
-    items.map(|items| items.into_iter().map(of_map).collect()).transpose()
+    Ok(Option::<Vec<Object<T>>>::deserialize(deserializer)?.map(values))
 }
 
-fn of_map<T: DeserializeOwned, E: Error>(map: Map<String, Value>) -> Result<T, E> {
-    T::deserialize(Value::Object(map)).map_err(E::custom)
+fn values<T>(objects: Vec<Object<T>>) -> Vec<T> {
+    objects.into_iter().map(|Object(value)| value).collect()
+}
+
+/// A struct that is read from the entries of an object, so that an error keeps the path of its field.
+struct Object<T>(T);
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Object<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(Fields(PhantomData))
+    }
+}
+
+struct Fields<T>(PhantomData<fn() -> T>);
+
+impl<'de, T: DeserializeOwned> Visitor<'de> for Fields<T> {
+    type Value = Object<T>;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter) -> fmt::Result {
+        formatter.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
 }

@@ -65,7 +65,7 @@ impl Session {
             }
             Body::SessionStarted {} | Body::SessionResumed {} => self.hold = None,
             Body::SessionPaused {} => self.hold = Some(Hold::Paused),
-            Body::SessionCompleted { reason } => {
+            Body::SessionStopped { reason } => {
                 self.hold = Some(Hold::Stopped);
                 self.stopped = Some(Stopped { reason: reason.clone(), ..Stopped::by(event) });
             }

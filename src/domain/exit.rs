@@ -9,7 +9,7 @@
 //! | `archived` | `canceled` | | `stopped` |
 //! | `archived` | `needs_input`, `requires_action` | | `stopped` |
 //! | `idle`, `failed` | `needs_input`, `requires_action` | | none yet |
-//! | `idle`, `failed` | `canceled` | | `cancelled` |
+//! | `idle`, `failed` | `canceled` | | `canceled` |
 //! | `idle`, `failed`, `archived` | `completed` | | `completed` |
 //! | the same | `budget_exceeded`, `deadline_exceeded`, `max_turns` | | `budget_hit` |
 //! | the same | `error` | `payment_required` | `payment_required` |
@@ -44,7 +44,7 @@ pub enum ExitStatus {
     /// A repository that the session needs cannot be read.
     MissingRepoAccess,
     /// A caller canceled the last turn.
-    Cancelled,
+    Canceled,
     /// The turn exhausted its attempts because its workers crashed.
     Interrupted,
     /// Another failure; see the turn's error.
@@ -97,7 +97,7 @@ fn exit_status(status: Status, ended: Option<&LastTurn>) -> Option<ExitStatus> {
     match reason {
         YieldReason::Completed => Some(ExitStatus::Completed),
         YieldReason::NeedsInput | YieldReason::RequiresAction => open,
-        YieldReason::Canceled => open.or(Some(ExitStatus::Cancelled)),
+        YieldReason::Canceled => open.or(Some(ExitStatus::Canceled)),
         YieldReason::BudgetExceeded | YieldReason::DeadlineExceeded | YieldReason::MaxTurns => {
             Some(ExitStatus::BudgetHit)
         }
@@ -144,7 +144,7 @@ mod tests {
             (YieldReason::Completed, None, Some(Completed), Some(Completed)),
             (YieldReason::NeedsInput, None, None, Some(Stopped)),
             (YieldReason::RequiresAction, None, None, Some(Stopped)),
-            (YieldReason::Canceled, None, Some(Cancelled), Some(Stopped)),
+            (YieldReason::Canceled, None, Some(Canceled), Some(Stopped)),
             (YieldReason::BudgetExceeded, None, Some(BudgetHit), Some(BudgetHit)),
             (YieldReason::DeadlineExceeded, None, Some(BudgetHit), Some(BudgetHit)),
             (YieldReason::MaxTurns, None, Some(BudgetHit), Some(BudgetHit)),

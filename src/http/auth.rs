@@ -17,7 +17,12 @@ use serde::Deserialize;
 use subtle::ConstantTimeEq;
 
 pub use super::rate::RateKey;
-use super::{App, error::ApiError, path, rate::AllowanceSlot};
+use super::{
+    App,
+    error::ApiError,
+    path::{self, CallerOrg},
+    rate::AllowanceSlot,
+};
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
     domain::{Actor, ActorKind, KeyId, Level, OrgId, SessionId, decide::Stamp, session::Source},
@@ -161,10 +166,11 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
         }
+        parts.extensions.insert(CallerOrg(key.org));
         Ok(Self {
             org: key.org,
             actor: key_actor(&key),
-            source: key.source,
+            source: source_of(&key, &parts.headers),
             scopes: key.scopes,
             proof: Proof(secret.into()),
             scope: PhantomData,
@@ -193,18 +199,20 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
             }
-            let session = path::id(wanted)?;
+            let session = path::resolve(app, key.org, wanted).await?;
+            parts.extensions.insert(CallerOrg(key.org));
             let (org, actor) = (key.org, key_actor(&key));
             let proof = Proof(secret.into());
             return Ok(Self { org, session, actor, level: Level::Internal, proof, scope: PhantomData });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
         app.take_request(RateKey::Tokens(token.session), token.org, parts)?;
-        let session: SessionId = path::id(wanted)?;
+        let session: SessionId = path::resolve(app, token.org, wanted).await?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
         if !token.scopes.iter().any(|held| held == scope) {
             return Err(missing_scope(scope));
         }
+        parts.extensions.insert(CallerOrg(token.org));
         Ok(Self {
             org: token.org,
             session,
@@ -362,6 +370,20 @@ pub fn grants(held: &[String], wanted: &str) -> bool {
         scope == wanted
             || group(scope).is_some_and(|held| group(wanted).as_deref().unwrap_or(wanted).starts_with(&held))
     })
+}
+
+/// Header in which this project's command line and dashboard name themselves.
+pub const CLIENT_HEADER: &str = "x-sojourn-client";
+
+/// Returns the source of sessions that the caller creates. The header only refines `api`; a key with
+/// another source and an unknown client leave it unchanged. It grants nothing.
+fn source_of(key: &LiveKey, headers: &HeaderMap) -> Source {
+    let client = headers.get(CLIENT_HEADER).map(|value| value.as_bytes());
+    match (key.source, client) {
+        (Source::Api, Some(b"cli")) => Source::Cli,
+        (Source::Api, Some(b"dashboard")) => Source::Dashboard,
+        (source, _) => source,
+    }
 }
 
 fn key_actor(key: &LiveKey) -> Actor {

@@ -123,31 +123,18 @@ pub(super) fn essence(headers: &HeaderMap) -> &str {
 fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T, ApiError> {
     // serde would accept an array as the fields in order.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
-        return Err(refused(None, "the body must be a JSON object".to_owned()));
+        return Err(ApiError::new(ErrorType::Invalid, "the body must be a JSON object"));
     }
     let mut deserializer = serde_json::Deserializer::from_slice(bytes);
-    let value: T = serde_path_to_error::deserialize(&mut deserializer).map_err(|error| {
-        let path = error.path().to_string();
-        refused((path != ".").then_some(path), error.into_inner().to_string())
-    })?;
-    deserializer.end().map_err(|error| refused(None, error.to_string()))?;
+    let value: T = serde_path_to_error::deserialize(&mut deserializer)
+        .map_err(|error| ApiError::undeserializable(error.path(), error.inner()))?;
+    deserializer.end().map_err(|error| ApiError::new(ErrorType::Invalid, error.to_string()))?;
     if let Err(report) = value.validate() {
         let (path, error) = report.into_inner().into_iter().next().unzip();
         let message = error.map_or_else(|| "is not valid".to_owned(), |error| error.to_string());
         let param = path.map(|path: garde::Path| path.to_string());
         let text = param.as_ref().map_or_else(|| message.clone(), |param| format!("`{param}` {message}"));
-        return Err(refused(param, text));
+        return Err(ApiError { param, ..ApiError::new(ErrorType::Invalid, text) });
     }
     Ok(value)
-}
-
-fn refused(param: Option<String>, message: String) -> ApiError {
-    // serde names the unknown field only in its message.
-    let named =
-        message.strip_prefix("unknown field `").and_then(|rest| rest.split('`').next()).map(str::to_owned);
-    let param = match (param, named) {
-        (Some(path), Some(field)) if !path.ends_with(&field) => Some(format!("{path}.{field}")),
-        (path, field) => path.or(field),
-    };
-    ApiError { param, ..ApiError::new(ErrorType::Invalid, message) }
 }

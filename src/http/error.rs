@@ -30,6 +30,24 @@ impl ApiError {
         Self { param: Some(param.into()), ..Self::new(ErrorType::Invalid, message) }
     }
 
+    /// 400: serde did not accept the value at `path`.
+    pub fn undeserializable(path: &serde_path_to_error::Path, error: &impl std::fmt::Display) -> Self {
+        let (message, path) = (error.to_string(), path.to_string());
+        let path = (path != ".").then_some(path);
+        // The path of an unknown field contains the field, unless an inner deserializer lost it. The path of an
+        // absent or repeated one is that of its object. Only serde's own messages begin with these words.
+        let field = |prefix: &str| message.strip_prefix(prefix)?.split_once('`').map(|(field, _)| field);
+        let param = match (path, field("unknown field `")) {
+            (Some(path), Some(field)) if path.rsplit('.').next() == Some(field) => Some(path),
+            (path, unknown) => {
+                let own = unknown.or_else(|| field("missing field `")).or_else(|| field("duplicate field `"));
+                let names: Vec<_> = path.as_deref().into_iter().chain(own).collect();
+                (!names.is_empty()).then(|| names.join("."))
+            }
+        };
+        Self { param, ..Self::new(ErrorType::Invalid, message) }
+    }
+
     /// 404: the same message for an unknown id and for a resource of another organization.
     pub fn not_found() -> Self {
         Self::new(ErrorType::NotFound, "there is no such resource")

@@ -41,6 +41,8 @@ pub struct EventQuery {
     /// Only events with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
+    /// `next_cursor` of the previous page. With `after`, the later position applies.
+    pub cursor: Option<String>,
     /// Highest event level to return; `internal` when absent.
     pub level: Option<Level>,
     /// Exact event type, or `prefix.*`.
@@ -74,7 +76,7 @@ pub enum StreamMode {
 
 /// List events, or follow them with `stream=sse`
 ///
-/// Events are in order of `seq`. A stream first replays the log after `after` or `Last-Event-ID`,
+/// Oldest first, in order of `seq`. A stream first replays the log after `after` or `Last-Event-ID`,
 /// whichever is larger, then follows it without gaps or duplicates.
 #[utoipa::path(get, path = "/sessions/{session_id}/events", tag = "events", operation_id = "listEvents",
     params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
@@ -113,7 +115,7 @@ pub async fn stream(
 
 /// List the messages of a session
 ///
-/// User-level messages in order: input of callers and messages of the agent.
+/// User-level messages, oldest first: input of callers and messages of the agent.
 #[utoipa::path(get, path = "/sessions/{session_id}/messages", tag = "events", operation_id = "listMessages",
     params(("session_id" = SessionId, Path), MessageQuery),
     responses((status = 200, body = Page<EventView>), Errors))]
@@ -122,7 +124,8 @@ pub async fn messages(
     caller: SessionCaller<ReadLog>,
     Query(query): Query<MessageQuery>,
 ) -> Result<Response, ApiError> {
-    let MessageQuery { after, limit, .. } = query;
+    let MessageQuery { after, cursor, limit, .. } = query;
+    let after = start(after, cursor.as_deref())?;
     let wanted = EventFilter { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
     read_page(&app, &caller, after, limit, wanted).await
 }
@@ -135,6 +138,8 @@ pub struct MessageQuery {
     /// Only messages with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
+    /// `next_cursor` of the previous page. With `after`, the later position applies.
+    pub cursor: Option<String>,
     /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
@@ -200,17 +205,18 @@ async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> 
         turn: query.turn_id.as_deref().map(path::id).transpose()?,
         kind: query.kind,
     };
-    read_page(app, caller, query.after, query.limit, wanted).await
+    let after = start(query.after, query.cursor.as_deref())?;
+    read_page(app, caller, after, query.limit, wanted).await
 }
 
 async fn read_page(
     app: &App,
     caller: &SessionCaller<ReadLog>,
-    after: Option<i64>,
+    after: i64,
     limit: Option<u32>,
     wanted: EventFilter,
 ) -> Result<Response, ApiError> {
-    let (rows, after) = (rows(limit)?, parse_after(after)?);
+    let rows = rows(limit)?;
     let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(caller.session).await?;
     let range = Range {
@@ -223,18 +229,22 @@ async fn read_page(
     let mut entries = tx.events(caller.session, &range).await?;
     let has_more = entries.len() > rows;
     entries.truncate(rows);
-    // The cursor of a log page is a `seq`, which `after` accepts as well.
+    // The cursor of a log page is a `seq`, so that `after` accepts it as well.
     let next_cursor = entries.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
     let data = views(&mut tx, caller.session, entries).await?;
     Ok(json(&Page { data, next_cursor }))
 }
 
-/// Returns the position given by `after`; 0 when absent.
-fn parse_after(after: Option<i64>) -> Result<i64, ApiError> {
-    match after.unwrap_or_default() {
-        after @ 0.. => Ok(after),
-        _ => Err(ApiError::invalid("after", "`after` must be the `seq` of an event, 0 or larger")),
+/// Returns the later position of `after` and `cursor`; 0 when both are absent.
+fn start(after: Option<i64>, cursor: Option<&str>) -> Result<i64, ApiError> {
+    let after = after.unwrap_or_default();
+    if after < 0 {
+        return Err(ApiError::invalid("after", "`after` must be the `seq` of an event, 0 or larger"));
     }
+    let place = cursor.map_or(Some(0), |cursor| cursor.parse().ok().filter(|place| *place >= 0));
+    let place =
+        place.ok_or_else(|| ApiError::invalid("cursor", "`cursor` is not a `next_cursor` of this list"))?;
+    Ok(after.max(place))
 }
 
 async fn follow(
@@ -267,7 +277,7 @@ pub(super) fn tail(
     Ok(Tail {
         org: caller.org,
         session: caller.session,
-        after: parse_after(query.after)?.max(last_seen.unwrap_or_default()),
+        after: start(query.after, query.cursor.as_deref())?.max(last_seen.unwrap_or_default()),
         level: query.level.unwrap_or(Level::Internal).min(caller.level),
         kind: query.kind,
         turn: query.turn_id.as_deref().map(path::id).transpose()?,

@@ -103,8 +103,11 @@ impl IdempotentRequest {
             match unit.claim_slot(slot).await? {
                 None => {}
                 Some(SlotState::Replay { status, body }) => {
+                    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+                    // 201 means that this request created the resource.
+                    let is_created = status == StatusCode::CREATED;
                     return Ok(Answer {
-                        status: StatusCode::from_u16(status).unwrap_or(StatusCode::OK),
+                        status: if is_created { StatusCode::OK } else { status },
                         body: serde_json::from_slice(&body).unwrap_or_default(),
                         shown_once: None,
                         replayed: true,

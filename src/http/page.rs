@@ -24,12 +24,10 @@ where
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
-        let read = axum::extract::Query::<T>::try_from_uri(&parts.uri);
-        read.map(|axum::extract::Query(query)| Self(query)).map_err(|rejection| {
-            let message = rejection.body_text();
-            let param = message.split('`').nth(1).unwrap_or("query").to_owned();
-            ApiError::invalid(param, message)
-        })
+        let pairs = url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
+        serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs))
+            .map(Self)
+            .map_err(|error| ApiError::undeserializable(error.path(), error.inner()))
     }
 }
 

@@ -1,26 +1,71 @@
-//! Ids in paths. A malformed id is handled like an unknown one.
+//! Ids in paths, and the names that are accepted in their place.
+//!
+//! A malformed id is handled like an unknown one.
 
 use std::str::FromStr;
 
-use axum::{extract::FromRequestParts, http::request::Parts};
-use serde::de::DeserializeOwned;
+use axum::{
+    extract::{FromRequestParts, RawPathParams},
+    http::request::Parts,
+};
 
-use super::error::ApiError;
-use crate::base::{Id, Kind};
+use super::{App, error::ApiError};
+use crate::{
+    base::{Id, Kind},
+    domain::{AgentKind, EnvironmentKind, OrgId, SessionKind},
+    store::{self, Tx},
+};
 
 /// The segments of a path; segments that cannot be decoded are 404.
+///
+/// A name of an agent or environment and a slug of a session are replaced by the id. This requires that an
+/// extractor before this one has authenticated the caller.
 pub struct Path<T>(pub T);
 
-impl<T, S> FromRequestParts<S> for Path<T>
-where
-    T: DeserializeOwned + Send,
-    S: Send + Sync,
-{
+/// Organization of the authenticated caller, for the extractors that run later.
+#[derive(Clone, Copy)]
+pub struct CallerOrg(pub OrgId);
+
+/// Path segments of a handler, in order.
+pub trait Segments: Sized {
+    fn of(segments: Vec<String>) -> Option<Self>;
+}
+
+impl Segments for String {
+    fn of(segments: Vec<String>) -> Option<Self> {
+        <[Self; 1]>::try_from(segments).ok().map(|[only]| only)
+    }
+}
+
+impl Segments for (String, String) {
+    fn of(segments: Vec<String>) -> Option<Self> {
+        <[String; 2]>::try_from(segments).ok().map(Self::from)
+    }
+}
+
+impl<T: Segments> FromRequestParts<App> for Path<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, ApiError> {
-        let read = axum::extract::Path::<T>::from_request_parts(parts, state).await;
-        read.map(|axum::extract::Path(segments)| Self(segments)).map_err(|_| ApiError::not_found())
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+        let org = parts.extensions.get::<CallerOrg>().copied();
+        let params =
+            RawPathParams::from_request_parts(parts, app).await.map_err(|_| ApiError::not_found())?;
+        let mut segments = Vec::new();
+        for (param, segment) in &params {
+            segments.push(match (param, org) {
+                ("agent_id", Some(CallerOrg(org))) => {
+                    resolve::<AgentKind>(app, org, segment).await?.to_string()
+                }
+                ("session_id", Some(CallerOrg(org))) => {
+                    resolve::<SessionKind>(app, org, segment).await?.to_string()
+                }
+                ("environment_id", Some(CallerOrg(org))) => {
+                    resolve::<EnvironmentKind>(app, org, segment).await?.to_string()
+                }
+                _ => segment.to_owned(),
+            });
+        }
+        T::of(segments).map(Self).ok_or_else(ApiError::not_found)
     }
 }
 
@@ -28,4 +73,57 @@ where
 /// depend on whether an id is well formed.
 pub fn id<K: Kind>(segment: &str) -> Result<Id<K>, ApiError> {
     Id::from_str(segment).map_err(|_| ApiError::not_found())
+}
+
+/// A kind of resource that can be named in place of its id.
+pub trait Named: Kind + Sized {
+    /// Returns the id of the resource with this name in the transaction's organization.
+    async fn find(tx: &mut Tx, name: &str) -> store::Result<Option<Id<Self>>>;
+}
+
+impl Named for AgentKind {
+    async fn find(tx: &mut Tx, name: &str) -> store::Result<Option<Id<Self>>> {
+        Ok(tx.agent_by_name(name).await?.map(|agent| agent.id))
+    }
+}
+
+impl Named for EnvironmentKind {
+    async fn find(tx: &mut Tx, name: &str) -> store::Result<Option<Id<Self>>> {
+        Ok(tx.environment_by_name(name).await?.map(|named| named.id))
+    }
+}
+
+impl Named for SessionKind {
+    /// Finds the session that is not archived and has this slug.
+    async fn find(tx: &mut Tx, name: &str) -> store::Result<Option<Id<Self>>> {
+        Ok(tx.session_by_slug(name).await?.map(|session| session.id))
+    }
+}
+
+/// Returns the id of a resource from its id or name. A well-formed id is not looked up.
+///
+/// # Errors
+/// 404 if no resource of the organization has this name.
+pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K>, ApiError> {
+    match Id::from_str(text) {
+        Ok(id) => Ok(id),
+        // No name contains U+0000, which a text parameter cannot carry.
+        Err(_) if text.contains('\0') => Err(ApiError::not_found()),
+        Err(_) => {
+            let mut tx = app.0.store.begin(org).await?;
+            K::find(&mut tx, text).await?.ok_or_else(ApiError::not_found)
+        }
+    }
+}
+
+/// Resolves a filter that may be absent.
+pub async fn resolve_optional<K: Named>(
+    app: &App,
+    org: OrgId,
+    text: Option<&str>,
+) -> Result<Option<Id<K>>, ApiError> {
+    match text {
+        Some(text) => resolve(app, org, text).await.map(Some),
+        None => Ok(None),
+    }
 }

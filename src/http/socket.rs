@@ -77,7 +77,8 @@ pub async fn connect(
         )
     })?;
     let SocketQuery { after, level, kind, turn_id, deltas, token } = query;
-    let query = EventQuery { after, level, kind, turn_id, limit: None, stream: None, deltas, _token: token };
+    let (cursor, limit, stream) = (None, None, None);
+    let query = EventQuery { after, cursor, level, kind, turn_id, limit, stream, deltas, _token: token };
     let tail = events::tail(&caller, query, None)?;
     let frames = app.0.streams.follow(tail).map_err(events::full)?;
     let proof = caller.proof;

@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
-    domain::{AgentId, price::PriceList},
+    domain::price::PriceList,
     store::{
         spend::SpendStatus,
         usage::{By, Filter, Sum},
@@ -43,8 +43,8 @@ pub struct UsageQuery {
     pub to: Option<String>,
     /// Grouping: comma-separated list of `day`, `agent` and `model`; default `day`.
     pub by: Option<String>,
-    /// Id of an agent.
-    #[param(value_type = Option<AgentId>)]
+    /// Id or name of an agent; `agent_id` is accepted too.
+    #[serde(alias = "agent_id")]
     pub agent: Option<String>,
     /// A model as `provider/model`.
     pub model: Option<String>,
@@ -57,7 +57,7 @@ pub struct UsageQuery {
 
 /// Get usage by day, agent and model
 ///
-/// Usage is retained when sessions are deleted.
+/// Sorted by day, agent and model. Usage is retained when sessions are deleted.
 #[utoipa::path(get, path = "/usage", tag = "usage", operation_id = "getUsage", params(UsageQuery),
     responses((status = 200, body = Page<UsageRow>), Errors))]
 pub async fn usage(
@@ -75,7 +75,7 @@ pub async fn usage(
         return Err(ApiError::invalid("from", message));
     }
     let by = by(query.by.as_deref().unwrap_or("day"))?;
-    let agent = query.agent.as_deref().map(path::id).transpose()?;
+    let agent = path::resolve_optional(&app, caller.org, query.agent.as_deref()).await?;
     let mut filter = Filter { from, to, by, agent, model: query.model, after: None };
     let list = List::new(&app, caller.org, "usage", &filter);
     filter.after = list.position(query.cursor.as_deref())?;

@@ -385,7 +385,7 @@ impl Unit {
         }
         if events
             .iter()
-            .any(|event| matches!(event.draft.body, Body::SessionResumed {} | Body::SessionCompleted { .. }))
+            .any(|event| matches!(event.draft.body, Body::SessionResumed {} | Body::SessionStopped { .. }))
         {
             self.tx.resume_sandbox(session.id).await?;
             if session.running.is_some() || session.queued.is_some() {

@@ -37,8 +37,10 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
-    /// Id or name of an agent. A session without an agent is a log only: no turn runs.
+    /// Id or name of an agent; `agent_id` is accepted too. A session without an agent is a log only: no turn
+    /// runs.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    #[serde(alias = "agent_id")]
     pub agent: Option<String>,
     /// First input: a string, or an object with a `text` field. Without input no turn starts.
     #[garde(custom(text_or_object))]
@@ -73,7 +75,7 @@ pub struct CreateSession {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub client_id: Option<String>,
     /// Human-readable name, unique among the organization's sessions that are not archived: 1 to 63
-    /// lower-case letters, digits and hyphens. `GET /v3/sessions/:id` accepts it in place of the id.
+    /// lower-case letters, digits and hyphens. Every `/v3/sessions/:id` path accepts it in place of the id.
     #[garde(inner(custom(validate_slug)))]
     #[schema(pattern = "^[a-z0-9][a-z0-9-]{0,62}$")]
     pub slug: Option<String>,
@@ -189,9 +191,10 @@ pub struct Envelope {
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
+    /// Conversation of the source: its name, or an object.
+    #[garde(dive)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub conversation: Option<String>,
+    pub conversation: Option<Conversation>,
     #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
     pub text: String,
     /// References of the message, passed through unchanged.
@@ -203,6 +206,26 @@ pub struct Envelope {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
     pub raw: Option<Value>,
+}
+
+/// Conversation of another system, by its name or as a reference.
+#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
+#[serde(untagged, expecting = "expected a string, or an object with `source` and `ref`")]
+pub enum Conversation {
+    Name(#[garde(length(bytes, max = NAME_BYTES_MAX))] String),
+    Reference(#[garde(dive)] ConversationRef),
+}
+
+/// Reference to a conversation of another system.
+#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConversationRef {
+    /// System that the conversation belongs to, for example `slack`.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub source: String,
+    /// Id of the conversation in that system.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub r#ref: String,
 }
 
 /// A session.

@@ -32,7 +32,7 @@ pub(super) fn stop(
     }
     let mut drafts = cancel::decide(session, stamp);
     if session.hold != Some(Hold::Stopped) {
-        drafts.push(stamp.draft(None, Body::SessionCompleted { reason }));
+        drafts.push(stamp.draft(None, Body::SessionStopped { reason }));
     }
     Ok(drafts)
 }

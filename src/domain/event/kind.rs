@@ -17,7 +17,7 @@ impl Body {
             Self::SessionStarted {} => "session.started",
             Self::SessionPaused {} => "session.paused",
             Self::SessionResumed {} => "session.resumed",
-            Self::SessionCompleted { .. } => "session.completed",
+            Self::SessionStopped { .. } => "session.stopped",
             Self::SessionContextUpdated(_) => "session.context_updated",
             Self::ToolRegistered(_) => "tool.registered",
             Self::SessionRejected { .. } => "session.rejected",
@@ -83,7 +83,7 @@ impl Body {
             | Self::SessionStarted {}
             | Self::SessionPaused {}
             | Self::SessionResumed {}
-            | Self::SessionCompleted { .. }
+            | Self::SessionStopped { .. }
             | Self::SessionRejected { .. }
             | Self::TurnCancelRequested { .. }
             | Self::TurnStarted { .. }

@@ -141,8 +141,8 @@ pub enum Body {
     SessionResumed {},
     /// A caller stopped the session. Running work was asked to end and the sandbox is hibernated.
     /// The next message or start releases the stop.
-    #[serde(rename = "session.completed")]
-    SessionCompleted {
+    #[serde(rename = "session.stopped")]
+    SessionStopped {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         reason: Option<String>,
     },
@@ -441,7 +441,7 @@ macro_rules! caller_events {
             | $crate::domain::event::Body::SessionStarted {}
             | $crate::domain::event::Body::SessionPaused {}
             | $crate::domain::event::Body::SessionResumed {}
-            | $crate::domain::event::Body::SessionCompleted { .. }
+            | $crate::domain::event::Body::SessionStopped { .. }
             | $crate::domain::event::Body::SessionContextUpdated(_)
     };
 }

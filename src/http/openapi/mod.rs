@@ -123,7 +123,11 @@ pub fn description() -> utoipa::openapi::OpenApi {
     for (path, method, operation) in operations {
         let is_post = method == Method::Post;
         let is_open = operation.security.is_some();
+        if is_post {
+            add_replay(operation);
+        }
         complete(operation, is_open);
+        accept_names(operation);
         if !is_open {
             operation.security = Some(needs(&scope(path, method)));
         }
@@ -220,13 +224,46 @@ fn complete(operation: &mut Operation, is_open: bool) {
     }
 }
 
+/// Adds the response of a replayed create: the body of the first response, with 200.
+fn add_replay(operation: &mut Operation) {
+    let responses = &mut operation.responses.responses;
+    if responses.contains_key("200") {
+        return;
+    }
+    if let Some(RefOr::T(created)) = responses.get("201").cloned() {
+        let replay =
+            ResponseBuilder::from(created).description("The repeated request of this `Idempotency-Key`.");
+        responses.insert("200".to_owned(), replay.build().into());
+    }
+}
+
+/// Path parameters that accept a name in place of the id.
+const NAMED: [(&str, &str); 3] = [
+    ("agent_id", "Id or name of the agent."),
+    ("environment_id", "Id or name of the environment."),
+    ("session_id", "Id of the session, or its slug while it is not archived."),
+];
+
+/// Describes the path parameters that `path::Path` resolves: any text, not only an id.
+fn accept_names(operation: &mut Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        let RefOr::T(parameter) = parameter else { continue };
+        let named = NAMED.iter().find(|(name, _)| *name == parameter.name);
+        if let (ParameterIn::Path, Some((_, description))) = (&parameter.parameter_in, named) {
+            parameter.description = Some((*description).to_owned());
+            parameter.schema = Some(String::schema());
+        }
+    }
+}
+
 fn idempotency_key() -> Parameter {
     ParameterBuilder::new()
         .name("Idempotency-Key")
         .parameter_in(ParameterIn::Header)
         .required(Required::False)
         .description(Some(
-            "Stored for 24 hours: a repetition gets the same response, with `Idempotency-Replayed: true`; \
+            "Stored for 24 hours: a repetition gets the same response, with `Idempotency-Replayed: true` and 200 \
+             in place of 201; \
              a different request with the same key gets 422.",
         ))
         .schema(Some(String::schema()))

@@ -64,7 +64,9 @@ pub async fn create(
     let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         operate(unit, id, &Request::Checkpoint, &stamp).await
     });
-    completed_checkpoint(&app, caller.org, id, (submitted.await?, StatusCode::CREATED), max_wait).await
+    let submitted = submitted.await?;
+    let status = if submitted.replayed { StatusCode::OK } else { StatusCode::CREATED };
+    completed_checkpoint(&app, caller.org, id, (submitted, status), max_wait).await
 }
 
 /// Restore a checkpoint

@@ -10,7 +10,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
 
 use crate::{
-    domain::{AgentId, SessionId, Status},
+    domain::Status,
     http::{
         App,
         auth::{Caller, ReadSessions},
@@ -31,15 +31,14 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub struct SessionQuery {
     pub status: Option<Status>,
-    /// Id of an agent.
-    #[param(value_type = Option<AgentId>)]
+    /// Id or name of an agent; `agent_id` is accepted too.
+    #[serde(alias = "agent_id")]
     pub agent: Option<String>,
     /// The key that the session was created with.
     pub key: Option<String>,
     /// Slug of a session that is not archived.
     pub slug: Option<String>,
-    /// Id of the parent session.
-    #[param(value_type = Option<SessionId>)]
+    /// Id or slug of the parent session.
     pub parent_session_id: Option<String>,
     /// Created after this time (RFC 3339).
     pub after: Option<String>,
@@ -56,9 +55,10 @@ pub struct SessionQuery {
     pub stream: Option<StreamMode>,
 }
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "status",
     "agent",
+    "agent_id",
     "key",
     "slug",
     "parent_session_id",
@@ -95,13 +95,15 @@ pub async fn list(
     uri: Uri,
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
+    let agent = path::resolve_optional(&app, caller.org, query.agent.as_deref()).await?;
+    let parent = path::resolve_optional(&app, caller.org, query.parent_session_id.as_deref()).await?;
     let mut filter = Filter {
         status: query.status,
-        agent: query.agent.as_deref().map(path::id).transpose()?,
+        agent,
         key: query.key,
         // Postgres rejects U+0000 in text, and no slug contains it.
         slug: query.slug.map(|slug| slug.replace('\0', "")),
-        parent: query.parent_session_id.as_deref().map(path::id).transpose()?,
+        parent,
         metadata: metadata(&uri)?,
         after: instant("after", query.after)?,
         before: instant("before", query.before)?,

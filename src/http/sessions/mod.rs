@@ -32,7 +32,7 @@ use crate::{
     wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
 };
 
-/// Get a session by id or slug
+/// Get a session
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn get(
@@ -41,10 +41,7 @@ pub async fn get(
     Path(session): Path<String>,
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
-    let session = match path::id(&session) {
-        Ok(id) => tx.session(id).await?,
-        Err(_) => tx.session_by_slug(&session).await?.ok_or_else(ApiError::not_found)?,
-    };
+    let session = tx.session(path::id(&session)?).await?;
     let id = session.id;
     let mut view = view(&mut tx, session).await?;
     if view.status == Status::Queued {

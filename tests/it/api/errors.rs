@@ -62,6 +62,54 @@ async fn every_fault_of_a_request_has_the_form_of_an_error() {
 }
 
 #[tokio::test]
+async fn param_names_the_field_that_is_wrong_unknown_repeated_or_absent() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let session = id(&owner.post("/sessions", json!({})).await.ok());
+    for (query, param) in [
+        ("/sessions?status=foo", "status"),
+        ("/sessions?overdue=maybe", "overdue"),
+        ("/sessions?limit=1&limit=2", "limit"),
+        ("/agents?limit=-1", "limit"),
+        ("/agents?colour=red", "colour"),
+        ("/audit?colour=red", "colour"),
+        (&format!("/sessions/{session}/events?level=secret"), "level"),
+        (&format!("/sessions/{session}/events?deltas=perhaps"), "deltas"),
+        (&format!("/sessions/{session}/files"), "path"),
+    ] {
+        assert_eq!(owner.get(query).await.error(400)["param"], param, "{query}");
+    }
+    let destinations =
+        |destination: Value| json!({ "destinations": [{ "url": "https://a.example" }, destination] });
+    for (path, body, param) in [
+        ("/agents", json!({ "prompt": "", "model": "scripted/noop" }), "name"),
+        ("/agents", json!({ "name": 7, "prompt": "", "model": "scripted/noop" }), "name"),
+        ("/sessions", json!({ "limits": { "tokens": "many" } }), "limits.tokens"),
+        ("/sessions", json!({ "limits": { "coffee": 1 } }), "limits.coffee"),
+        ("/sessions", destinations(json!({})), "destinations[1].url"),
+        (
+            "/sessions",
+            destinations(json!({ "url": "https://b.example", "level": "secret" })),
+            "destinations[1].level",
+        ),
+        (
+            "/sessions",
+            destinations(json!({ "url": "https://b.example", "colour": 1 })),
+            "destinations[1].colour",
+        ),
+        ("/sessions", destinations(json!({ "url": "" })), "destinations[1].url"),
+        (&format!("/sessions/{session}/messages"), json!({ "envelope": {} }), "envelope.text"),
+        (&format!("/sessions/{session}/exec"), json!({}), "command"),
+    ] {
+        assert_eq!(owner.post(path, body.clone()).await.error(400)["param"], param, "{path} {body}");
+    }
+    let twice = br#"{"title": "a", "title": "b"}"#.to_vec();
+    let error = raw(&world, Method::POST, "/sessions", "application/json", twice).await.error(400);
+    assert_eq!(error["param"], "title");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn no_character_makes_the_service_fail() {
     let world = World::still().await;
     let owner = &world.owner;

@@ -74,7 +74,7 @@ async fn a_cursor_is_bound_to_org_list_and_filters() {
 }
 
 #[tokio::test]
-async fn a_log_is_paged_by_seq() {
+async fn a_log_is_paged_by_seq_and_by_its_next_cursor() {
     let world = World::still().await;
     let owner = &world.owner;
     owner.post("/agents", noop("a")).await.ok();
@@ -90,5 +90,23 @@ async fn a_log_is_paged_by_seq() {
         after = next.to_owned();
     }
     assert_eq!(seqs, (1..=7).collect::<Vec<_>>());
+    for (list, first) in [("events", 1), ("messages", 2)] {
+        let (mut query, mut seqs) = (String::new(), Vec::new());
+        loop {
+            let page = owner.get(&format!("/sessions/{session}/{list}?limit=2&after=0{query}")).await.ok();
+            seqs.extend(data(&page).iter().map(|event| event["seq"].as_i64().expect("a seq")));
+            let Some(next) = page["next_cursor"].as_str() else { break };
+            query = format!("&cursor={next}");
+        }
+        assert_eq!(seqs, (first..=7).collect::<Vec<_>>(), "{list} by next_cursor");
+        let path = format!("/sessions/{session}/{list}?limit=1");
+        for (query, seq) in [("after=5&cursor=3", 6), ("after=3&cursor=5", 6)] {
+            let page = owner.get(&format!("{path}&{query}")).await.ok();
+            assert_eq!(data(&page)[0]["seq"], seq, "{list}?{query}");
+        }
+        for bad in ["x", "-1", "", "99999999999999999999"] {
+            assert_eq!(owner.get(&format!("{path}&cursor={bad}")).await.error(400)["param"], "cursor");
+        }
+    }
     world.end().await;
 }

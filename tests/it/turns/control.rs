@@ -178,8 +178,8 @@ async fn a_stopped_session_stays_idle_until_it_is_started() {
     assert_eq!(session(owner, &id).await["exit_status"], Value::Null);
     let log = log(owner, &id).await;
     assert_sound(&log);
-    assert_eq!((of(&log, "session.started").len(), of(&log, "session.completed").len()), (2, 1));
-    assert_eq!(of(&log, "session.completed")[0]["body"]["reason"], "Task complete");
+    assert_eq!((of(&log, "session.started").len(), of(&log, "session.stopped").len()), (2, 1));
+    assert_eq!(of(&log, "session.stopped")[0]["body"]["reason"], "Task complete");
     let ended = of(&log, "sandbox.terminated");
     assert_eq!(
         (&ended[0]["body"]["reason"], &ended[0]["actor"]["type"]),
@@ -329,7 +329,7 @@ async fn tools_are_registered_by_name() {
     owner.post(&path, json!({ "name": "another" })).await.ok();
     let newer = json!({ "name": "run_tests", "tool_type": "mcp", "description": "", "input_schema": {} });
     owner.post(&path, newer.clone()).await.ok();
-    let listed = owner.get(&path).await.ok()["tools"].clone();
+    let listed = owner.get(&path).await.ok()["data"].clone();
     assert_eq!((&listed[0]["name"], &listed[1]), (&json!("another"), &newer));
     assert_eq!(
         of(&log(owner, &id).await, "tool.registered").len(),
