@@ -18,16 +18,16 @@ use sojourn_init::protocol::{HOME, PROGRAM, WORKSPACE};
 use crate::privilege;
 
 /// With less free space than this, the disk counts as full.
-const ROOM_BYTES: u64 = 1 << 20;
-const ROOM_FILES: u64 = 8;
+const FREE_BYTES: u64 = 1 << 20;
+const FREE_FILES: u64 = 8;
 /// Size counted per file in addition to its blocks, so that empty files count too.
 const FILE_BYTES: u64 = 256;
 
 /// Whether writes to the workspace would fail.
 pub fn is_full() -> bool {
     statvfs(WORKSPACE).is_ok_and(|disk| {
-        disk.f_bavail.saturating_mul(disk.f_frsize) < ROOM_BYTES
-            || (disk.f_files > 0 && disk.f_favail < ROOM_FILES)
+        disk.f_bavail.saturating_mul(disk.f_frsize) < FREE_BYTES
+            || (disk.f_files > 0 && disk.f_favail < FREE_FILES)
     })
 }
 

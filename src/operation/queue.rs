@@ -24,12 +24,12 @@ impl OperationQueue {
         if self.under_way.iter().any(is_exclusive) {
             return None;
         }
-        let has_room = |commands: bool| {
+        let has_capacity = |commands: bool| {
             self.under_way.iter().filter(|open| is_command(open) == commands).count()
                 < OPERATIONS_CONCURRENT_MAX
         };
         let first_alone = self.waiting.iter().position(is_exclusive).unwrap_or(self.waiting.len());
-        let is_free = |open: &Open| has_room(is_command(open));
+        let is_free = |open: &Open| has_capacity(is_command(open));
         let place = match self.waiting.iter().take(first_alone).position(is_free) {
             Some(place) => place,
             // A restore is refused while others run; it does not wait for them.

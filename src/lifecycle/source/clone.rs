@@ -26,7 +26,7 @@ const PATH_TAKEN: i32 = 3;
 const NO_REF: i32 = 4;
 const NO_SHA: i32 = 5;
 const NO_CHECKOUT: i32 = 6;
-const NO_ROOM: i32 = 7;
+const DISK_TOO_SMALL: i32 = 7;
 /// What git says of a full disk, in the words of the C library.
 const NO_SPACE: &str = "No space left on device";
 
@@ -149,7 +149,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             return Failure::for_good(Failure::TIMEOUT, message);
         }
         Cause::Oom => return Failure::for_good(Failure::CHECKOUT, "the sandbox ran out of memory"),
-        Cause::DiskFull => return no_room(),
+        Cause::DiskFull => return disk_too_small(),
         Cause::Killed => return Failure::for_now("the clone was killed"),
         Cause::Exited => {}
     }
@@ -170,7 +170,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             Failure::for_good(Failure::AUTH_REQUIRED, message)
         }
         // git removes what it has written before anybody could check for space.
-        (_, code) if code == NO_ROOM || words.contains(NO_SPACE) => no_room(),
+        (_, code) if code == DISK_TOO_SMALL || words.contains(NO_SPACE) => disk_too_small(),
         (_, PATH_TAKEN) => Failure::for_good(Failure::PATH_TAKEN, words),
         (_, NO_REF) => Failure::for_good(Failure::REF_NOT_FOUND, words),
         (_, NO_SHA) => Failure::for_good(Failure::SHA_NOT_FOUND, words),
@@ -179,7 +179,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
     }
 }
 
-fn no_room() -> Failure {
+fn disk_too_small() -> Failure {
     Failure::for_good(Failure::TOO_LARGE, "the session's disk has no space for it")
 }
 

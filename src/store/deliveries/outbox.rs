@@ -201,8 +201,8 @@ left join lateral (
 impl Store {
     /// Claims due deliveries, the longest waiting first, by `delivery_ready`.
     ///
-    /// Also claims deliveries whose destination was disabled meanwhile, so they become dead
-    /// letters.
+    /// Also claims deliveries whose destination was disabled meanwhile, and gives them the status
+    /// `dead_letter`.
     pub async fn claim_deliveries(&self, capacity: &Capacity) -> Result<Vec<Claimed>> {
         let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
             .bind(capacity.free)
