@@ -88,7 +88,7 @@ pub async fn create(
 
 /// List organizations
 ///
-/// Oldest first, including deleted ones.
+/// Newest first, including deleted ones.
 #[utoipa::path(get, path = "/admin/organizations", tag = "admin", operation_id = "listOrganizations",
     security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<AdminOrganization>), Errors))]
 pub async fn list(
@@ -98,8 +98,8 @@ pub async fn list(
 ) -> Result<Response, ApiError> {
     let rows = rows(query.limit)?;
     let list = List::new(&app, Id::from_uuid(Uuid::nil()), "organizations", &());
-    let after = list.position(query.cursor.as_deref())?;
-    let organizations = app.0.store.organizations_after(after, rows as i64 + 1).await?;
+    let below = list.position(query.cursor.as_deref())?;
+    let organizations = app.0.store.organizations_below(below, rows as i64 + 1).await?;
     Ok(answer(&list.page(organizations, rows, |organization| organization.id, view)))
 }
 

@@ -57,7 +57,7 @@ pub async fn create(
 
 /// List a session's destinations
 ///
-/// Oldest first.
+/// Newest first.
 #[utoipa::path(get, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "listDestinations", params(("session_id" = SessionId, Path)),
     responses((status = 200, body = Page<DestinationView>), Errors))]

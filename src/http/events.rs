@@ -76,7 +76,7 @@ pub enum StreamMode {
 
 /// List events, or follow them with `stream=sse`
 ///
-/// Events are in order of `seq`. A stream first replays the log after `after` or `Last-Event-ID`,
+/// Oldest first, in order of `seq`. A stream first replays the log after `after` or `Last-Event-ID`,
 /// whichever is larger, then follows it without gaps or duplicates.
 #[utoipa::path(get, path = "/sessions/{session_id}/events", tag = "events", operation_id = "listEvents",
     params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
@@ -115,7 +115,7 @@ pub async fn stream(
 
 /// List the messages of a session
 ///
-/// User-level messages in order: input of callers and messages of the agent.
+/// User-level messages, oldest first: input of callers and messages of the agent.
 #[utoipa::path(get, path = "/sessions/{session_id}/messages", tag = "events", operation_id = "listMessages",
     params(("session_id" = SessionId, Path), MessageQuery),
     responses((status = 200, body = Page<EventView>), Errors))]

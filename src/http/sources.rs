@@ -21,14 +21,15 @@ use crate::{
     },
     journal::Unit,
     trigger,
-    wire::source::SourceView,
+    wire::{Page, source::SourceView},
 };
 
 /// List the repositories of a session
 ///
-/// Includes their clone status. Their number is limited, so the list has no pages.
+/// Sorted in the order in which they are cloned, with their status. Their number is limited, so the list has
+/// one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/sources", tag = "sessions", operation_id = "listSources",
-    params(("session_id" = SessionId, Path)), responses((status = 200, body = Vec<SourceView>), Errors))]
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<SourceView>), Errors))]
 pub async fn list(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
@@ -40,7 +41,8 @@ pub async fn list(
     drop(tx);
     let progress = app.0.journal.sources(caller.org, id, &sources).await?;
     let views = sources.into_iter().zip(progress.sources);
-    Ok(json(&views.map(|(source, status)| SourceView::new(source, status)).collect::<Vec<_>>()))
+    let data: Vec<_> = views.map(|(source, status)| SourceView::new(source, status)).collect();
+    Ok(json(&Page { data, next_cursor: None }))
 }
 
 /// Rejects repositories that this deployment does not allow, and unknown credentials.

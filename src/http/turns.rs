@@ -86,7 +86,7 @@ pub async fn get(
 
 /// List steps
 ///
-/// Every completed model call in order, with its usage.
+/// Every completed model call with its usage, oldest first.
 #[utoipa::path(get, path = "/sessions/{session_id}/steps", tag = "turns", operation_id = "listSteps",
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<StepView>), Errors))]

@@ -56,7 +56,7 @@ pub struct UsageQuery {
 
 /// Get usage by day, agent and model
 ///
-/// Usage is retained when sessions are deleted.
+/// Sorted by day, agent and model. Usage is retained when sessions are deleted.
 #[utoipa::path(get, path = "/usage", tag = "usage", operation_id = "getUsage", params(UsageQuery),
     responses((status = 200, body = Page<UsageRow>), Errors))]
 pub async fn usage(

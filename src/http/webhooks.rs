@@ -63,7 +63,7 @@ pub async fn create(
 
 /// List the organization's webhooks
 ///
-/// Oldest first.
+/// Newest first.
 #[utoipa::path(get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     responses((status = 200, body = Page<WebhookView>), Errors))]
 pub async fn list(State(app): State<App>, caller: Caller<ReadWebhooks>) -> Result<Response, ApiError> {

@@ -120,10 +120,10 @@ impl Tx {
 
     /// Returns the destinations of a session or the organization's webhooks.
     ///
-    /// Oldest first; at most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
+    /// Newest first; at most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.
     pub async fn destinations(&mut self, session: Option<SessionId>) -> Result<Vec<Destination>> {
         let org = self.org.uuid();
-        let rows: Vec<Row> = sqlx::query_as(destinations!("order by destination_id"))
+        let rows: Vec<Row> = sqlx::query_as(destinations!("order by destination_id desc"))
             .bind(org)
             .bind(session.map(Id::uuid))
             .fetch_all(self.connection())

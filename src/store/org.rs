@@ -123,19 +123,20 @@ impl Store {
 }
 
 impl Store {
-    /// Returns every organization, oldest first; for the operator.
+    /// Returns every organization, newest first; for the operator.
     pub async fn organizations(&self) -> Result<Vec<Organization>> {
-        self.organizations_after(None, i64::MAX).await
+        self.organizations_below(None, i64::MAX).await
     }
 
-    /// Returns a page of organizations, by the primary key.
-    pub async fn organizations_after(&self, after: Option<OrgId>, limit: i64) -> Result<Vec<Organization>> {
-        let rows: Vec<Row> =
-            sqlx::query_as(organizations!("where $1::uuid is null or org_id > $1 order by org_id limit $2"))
-                .bind(after.map(Id::uuid))
-                .bind(limit)
-                .fetch_all(&self.system)
-                .await?;
+    /// Returns a page of organizations, newest first, by the primary key.
+    pub async fn organizations_below(&self, below: Option<OrgId>, limit: i64) -> Result<Vec<Organization>> {
+        let rows: Vec<Row> = sqlx::query_as(organizations!(
+            "where $1::uuid is null or org_id < $1 order by org_id desc limit $2"
+        ))
+        .bind(below.map(Id::uuid))
+        .bind(limit)
+        .fetch_all(&self.system)
+        .await?;
         Ok(rows.into_iter().map(Organization::from).collect())
     }
 

@@ -124,12 +124,12 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the triggers of an agent, oldest first, by the index `trigger_of_agent`.
+    /// Returns the triggers of an agent, newest first, by the index `trigger_of_agent`.
     ///
     /// At most `TRIGGERS_MAX` exist.
     pub async fn triggers(&mut self, agent: AgentId) -> Result<Vec<Trigger>> {
         let org = self.org.uuid();
-        let rows: Vec<Row> = sqlx::query_as(triggers!("order by trigger_id"))
+        let rows: Vec<Row> = sqlx::query_as(triggers!("order by trigger_id desc"))
             .bind(org)
             .bind(agent.uuid())
             .fetch_all(self.connection())

@@ -84,13 +84,6 @@ pub struct ToolView {
     pub input_schema: Map<String, Value>,
 }
 
-/// Tools of a session, sorted by name.
-#[derive(Clone, Debug, Serialize, ToSchema)]
-#[schema(as = RegisteredTools)]
-pub struct ToolList {
-    pub tools: Vec<ToolView>,
-}
-
 impl From<ContextInput> for ContextChange {
     fn from(input: ContextInput) -> Self {
         let ContextInput { working_dir, env_vars, custom_state } = input;

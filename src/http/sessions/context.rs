@@ -24,7 +24,8 @@ use crate::{
         path::{self, Path},
     },
     journal::Unit,
-    wire::context::{ContextInput, ContextView, ToolInput, ToolList, ToolView, context_problem},
+    wire::Page,
+    wire::context::{ContextInput, ContextView, ToolInput, ToolView, context_problem},
 };
 
 /// Get the context of the session's commands
@@ -73,9 +74,9 @@ pub(super) fn validate(wanted: ContextInput, before: Context) -> Result<ContextC
 
 /// List the registered tools
 ///
-/// Sorted by name.
+/// Sorted by name. Their number is limited, so the list has one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "listTools",
-    params(("session_id" = SessionId, Path)), responses((status = 200, body = ToolList), Errors))]
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<ToolView>), Errors))]
 pub async fn tools(
     State(app): State<App>,
     caller: Caller<ReadSessions>,
@@ -84,8 +85,8 @@ pub async fn tools(
     let id = path::id(&session)?;
     let mut tx = app.0.store.begin(caller.org).await?;
     tx.session(id).await?;
-    let tools = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
-    Ok(json(&ToolList { tools }))
+    let data: Vec<_> = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
+    Ok(json(&Page { data, next_cursor: None }))
 }
 
 /// Register a tool

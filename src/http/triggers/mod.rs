@@ -107,7 +107,7 @@ pub async fn create(
 
 /// List an agent's triggers
 ///
-/// Oldest first.
+/// Newest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "listTriggers",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = Page<TriggerView>), Errors))]
 pub async fn list(

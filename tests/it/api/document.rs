@@ -13,6 +13,32 @@ fn the_committed_document_is_the_emitted_one() {
 }
 
 #[test]
+fn every_list_has_one_envelope_and_says_its_order() {
+    let mut lists = 0;
+    for operation in operations().into_iter().filter(|operation| operation.method == "GET") {
+        let id = operation.id.as_str();
+        let schema = &operation.description["responses"]["200"]["content"]["application/json"]["schema"];
+        let name = schema["$ref"].as_str().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+        assert_ne!(schema["type"], "array", "{id}: a list is a page");
+        let is_page = name.starts_with("Page_");
+        // The entries of a directory are a part of it, not resources.
+        assert_eq!(is_page, (id.starts_with("list") && id != "listFiles") || id == "getUsage", "{id}");
+        if !is_page {
+            continue;
+        }
+        let fields = &DOCUMENT["components"]["schemas"][name]["properties"];
+        let fields: Vec<_> = fields.as_object().expect("fields").keys().collect();
+        assert_eq!(fields, ["data", "next_cursor"], "{name}");
+        let words = operation.description["description"].as_str().unwrap_or_default();
+        let is_ordered =
+            ["Newest", "Oldest", "oldest first", "Sorted"].iter().any(|order| words.contains(order));
+        assert!(is_ordered, "{id} does not state its order: {words}");
+        lists += 1;
+    }
+    assert!(lists > 20, "{lists}");
+}
+
+#[test]
 fn every_operation_says_what_it_is() {
     let tags: BTreeSet<_> = DOCUMENT["tags"]
         .as_array()

@@ -329,7 +329,7 @@ async fn tools_are_registered_by_name() {
     owner.post(&path, json!({ "name": "another" })).await.ok();
     let newer = json!({ "name": "run_tests", "tool_type": "mcp", "description": "", "input_schema": {} });
     owner.post(&path, newer.clone()).await.ok();
-    let listed = owner.get(&path).await.ok()["tools"].clone();
+    let listed = owner.get(&path).await.ok()["data"].clone();
     assert_eq!((&listed[0]["name"], &listed[1]), (&json!("another"), &newer));
     assert_eq!(
         of(&log(owner, &id).await, "tool.registered").len(),

@@ -35,7 +35,7 @@ async fn play(owner: &Caller, steps: Value, sources: Value, more: Value) -> Stri
 }
 
 async fn standings(owner: &Caller, id: &str) -> Vec<Value> {
-    owner.get(&format!("/sessions/{id}/sources")).await.ok().as_array().expect("a list").clone()
+    owner.get(&format!("/sessions/{id}/sources")).await.ok()["data"].as_array().expect("a list").clone()
 }
 
 fn done(command: &str) -> Value {
