@@ -43,7 +43,8 @@ pub struct UsageQuery {
     pub to: Option<String>,
     /// Grouping: comma-separated list of `day`, `agent` and `model`; default `day`.
     pub by: Option<String>,
-    /// Id or name of an agent.
+    /// Id or name of an agent; `agent_id` is accepted too.
+    #[serde(alias = "agent_id")]
     pub agent: Option<String>,
     /// A model as `provider/model`.
     pub model: Option<String>,

@@ -42,7 +42,8 @@ pub struct CreateAgent {
     /// Provider key; stored sealed as a separate credential. Mutually exclusive with `credential`.
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
-    /// Id of a stored credential. Mutually exclusive with `key`.
+    /// Id of a stored credential; `credential_id` is accepted too. Mutually exclusive with `key`.
+    #[serde(alias = "credential_id")]
     #[garde(skip)]
     pub credential: Option<CredentialId>,
     #[garde(dive)]
@@ -80,9 +81,9 @@ pub struct PatchAgent {
     pub model_options: Option<ModelOptions>,
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
-    /// Null falls back to the organization's default credential.
+    /// Null falls back to the organization's default credential; `credential_id` is accepted too.
     #[garde(skip)]
-    #[serde(default, deserialize_with = "super::present")]
+    #[serde(default, alias = "credential_id", deserialize_with = "super::present")]
     #[schema(value_type = Option<CredentialId>)]
     pub credential: Option<Option<CredentialId>>,
     #[garde(dive)]

@@ -45,7 +45,9 @@ pub struct RotateCredential {
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultCredential {
+    /// Id of the credential; `credential_id` is accepted too.
     #[garde(skip)]
+    #[serde(alias = "credential_id")]
     pub credential: CredentialId,
     /// If given, must equal the credential's provider.
     #[garde(skip)]

@@ -37,8 +37,10 @@ use crate::{
 #[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
-    /// Id or name of an agent. A session without an agent is a log only: no turn runs.
+    /// Id or name of an agent; `agent_id` is accepted too. A session without an agent is a log only: no turn
+    /// runs.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    #[serde(alias = "agent_id")]
     pub agent: Option<String>,
     /// First input: a string, or an object with a `text` field. Without input no turn starts.
     #[garde(custom(text_or_object))]

@@ -31,7 +31,8 @@ use crate::{
 #[into_params(parameter_in = Query)]
 pub struct SessionQuery {
     pub status: Option<Status>,
-    /// Id or name of an agent.
+    /// Id or name of an agent; `agent_id` is accepted too.
+    #[serde(alias = "agent_id")]
     pub agent: Option<String>,
     /// The key that the session was created with.
     pub key: Option<String>,
@@ -54,9 +55,10 @@ pub struct SessionQuery {
     pub stream: Option<StreamMode>,
 }
 
-const FIELDS: [&str; 11] = [
+const FIELDS: [&str; 12] = [
     "status",
     "agent",
+    "agent_id",
     "key",
     "slug",
     "parent_session_id",

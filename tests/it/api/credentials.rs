@@ -1,8 +1,10 @@
 //! Credentials: keys are stored encrypted and never returned.
 
+use reqwest::Method;
 use serde_json::{Value, json};
 
-use super::{World, data, id};
+use super::{World, data, id, noop};
+use crate::support::service::send;
 
 const SECRET: &str = "sk-ant-a-very-secret-value-ABCD";
 
@@ -146,4 +148,32 @@ async fn a_credential_that_makes_no_sense_is_refused() {
 async fn put(owner: &crate::support::service::Caller, body: Value) -> crate::support::service::Answer {
     let request = owner.request(reqwest::Method::PUT, "/credentials/default").json(&body);
     crate::support::service::send(request).await
+}
+
+#[tokio::test]
+async fn an_input_accepts_the_field_names_of_the_answer() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let credential = id(&owner.post("/credentials", json!({ "key": "sk-1" })).await.ok());
+    for field in ["credential", "credential_id"] {
+        let mut agent = noop(field);
+        agent[field] = json!(credential);
+        let agent = owner.post("/agents", agent).await.ok();
+        assert_eq!(agent["credential_id"], credential, "{field}");
+        let path = format!("/agents/{}", id(&agent));
+        let removed = owner.patch(&path, json!({ field: null })).await.ok();
+        assert_eq!(removed["credential_id"], json!(null), "{field}");
+        let default = owner.request(Method::PUT, "/credentials/default");
+        send(default.json(&json!({ field: credential }))).await.ok();
+    }
+    let agent = id(&owner.post("/agents", noop("a")).await.ok());
+    for field in ["agent", "agent_id"] {
+        let session = owner.post("/sessions", json!({ field: agent })).await.ok();
+        assert_eq!(session["session"]["agent_id"], agent, "{field}");
+        assert!(!data(&owner.get(&format!("/sessions?{field}={agent}")).await.ok()).is_empty());
+        owner.get(&format!("/usage?{field}={agent}")).await.ok();
+    }
+    let both = json!({ "agent": agent, "agent_id": agent });
+    assert_eq!(owner.post("/sessions", both).await.error(400)["param"], "agent");
+    world.end().await;
 }
