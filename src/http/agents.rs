@@ -33,6 +33,9 @@ use crate::{
     },
 };
 
+/// The harness of this service.
+const BUILTIN_RUNTIME: &str = "builtin";
+
 /// Cursor and size of a page.
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
@@ -57,6 +60,11 @@ pub async fn create(
     Body { value: wanted, digest }: Body<CreateAgent>,
 ) -> Result<Answer, ApiError> {
     check_config(&app, &wanted.model, wanted.tools.as_deref())?;
+    if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
+        let message =
+            format!("`runtime` must be `{BUILTIN_RUNTIME}`, the only one that exists; it is the default");
+        return Err(ApiError::invalid("runtime", message));
+    }
     credentials::check_choice(wanted.key.is_some(), wanted.credential.is_some())?;
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         if let Some(existing) = unit.tx().claim_agent_name(&wanted.name).await? {
@@ -77,7 +85,7 @@ pub async fn create(
             prompt: wanted.prompt,
             model: wanted.model,
             model_options: wanted.model_options,
-            runtime: wanted.runtime.unwrap_or_else(|| "builtin".to_owned()),
+            runtime: wanted.runtime.unwrap_or_else(|| BUILTIN_RUNTIME.to_owned()),
             tools: wanted.tools,
             digest: String::new(),
             created_at: now,

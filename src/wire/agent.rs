@@ -36,7 +36,7 @@ pub struct CreateAgent {
     #[garde(custom(validate_numbers), custom(validate_model_options))]
     #[serde(default, deserialize_with = "json::object")]
     pub model_options: ModelOptions,
-    /// Stored and returned as given; every agent runs in the built-in loop.
+    /// `builtin`, the only runtime, which is the default.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub runtime: Option<String>,
     /// Provider key; stored sealed as a separate credential. Mutually exclusive with `credential`.

@@ -116,6 +116,7 @@ async fn an_agent_that_cannot_run_is_refused() {
         ("prompt", json!("p".repeat((256 << 10) + 1))),
         ("limits", json!({ "tokens": -1 })),
         ("environment", json!({})),
+        ("runtime", json!("claude")),
     ] {
         let mut agent = noop("a");
         agent[field] = value;
@@ -124,6 +125,9 @@ async fn an_agent_that_cannot_run_is_refused() {
         assert!(param.starts_with(field), "{field}: {error}");
     }
     assert!(data(&owner.get("/agents").await.ok()).is_empty());
+    let mut agent = noop("a");
+    agent["runtime"] = json!("builtin");
+    assert_eq!(owner.post("/agents", agent).await.ok()["runtime"], "builtin");
     world.end().await;
 }
 
