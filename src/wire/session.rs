@@ -191,9 +191,10 @@ pub struct Envelope {
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
-    #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
+    /// Conversation of the source: its name, or an object.
+    #[garde(dive)]
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub conversation: Option<String>,
+    pub conversation: Option<Conversation>,
     #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
     pub text: String,
     /// References of the message, passed through unchanged.
@@ -205,6 +206,26 @@ pub struct Envelope {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Value, required = false)]
     pub raw: Option<Value>,
+}
+
+/// Conversation of another system, by its name or as a reference.
+#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
+#[serde(untagged, expecting = "expected a string, or an object with `source` and `ref`")]
+pub enum Conversation {
+    Name(#[garde(length(bytes, max = NAME_BYTES_MAX))] String),
+    Reference(#[garde(dive)] ConversationRef),
+}
+
+/// Reference to a conversation of another system.
+#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ConversationRef {
+    /// System that the conversation belongs to, for example `slack`.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub source: String,
+    /// Id of the conversation in that system.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
+    pub r#ref: String,
 }
 
 /// A session.

@@ -334,3 +334,31 @@ async fn a_name_or_slug_works_wherever_the_id_does() {
     owner.get("/sessions/release-7").await.error(404);
     world.end().await;
 }
+
+#[tokio::test]
+async fn an_envelope_takes_its_conversation_as_an_object_or_a_string() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
+    let path = format!("/sessions/{session}/messages");
+    let envelope = |conversation: serde_json::Value| json!({ "envelope": { "text": "x", "conversation": conversation } });
+    let sent = [json!("C123"), json!({ "source": "slack", "ref": "C123/17" })];
+    for conversation in &sent {
+        owner.post(&path, envelope(conversation.clone())).await.ok();
+    }
+    let messages = owner.get(&path).await.ok();
+    let stored: Vec<_> =
+        data(&messages).iter().map(|event| event["body"]["envelope"]["conversation"].clone()).collect();
+    assert_eq!(stored, sent, "stored as it was sent");
+    for wrong in
+        [json!(7), json!({}), json!({ "source": "slack" }), json!({ "source": "slack", "ref": "C", "x": 1 })]
+    {
+        let error = owner.post(&path, envelope(wrong.clone())).await.error(400);
+        assert_eq!(error["param"], "envelope.conversation", "{wrong}: {error}");
+    }
+    let empty = envelope(json!({ "source": "slack", "ref": "" }));
+    let param = owner.post(&path, empty).await.error(400)["param"].clone();
+    assert!(param.as_str().is_some_and(|param| param.starts_with("envelope.conversation")), "{param}");
+    world.end().await;
+}
