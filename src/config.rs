@@ -8,6 +8,8 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use clap::{Args, ValueEnum};
 use url::Url;
 
+use crate::base::key;
+
 /// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Role {
@@ -46,7 +48,7 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_METRICS_LISTEN", value_name = "ADDRESS")]
     pub metrics_listen: Option<SocketAddr>,
 
-    /// API key of the first organization, at least 16 characters; generated when absent
+    /// API key of the first organization, at least 16 characters, `sjk_live_` only with its check characters; generated when absent
     #[arg(long, env = "SOJOURN_BOOTSTRAP_API_KEY", hide_env_values = true, value_name = "KEY")]
     pub bootstrap_api_key: Option<String>,
 
@@ -290,6 +292,13 @@ impl Settings {
         }
         if self.bootstrap_api_key.as_ref().is_some_and(|key| key.len() < 16) {
             problems.push("SOJOURN_BOOTSTRAP_API_KEY must have 16 or more characters".to_owned());
+        }
+        if self.bootstrap_api_key.as_deref().and_then(key::verify_check) == Some(false) {
+            problems.push(
+                "SOJOURN_BOOTSTRAP_API_KEY begins with sjk_live_ and its check characters are wrong: copy the whole \
+                 key, or choose a key without that prefix"
+                    .to_owned(),
+            );
         }
         if self.operator_key.as_ref().is_some_and(|key| key.len() < 32) {
             problems.push("SOJOURN_OPERATOR_KEY must have 32 or more characters".to_owned());

@@ -190,6 +190,19 @@ async fn the_key_of_the_first_organization_is_kept_for_its_owner_only() {
 }
 
 #[test]
+fn a_bootstrap_key_with_wrong_check_characters_is_refused() {
+    let data = data_dir();
+    let key = sojourn::base::key::generate(&sojourn::base::Origin::system());
+    let last = if key.ends_with('0') { '1' } else { '0' };
+    let mistyped = format!("{}{last}", &key[..key.len() - 1]);
+    for wrong in [mistyped.as_str(), &key[..key.len() - 1], "sjk_live_chosen_by_hand"] {
+        let variables = [("SOJOURN_BOOTSTRAP_API_KEY", wrong), ("SOJOURN_DATA_DIR", path(data.path()))];
+        let line = refusal(&sojourn(&["serve"], &variables));
+        assert!(line.contains("SOJOURN_BOOTSTRAP_API_KEY") && !line.contains(wrong), "{line}");
+    }
+}
+
+#[test]
 fn help_explains_every_setting() {
     let output = sojourn(&["serve", "--help"], &[]);
     let text = String::from_utf8(output.stdout).expect("UTF-8");
