@@ -218,7 +218,8 @@ impl Client {
     }
 
     fn request(&self, method: Method, path: &str) -> RequestBuilder {
-        self.http.request(method, format!("{}{path}", self.base)).bearer_auth(self.key.expose_secret())
+        let request = self.http.request(method, format!("{}{path}", self.base));
+        request.header("x-sojourn-client", "cli").bearer_auth(self.key.expose_secret())
     }
 
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Value> {

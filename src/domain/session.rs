@@ -39,7 +39,9 @@ pub enum Status {
 #[serde(rename_all = "snake_case")]
 pub enum Source {
     Api,
+    /// The command line.
     Cli,
+    Dashboard,
     Manual,
     Cron,
     Mention,

@@ -170,7 +170,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         Ok(Self {
             org: key.org,
             actor: key_actor(&key),
-            source: key.source,
+            source: source_of(&key, &parts.headers),
             scopes: key.scopes,
             proof: Proof(secret.into()),
             scope: PhantomData,
@@ -370,6 +370,20 @@ pub fn grants(held: &[String], wanted: &str) -> bool {
         scope == wanted
             || group(scope).is_some_and(|held| group(wanted).as_deref().unwrap_or(wanted).starts_with(&held))
     })
+}
+
+/// Header in which this project's command line and dashboard name themselves.
+pub const CLIENT_HEADER: &str = "x-sojourn-client";
+
+/// Returns the source of sessions that the caller creates. The header only refines `api`; a key with
+/// another source and an unknown client leave it unchanged. It grants nothing.
+fn source_of(key: &LiveKey, headers: &HeaderMap) -> Source {
+    let client = headers.get(CLIENT_HEADER).map(|value| value.as_bytes());
+    match (key.source, client) {
+        (Source::Api, Some(b"cli")) => Source::Cli,
+        (Source::Api, Some(b"dashboard")) => Source::Dashboard,
+        (source, _) => source,
+    }
 }
 
 fn key_actor(key: &LiveKey) -> Actor {

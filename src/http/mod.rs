@@ -311,6 +311,7 @@ fn cors() -> CorsLayer {
                 "prefer",
                 "range",
                 "x-api-key",
+                auth::CLIENT_HEADER,
             ]
             .map(axum::http::HeaderName::from_static),
         ))

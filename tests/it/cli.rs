@@ -61,9 +61,22 @@ async fn a_session_is_watched_from_its_creation_to_its_result() {
         kinds.iter().map(|event| event["type"].as_str()).collect::<Vec<_>>(),
         [Some("turn.started"), Some("turn.completed")]
     );
+    let first = text(&sojourn(&service, &["logs", &session, "--limit", "2", "--json"]));
+    let seqs: Vec<Value> = first.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    assert_eq!(seqs.iter().map(|event| event["seq"].as_i64()).collect::<Vec<_>>(), [Some(1), Some(2)]);
+    let shown: Value =
+        serde_json::from_str(&text(&sojourn(&service, &["status", &session]))).expect("a session");
+    assert_eq!((&shown["id"], &shown["source"]), (&json!(session), &json!("cli")));
     assert_eq!(text(&sojourn(&service, &["result", &session])), "done\n");
     assert_eq!(text(&sojourn(&service, &["archive", &session])), "archived\n");
-    let refused = sojourn(&service, &["steer", &session, "more"]);
+    sojourn(&service, &["create", "--title", "Second"]);
+    let page = sojourn(&service, &["list", "--limit", "1"]);
+    assert!(text(&page).contains("Second") && !text(&page).contains(&session), "{page:?}");
+    let told = String::from_utf8_lossy(&page.stderr).into_owned();
+    let cursor = told.trim().strip_prefix("more sessions: add --cursor ").expect("a cursor").to_owned();
+    let next = sojourn(&service, &["list", "--limit", "1", "--cursor", &cursor]);
+    assert!(text(&next).contains(&session) && next.stderr.is_empty(), "{next:?}");
+    let refused = sojourn(&service, &["send", &session, "more"]);
     assert_eq!(refused.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("archived and read-only"));
     service.stop().await;

@@ -32,24 +32,30 @@ pub enum Session {
         /// Filter by status: queued, running, awaiting_input, idle, failed or archived
         #[arg(long)]
         status: Option<String>,
-        /// Filter by agent ID
+        /// Filter by agent ID or name
         #[arg(long)]
         agent: Option<String>,
-        /// Filter by parent session ID
+        /// Filter by parent session ID or slug
         #[arg(long, value_name = "SESSION")]
         parent: Option<String>,
+        /// Rows per page: 1 to 500
         #[arg(long, default_value_t = 20)]
         limit: u32,
+        /// Print the page at this cursor, which the previous page reports
         #[arg(long)]
+        cursor: Option<String>,
+        #[arg(long, conflicts_with = "cursor")]
         watch: bool,
     },
     /// Show a session; with --watch, follow it until no turn runs or is queued
+    #[command(visible_alias = "status")]
     Get {
         session: String,
         #[arg(long)]
         watch: bool,
     },
     /// Send a message
+    #[command(visible_alias = "send")]
     Steer {
         session: String,
         text: String,
@@ -101,10 +107,14 @@ pub enum Session {
     /// List turns, newest first
     Turns { session: String },
     /// Print events; with --follow, continue until interrupted
+    #[command(visible_alias = "logs")]
     Events {
         session: String,
         #[arg(long)]
         follow: bool,
+        /// Print at most this many events
+        #[arg(long, value_name = "COUNT", conflicts_with = "follow")]
+        limit: Option<usize>,
         /// Only events after this seq
         #[arg(long, default_value_t = 0)]
         after: i64,
@@ -131,13 +141,14 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             }
             show(&created["session"], json, &id);
         }
-        Session::List { status, agent, parent, limit, watch } => {
+        Session::List { status, agent, parent, limit, cursor, watch } => {
             let limit = Some(limit.to_string());
             let query = query([
                 ("status", status),
                 ("agent", agent),
                 ("parent_session_id", parent),
                 ("limit", limit),
+                ("cursor", cursor),
             ]);
             if watch {
                 return watch::list(&client, &query, json).await;
@@ -175,8 +186,8 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,
         Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),
-        Session::Events { session, follow, after, level, kind } => {
-            let wanted = watch::Wanted { after, level: &level, kind: kind.as_deref(), json };
+        Session::Events { session, follow, limit, after, level, kind } => {
+            let wanted = watch::Wanted { after, level: &level, kind: kind.as_deref(), limit, json };
             watch::events(&client, &session, wanted, follow).await?;
         }
     }
@@ -255,6 +266,9 @@ fn list(page: &Value, json: bool) {
         })
         .collect();
     print::table(&["SESSION", "STATUS", "LAST TURN", "CREATED", "TITLE"], &rows);
+    if let Some(cursor) = page["next_cursor"].as_str() {
+        eprintln!("more sessions: add --cursor {cursor}");
+    }
 }
 
 fn turns(page: &Value, json: bool) {

@@ -5,7 +5,10 @@ use std::pin::pin;
 use futures::StreamExt;
 use serde_json::Value;
 
-use crate::cli::{client::Client, print};
+use crate::{
+    base::limit::PAGE_ROWS_MAX,
+    cli::{client::Client, print},
+};
 
 /// Events to print.
 pub(super) struct Wanted<'a> {
@@ -13,6 +16,8 @@ pub(super) struct Wanted<'a> {
     pub level: &'a str,
     /// An exact type, or `prefix.*`.
     pub kind: Option<&'a str>,
+    /// Maximum number of past events.
+    pub limit: Option<usize>,
     pub json: bool,
 }
 
@@ -26,7 +31,7 @@ pub(super) async fn until_settled(
     after: i64,
     json: bool,
 ) -> anyhow::Result<u8> {
-    let wanted = Wanted { after, level: "progress", kind: None, json };
+    let wanted = Wanted { after, level: "progress", kind: None, limit: None, json };
     let mut events = pin!(client.follow(session, wanted.level, past(client, session, &wanted).await?));
     // Read the state after printing past events: the event that settles the session is then still to come.
     while !is_settled(&client.get(&format!("/sessions/{session}")).await?) {
@@ -103,18 +108,21 @@ fn status_line(frame: &Value) -> Option<String> {
 
 /// Prints existing events, page by page; returns the `seq` of the last.
 async fn past(client: &Client, session: &str, wanted: &Wanted<'_>) -> anyhow::Result<i64> {
-    let mut after = wanted.after;
+    let (mut after, mut left) = (wanted.after, wanted.limit.unwrap_or(usize::MAX));
     let kind = wanted.kind.map(|kind| format!("&type={kind}")).unwrap_or_default();
-    loop {
-        let path = format!("/sessions/{session}/events?after={after}&level={}&limit=500{kind}", wanted.level);
+    while left > 0 {
+        let (level, rows) = (wanted.level, left.min(PAGE_ROWS_MAX as usize));
+        let path = format!("/sessions/{session}/events?after={after}&level={level}&limit={rows}{kind}");
         let page = client.get(&path).await?;
         let events = page["data"].as_array().map(Vec::as_slice).unwrap_or_default();
         events.iter().for_each(|event| show(event, wanted.json));
         after = events.last().and_then(|event| event["seq"].as_i64()).unwrap_or(after);
+        left -= events.len().min(left);
         if page["next_cursor"].is_null() {
-            return Ok(after);
+            break;
         }
     }
+    Ok(after)
 }
 
 fn matches(event: &Value, kind: &str) -> bool {

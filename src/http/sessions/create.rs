@@ -48,6 +48,8 @@ use crate::{
 ///
 /// With input, its first turn is queued immediately.
 #[utoipa::path(post, path = "/sessions", tag = "sessions", operation_id = "createSession",
+    params(("X-Sojourn-Client" = Option<String>, Header,
+        description = "`cli` or `dashboard`: becomes the `source` of the session in place of `api`.")),
     request_body = CreateSession,
     responses((status = 201, body = CreatedSession),
         (status = 200, body = CreatedSession, description = "The session of this `key` or `Idempotency-Key`."),

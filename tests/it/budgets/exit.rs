@@ -78,11 +78,20 @@ async fn creator_and_stopper_of_a_session_come_from_their_keys() {
     let named = owner.request(reqwest::Method::POST, "/sessions").header("User-Agent", "sojourn-cli/9");
     let named = crate::support::service::send(named.json(&json!({ "agent": agent }))).await.ok();
     assert_eq!(named["session"]["source"], "api");
+    for (client, source) in [("cli", "cli"), ("dashboard", "dashboard"), ("cron", "api"), ("CLI", "api")] {
+        let named = owner.request(reqwest::Method::POST, "/sessions").header("X-Sojourn-Client", client);
+        let named = crate::support::service::send(named.json(&json!({ "agent": agent }))).await.ok();
+        assert_eq!(named["session"]["source"], source, "{client}");
+    }
     let key = json!({ "name": "for people", "scopes": ["*"], "source": "cli" });
     let key = owner.post("/keys", key).await.ok();
     let person = scene.service.caller(key["key"].as_str().expect("a key"));
     let typed = person.post("/sessions", json!({ "agent": agent })).await.ok();
     assert_eq!((&key["source"], &typed["session"]["source"]), (&json!("cli"), &json!("cli")));
+    // The header refines `api` only.
+    let named = person.request(reqwest::Method::POST, "/sessions").header("X-Sojourn-Client", "dashboard");
+    let named = crate::support::service::send(named.json(&json!({ "agent": agent }))).await.ok();
+    assert_eq!(named["session"]["source"], "cli");
     let canceled = owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
     assert_eq!((&canceled["exit_status"], &canceled["stopped"]["by"]), (&json!("canceled"), &made["actor"]));
     let archived = owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();

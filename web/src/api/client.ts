@@ -39,7 +39,11 @@ api.use({
   onRequest({ request }) {
     const key = readKey();
     if (key) request.headers.set("Authorization", `Bearer ${key}`);
-    if (request.method === "POST") request.headers.set("Idempotency-Key", nonce());
+    if (request.method === "POST") {
+      request.headers.set("Idempotency-Key", nonce());
+      // The `source` of sessions that are created here.
+      request.headers.set("X-Sojourn-Client", "dashboard");
+    }
     return request;
   },
   onResponse({ response }) {
