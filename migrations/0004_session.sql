@@ -91,7 +91,7 @@ create table session (
     constraint session_running_turn check ((status = 'running') = (running_turn_id is not null)),
     constraint session_queued_turn check (status not in ('idle', 'archived') or queued_turn_id is null),
     constraint session_stopped check ((stopped_by is null) = (stopped_at is null))
--- Every append updates this row. A tenth of a page has room for more than one row, so most of the
+-- Every append updates this row. A tenth of a page has space for more than one row, so most of the
 -- updates stay in their page. For the same reason no index contains a column that every append
 -- changes.
 ) with (fillfactor = 90);

@@ -273,7 +273,9 @@ fn is_slug(slug: &str) -> bool {
 
 fn is_name(name: &str) -> bool {
     let is_alphabetic_byte = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
-    (1..=NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_alphabetic_byte) && !name.starts_with(['.', '-'])
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && name.bytes().all(is_alphabetic_byte)
+        && !name.starts_with(['.', '-'])
 }
 
 /// Follows git-check-ref-format(1), and must not look like an option.

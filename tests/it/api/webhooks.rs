@@ -21,8 +21,8 @@ async fn a_secret_is_shown_once() {
     let list = owner.get(&path).await.ok();
     assert_eq!(
         data(&list).iter().map(id).collect::<Vec<_>>(),
-        [id(&made.body), id(&brought)],
-        "oldest first"
+        [id(&brought), id(&made.body)],
+        "newest first"
     );
     let one = owner.get(&format!("{path}/{}", id(&made.body))).await.ok();
     assert!(!list.to_string().contains(&secret) && one.get("secret").is_none() && one["has_secret"] == true);

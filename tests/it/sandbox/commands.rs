@@ -149,7 +149,7 @@ pub async fn output_beyond_the_cap_is_counted_not_kept(world: &World<'_>) {
     assert_eq!(world.sandbox.output(world.fence, "flood", range).await.unwrap().len(), 100_000);
 }
 
-pub async fn the_oldest_output_makes_room(world: &World<'_>) {
+pub async fn the_oldest_output_is_evicted(world: &World<'_>) {
     let one = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 1 };
     for round in 0..10 {
         let exec = world.shell(&format!("much-{round}"), "head -c 64M /dev/zero");

@@ -161,7 +161,7 @@ pub async fn files_come_back_as_they_were(world: &World<'_>) {
     world.sandbox.destroy(fence.sandbox).await.unwrap();
 }
 
-pub async fn a_large_file_with_holes_takes_no_room(world: &World<'_>) {
+pub async fn a_large_file_with_holes_takes_no_space(world: &World<'_>) {
     world.says("truncate -s 300M sparse; printf end >> sparse").await;
     let store = Store::new();
     let saved = checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, None).await.unwrap();

@@ -48,7 +48,8 @@ fn sources(below: &[&str], endings: &[&str]) -> Vec<Source> {
                 let entries = fs::read_dir(&path).expect("a directory of the repository");
                 open.extend(entries.map(|entry| entry.expect("an entry").path()));
             }
-        } else if endings.iter().any(|ending| name.ends_with(ending)) && !name.ends_with("package-lock.json")
+        } else if endings.iter().any(|ending| name.ends_with(ending))
+            && !["package-lock.json", "schema.d.ts"].contains(&name.as_str())
         {
             let text = fs::read_to_string(&path).expect("a source is UTF-8");
             let path = path.strip_prefix(top).expect("below the top").to_string_lossy().into_owned();

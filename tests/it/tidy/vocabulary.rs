@@ -90,7 +90,9 @@ const ALLOWED: &[&str] = &[
     "lower-case letters",
     "of letters",
     "is_cancelled",
-    ".cancelled()",
+    "run_until_cancelled",
+    "letter-spacing",
+    "cancelled()",
 ];
 /// Files that may use a retired word, each with its reason.
 const FILES: [(&str, &str); 4] = [
@@ -196,6 +198,8 @@ fn settings_metrics_and_fields_use_known_words() {
             }
         }
     }
+    // Settings of earlier versions are named to be refused.
+    names.retain(|name| !name.starts_with("BOX_"));
     fields(&DOCUMENT, &mut names);
     let unknown: BTreeSet<_> =
         names.iter().flat_map(|name| words(name)).filter(|word| !known.contains(word)).collect();
