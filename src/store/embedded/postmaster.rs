@@ -248,6 +248,8 @@ impl Process {
         };
         match (name, rest.trim_start().chars().next()) {
             (_, Some('Z' | 'X') | None) => Self::Gone,
+            // A process that exits has lost its memory, and with it the arguments, before it is a zombie.
+            (_, Some(_)) if arguments.is_empty() => Self::Gone,
             ("postgres", Some(_)) => Self::Postgres { arguments },
             (_, Some(_)) => Self::Other,
         }
