@@ -1,4 +1,4 @@
-//! The sandbox of one session under a lease: acquire, prepare, freeze, thaw, hibernate, restore, rotate, destroy.
+//! Sandbox lifecycle under a lease: acquire, prepare, freeze, thaw, hibernate, restore, rotate, destroy.
 //!
 //! Called by `turn` and `operation` through a [`LeasedSandbox`], and by `worker` between turns
 //! through [`SandboxSession::idle`]. Calls a sandbox provider, the egress proxy and the blob store.
