@@ -73,7 +73,7 @@ pub(crate) async fn write(
     let content: Bytes = place.blobs.get(blob).await.map_err(|error| away(&error))?;
     if content.len() > FILE_WRITE_BYTES_MAX {
         return Err(Fault::Refused(format!(
-            "a written file is at most {FILE_WRITE_BYTES_MAX} bytes"
+            "a file that is written must not exceed {FILE_WRITE_BYTES_MAX} bytes"
         )));
     }
     sandbox.write_file(sandbox_fence, path, &content).await?;

@@ -23,7 +23,7 @@ impl SignalSource {
         Self { lease, draining, turn, sender, receiver }
     }
 
-    /// Updates the signals for ever.
+    /// Updates the signals. Never returns.
     pub(super) async fn follow(&self) {
         let (mut lease, mut draining) = (self.lease.clone(), self.draining.clone());
         loop {

@@ -135,7 +135,7 @@ impl Worker {
             match sandbox.erase(org, session).await {
                 Ok(()) => removed += 1,
                 // A sandbox was just created there.
-                Err(fault) => tracing::debug!(session.id = %session, %fault, "a disk is in use and was not removed"),
+                Err(fault) => tracing::debug!(session.id = %session, %fault, "a disk could not be removed"),
             }
         }
         Ok(removed)
