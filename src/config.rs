@@ -21,7 +21,7 @@ pub enum Role {
     All,
 }
 
-/// What creates sandbox containers.
+/// Provider of sandbox containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum SandboxProvider {
     /// An OCI runtime on this machine.

@@ -58,7 +58,7 @@ impl Telemetry {
 /// Starts logging to standard error, and exporting spans to a configured collector.
 ///
 /// # Errors
-/// When the filter or the collector's address is invalid; the text names the setting.
+/// The filter or the collector's address is invalid; the text names the setting.
 pub fn start(log: &Log, traces: &Traces) -> Result<Telemetry, String> {
     let quiet = format!("{EXPORTED}=off").parse().expect("a valid directive");
     let filter = EnvFilter::try_new(&log.filter)

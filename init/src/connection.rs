@@ -61,7 +61,7 @@ impl Connection {
     /// Reads the call; `None` while it is incomplete.
     ///
     /// # Errors
-    /// When the caller hung up or sent no valid call; the connection must be dropped.
+    /// The caller hung up or sent an invalid call; the connection must be dropped.
     pub fn read_call(&mut self) -> io::Result<Option<Arrived>> {
         loop {
             let header = match self.inbox.first_chunk::<HEADER_BYTES>() {

@@ -251,7 +251,7 @@ impl Server {
     }
 
     /// # Errors
-    /// When the connection is finished, successfully or not.
+    /// The connection is finished, successfully or not.
     fn progress(&mut self, token: u64, flags: PollFlags) -> io::Result<()> {
         let Some(connection) = self.connections.get_mut(&token) else {
             return Ok(());

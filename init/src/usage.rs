@@ -1,8 +1,8 @@
 //! Disk usage of the session's files.
 //!
-//! Where the disk has a file system of its own, the kernel enforces the size, and a runner only checks
-//! whether it is full. Where it is a directory of the host, the server periodically starts `sojourn-init
-//! usage` as the command's user, which adds up the sizes.
+//! If the disk has its own file system, the kernel enforces the size, and a runner only checks whether it
+//! is full. If it is a directory of the host, the server periodically starts `sojourn-init usage` as the
+//! command's user, which adds up the sizes.
 
 use std::{
     fs,

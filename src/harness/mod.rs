@@ -93,8 +93,8 @@ pub trait Tools: Send + Sync {
     /// Ends whatever the call started. Returns when nothing of it is left, with the command that it
     /// was, where its sandbox reports how that ended.
     async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary>;
-    /// How long the command of a call has been running under this lease; `None` for a call without a
-    /// command, or one that has not begun.
+    /// Run time of a call's command under this lease so far; `None` for a call without a command, or one
+    /// that has not started.
     fn running(&self, _call: &ToolCall) -> Option<Duration> {
         None
     }

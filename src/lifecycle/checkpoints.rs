@@ -9,8 +9,8 @@ use crate::{
 };
 
 impl Sandboxes {
-    /// Deletes old checkpoints of a session: all but the newest, and the newest of those that callers
-    /// made. Each blob goes before its row.
+    /// Deletes old checkpoints of a session. Retains the newest ones and the newest manual ones. Each
+    /// blob is deleted before its row.
     pub(crate) async fn remove_old_checkpoints(&self, org: OrgId, session: SessionId) -> Result<(), String> {
         let all = self.store.checkpoints(org, session).await.map_err(|error| error.to_string())?;
         let (newest, others) = all.split_at(AUTOMATIC_CHECKPOINTS_MAX.min(all.len()));
@@ -19,7 +19,7 @@ impl Sandboxes {
         kept.extend(newest);
         let is_old = |one: &&Checkpoint| !kept.iter().any(|kept| kept.checkpoint == one.checkpoint);
         for checkpoint in others.iter().filter(is_old) {
-            // Equal files have one blob.
+            // Checkpoints of equal files share one blob.
             if !kept.iter().any(|kept| kept.digest == checkpoint.digest) {
                 let key = checkpoint::key(&blobs_of_session(org, session), &checkpoint.digest);
                 self.blobs.delete(&key).await.map_err(|error| error.to_string())?;
@@ -30,8 +30,8 @@ impl Sandboxes {
         Ok(())
     }
 
-    /// Deletes every checkpoint of a closed session: blobs before rows, blobs without a row too (their
-    /// worker died between the two).
+    /// Deletes every checkpoint of a closed session, blobs before rows. Includes blobs without a row, whose
+    /// worker died between the two writes.
     pub(crate) async fn remove_checkpoints(&self, org: OrgId, session: SessionId) -> Result<(), String> {
         let place = checkpoint::place(&blobs_of_session(org, session));
         self.blobs.remove_all(&place).await.map_err(|error| error.to_string())?;

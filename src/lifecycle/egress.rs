@@ -1,8 +1,8 @@
-//! The way out of a session's sandbox, open for as long as its lease is worked under.
+//! Egress attachment of a session's sandbox, open while the session is leased.
 //!
-//! Made by `slot` with the turn, by `operate` for callers; opened by `leased_sandbox` when a sandbox is attached. Its
-//! decisions are written under the turn's lease, so a sandbox whose session rests, or
-//! is held elsewhere, reaches nothing: nobody could say that it did.
+//! Created with the [`LeasedSandbox`](super::LeasedSandbox) of a lease, for a turn or for callers'
+//! operations; opened when a sandbox is attached. Its decisions are recorded under the lease, so a
+//! sandbox whose session is idle or leased elsewhere has no network: its traffic could not be recorded.
 
 use std::sync::Arc;
 
@@ -23,20 +23,20 @@ use crate::{
     sandbox::{EgressSocket, Fault, Sandbox, SandboxFence},
 };
 
-/// The last part of the path that the sandbox's variables name.
+/// File name of the certificate bundle, as in the sandbox's variables.
 const CERTIFICATES_FILE: &str = "certificates.pem";
 
-/// How sandboxes reach the world from this process.
+/// Network access of sandboxes from this process.
 #[derive(Clone, Debug)]
 pub struct Network {
     pub dialer: Dialer,
-    /// What sandboxes trust beside the public roots: the operator's own authorities.
+    /// Certificates of the operator's own authorities, trusted in addition to the public roots.
     pub extra_roots: Arc<[CertificateDer<'static>]>,
-    /// Where packages come from.
+    /// Package registries.
     pub registries: Arc<Registries>,
 }
 
-/// What a session's environment lets out.
+/// Network policy and secrets of a session's environment.
 #[derive(Default)]
 pub(crate) struct EgressPolicy {
     pub policy: Policy,
@@ -63,7 +63,7 @@ impl EgressAttachment {
         Self { proxy, network, origin: origin.clone(), opened, listeners }
     }
 
-    /// Joins a sandbox to the proxy, in place of one before it.
+    /// Attaches a sandbox to the proxy, in place of the previous one.
     pub(crate) async fn open(&self, sandbox: &dyn Sandbox, sandbox_fence: SandboxFence) -> Result<(), Fault> {
         let egress_socket = sandbox.egress_socket(sandbox_fence).await?;
         let failed =
@@ -72,12 +72,12 @@ impl EgressAttachment {
         egress_socket
             .show(CERTIFICATES_FILE, &authority.bundle(&self.network.extra_roots))
             .map_err(failed)?;
-        // Nobody serves any more when the turn is over: then nobody needs it either.
+        // A closed channel means that the turn is over: egress is not needed either.
         let _ = self.opened.send((egress_socket, authority)).await;
         Ok(())
     }
 
-    /// Serves the sandbox that was opened last, for ever.
+    /// Serves the sandbox that was attached last. Never returns.
     pub(crate) async fn run(&self) {
         let mut listeners = self.listeners.lock().await;
         let mut next = listeners.recv().await;
@@ -90,26 +90,27 @@ impl EgressAttachment {
         std::future::pending().await
     }
 
-    /// Lets a clone through, until the answer is dropped.
+    /// Allows the requests of a clone until the returned guard is dropped.
     pub(crate) fn allow(&self, grant: Grant) -> Granted {
         self.proxy.allow(grant)
     }
 
-    /// Decisions that were counted and not written yet.
+    /// Takes the decisions that were counted and not recorded yet.
     pub(crate) fn take(&self) -> Taken {
         Taken(self.proxy.take())
     }
 
+    /// Puts decisions back that could not be recorded.
     pub(crate) fn restore(&self, taken: &Taken) {
         self.proxy.restore(&taken.0);
     }
 
-    /// Fetches a page for a tool, under the rules of the sandbox.
+    /// Fetches a page for a tool, under the network policy of the sandbox.
     pub(crate) async fn fetch(&self, url: &str) -> Result<Fetched, FetchFault> {
         self.proxy.fetch(url).await
     }
 
-    /// Lets nothing through any more; what was under way is written or refused.
+    /// Refuses all further requests; those in progress are recorded or refused.
     pub(crate) async fn close(&self) {
         self.proxy.close().await;
     }
@@ -125,7 +126,7 @@ impl Drop for EgressAttachment {
     }
 }
 
-/// What was taken from the counts, to be written or restored.
+/// Counted decisions, to be recorded or restored.
 pub(crate) struct Taken(Vec<(Decision, u64)>);
 
 struct TurnLog {
@@ -138,7 +139,7 @@ impl Log for TurnLog {
     async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
         let drafts = drafts(&decisions, &self.writer, &self.origin);
         self.writer.record(drafts).await.map(drop).map_err(|halted| {
-            tracing::warn!(%halted, "a decision about egress could not be written; it is refused");
+            tracing::warn!(%halted, "an egress decision could not be recorded; the request is refused");
             Lost
         })
     }

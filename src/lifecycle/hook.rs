@@ -1,7 +1,8 @@
-//! The scripts that make a sandbox ready before its first command.
+//! Lifecycle hooks: scripts that prepare a sandbox before its first command.
 //!
-//! Called by `leased_sandbox` when a turn first uses a sandbox, and by `source` after the clones. It is a command like any other: it
-//! outlives its worker, and its id is known to the sandbox, so it runs once in each.
+//! Called by `leased_sandbox` when a sandbox is first used under a lease, and by `source` after the
+//! clones. A hook is a command like any other: it outlives its worker, and the sandbox knows its id, so
+//! it runs once in each sandbox.
 
 use crate::{
     base::{
@@ -11,8 +12,7 @@ use crate::{
     sandbox::{Cause, Exec, Exit, Fault, OutputRange, OutputStream, Sandbox, SandboxFence},
 };
 
-/// Runs the lifecycle hook of that name, or waits for the one that runs. Returns why it failed, if
-/// it did.
+/// Runs the lifecycle hook `name`, or waits for the one that runs. Returns the reason if it failed.
 pub(crate) async fn run(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
@@ -37,7 +37,7 @@ pub(crate) async fn run(
     for (stream, bytes) in
         [(OutputStream::Stdout, exit.stdout_bytes), (OutputStream::Stderr, exit.stderr_bytes)]
     {
-        // What is no longer kept cannot be told.
+        // Output beyond the limit was not stored.
         let kept = bytes.min(LIFECYCLE_HOOK_OUTPUT_BYTES_MAX);
         let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
         let range = OutputRange { stream, offset, bytes_max: EXEC_SUMMARY_BYTES_MAX };

@@ -1,9 +1,8 @@
-//! An idle sandbox: frozen, then hibernated; rotated before it expires.
+//! Freezing, hibernation and rotation of idle sandboxes.
 //!
-//! Called by `worker` with the job `idle`, which is due when the next change of the sandbox is, so
-//! the death of a worker only delays it. A running command is never stopped. The checkpoint is
-//! taken at the freeze, not at the removal: a sandbox or node that dies while the session is idle
-//! loses no file.
+//! Called by `worker` with the job `idle`. The job is due when the next change of the sandbox is due, so
+//! a worker crash only delays the change. A running command is never stopped. The checkpoint is taken at
+//! the freeze, not at the removal: a sandbox or node that dies while the session is idle loses no file.
 
 use std::time::{Duration, Instant};
 
@@ -18,7 +17,7 @@ use crate::{
     store::sandbox::{LiveSandbox, Liveness},
 };
 
-/// When idle sandboxes are frozen and hibernated.
+/// Idle times after which sandboxes are frozen and hibernated.
 #[derive(Clone, Copy, Debug)]
 pub struct IdlePolicy {
     /// Idle time after which a sandbox is frozen.
@@ -27,7 +26,7 @@ pub struct IdlePolicy {
     pub hibernate_after: Duration,
 }
 
-/// When an idle sandbox needs attention next.
+/// Time of the next change of an idle sandbox.
 pub(crate) enum Next {
     /// Never: there is no sandbox.
     Never,
@@ -43,7 +42,7 @@ impl IdlePolicy {
 }
 
 impl SandboxSession {
-    /// Does what is due for an idle sandbox.
+    /// Freezes, hibernates or rotates an idle sandbox when that is due.
     pub(crate) async fn idle(&self) -> Result<Next, Error> {
         let (org, session) = (self.fence.org, self.fence.session);
         let store = &self.sandboxes.store;
@@ -55,7 +54,7 @@ impl SandboxSession {
             return Ok(Next::Never);
         }
         let policy = self.sandboxes.idle;
-        // A turn that is there sees to it itself.
+        // A turn manages the sandbox itself.
         if idle.is_wanted {
             return Ok(Next::After(policy.retry()));
         }
@@ -64,7 +63,7 @@ impl SandboxSession {
             self.finish_termination(&*sandbox, live.sandbox, reason, Actor::system()).await?;
             return Ok(Next::Never);
         }
-        // What is paused keeps its processes, though they may stand still.
+        // A paused session keeps its processes, although they may be frozen.
         let stays = idle.is_paused && idle.idle < PAUSED_SANDBOX_MAX;
         if idle.idle >= policy.hibernate_after && !stays {
             return self.hibernate(&*sandbox, &live, "idle").await;
@@ -76,7 +75,7 @@ impl SandboxSession {
             Some(life) => self.rotate_idle(&*sandbox, &live, life).await?,
             None => self.freeze_when_due(&*sandbox, &live, idle.idle).await?,
         };
-        // Neither is its time to be missed.
+        // The rotation must not be missed either.
         let left = live.life.map(|life| life.rotates_in).filter(|left| !left.is_zero() && !idle.is_paused);
         Ok(match (next, left) {
             (Next::After(delay), Some(left)) => Next::After(delay.min(left)),
@@ -103,8 +102,7 @@ impl SandboxSession {
         }
     }
 
-    /// Puts another sandbox in the place of one whose time is almost over. A command that
-    /// runs is waited for as long as there is time.
+    /// Replaces a sandbox that expires soon. Waits for a running command until the sandbox ends.
     async fn rotate_idle(
         &self,
         sandbox: &dyn Sandbox,
@@ -125,19 +123,19 @@ impl SandboxSession {
         Ok(live?.is_some())
     }
 
-    /// Saves the files, then stops everything where it stands.
+    /// Takes a checkpoint, then freezes all processes.
     async fn freeze(&self, sandbox: &dyn Sandbox, live: &LiveSandbox, left: Duration) -> Result<Next, Error> {
         let id = live.sandbox;
         if !self.runs_no_command(sandbox, live).await? {
             return self.retry_later().await;
         }
-        // Without a checkpoint the sandbox still rests; it is saved when it is removed.
+        // Without a checkpoint the sandbox is frozen anyway; the removal takes the checkpoint.
         let checkpoint = self.try_checkpoint(sandbox, live).await?;
         match sandbox.freeze(self.sandbox_fence(id)).await {
             Ok(()) => {}
             Err(Fault::Stale) => return Err(Error::Stale),
             Err(fault) => {
-                tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen; it runs on");
+                tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen; it continues to run");
                 return Ok(Next::After(left.max(self.sandboxes.idle.retry())));
             }
         }
@@ -149,7 +147,7 @@ impl SandboxSession {
         }
     }
 
-    /// Removes the sandbox once its files are saved.
+    /// Removes the sandbox after a checkpoint of its files.
     async fn hibernate(
         &self,
         sandbox: &dyn Sandbox,
@@ -166,7 +164,7 @@ impl SandboxSession {
                 }
                 match self.try_checkpoint(sandbox, live).await? {
                     Some(checkpoint) => checkpoint,
-                    // Its files are nowhere else: it is kept.
+                    // Its files exist nowhere else: the sandbox is retained.
                     None => return self.remain_frozen(sandbox, live).await,
                 }
             }
@@ -175,7 +173,7 @@ impl SandboxSession {
         Ok(Next::Never)
     }
 
-    /// A sandbox that cannot be removed rests as well as it can.
+    /// Freezes a sandbox again that cannot be removed, if it was frozen before.
     async fn remain_frozen(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<Next, Error> {
         if live.state == Liveness::Frozen
             && let Err(fault) = sandbox.freeze(self.sandbox_fence(live.sandbox)).await
@@ -186,11 +184,11 @@ impl SandboxSession {
         Ok(Next::After(self.sandboxes.idle.hibernate_after.max(self.sandboxes.idle.retry())))
     }
 
-    /// Whether the sandbox is there and runs nothing; a dead one is written off.
+    /// Whether the sandbox exists and runs no command. Destroys and records as lost one that is dead.
     async fn runs_no_command(&self, sandbox: &dyn Sandbox, live: &LiveSandbox) -> Result<bool, Error> {
         let sandbox_fence = self.sandbox_fence(live.sandbox);
         if !live.is_announced {
-            // Its maker died, and its turn is over: nothing ever ran in it.
+            // The worker that created it died, and the turn is over: no command ever ran in it.
             let never_used = Fault::Unavailable("it was never used".to_owned());
             self.destroy_unresponsive(sandbox, live.sandbox, never_used, "").await?;
             return Ok(false);
@@ -212,7 +210,7 @@ impl SandboxSession {
                     sandbox,
                     live.sandbox,
                     fault,
-                    "it was found dead while its session rested",
+                    "it was found dead while its session was idle",
                 )
                 .await?;
                 Ok(false)
@@ -220,7 +218,7 @@ impl SandboxSession {
         }
     }
 
-    /// Looks again later, if there is still something to look after.
+    /// Schedules another try if there is still a sandbox.
     async fn retry_later(&self) -> Result<Next, Error> {
         let live = self.sandboxes.store.live_sandbox(self.fence.org, self.fence.session).await?;
         Ok(live.map_or(Next::Never, |_| Next::After(self.sandboxes.idle.retry())))
@@ -234,7 +232,7 @@ impl SandboxSession {
         match self.checkpoint(sandbox, live.sandbox).await {
             Ok(checkpoint) => Ok(Some(checkpoint)),
             Err(Error::Unavailable(reason)) => {
-                tracing::warn!(session.id = %self.fence.session, reason, "the files of a sandbox could not be saved");
+                tracing::warn!(session.id = %self.fence.session, reason, "a checkpoint of a sandbox failed");
                 Ok(None)
             }
             Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {

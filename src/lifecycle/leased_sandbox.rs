@@ -1,4 +1,4 @@
-//! The session's sandbox: attached when a tool first needs it, not before.
+//! The sandbox of a session under a lease: attached or created when a tool first needs it.
 
 use std::{
     sync::{
@@ -35,21 +35,21 @@ pub(crate) struct SandboxHandle {
     pub(crate) fence: SandboxFence,
 }
 
-/// What a turn holds of its session's sandbox.
+/// Access to a session's sandbox under one lease.
 pub(crate) struct LeasedSandbox {
     pub(super) session: SandboxSession,
     writer: Writer,
     pub(super) egress: Arc<EgressAttachment>,
-    /// The sandbox whose way out is open.
+    /// The sandbox to which the egress proxy is attached.
     opened: std::sync::Mutex<Option<SandboxId>>,
-    /// The sandbox whose lifecycle hooks have run and that has the session's sources.
+    /// The sandbox whose lifecycle hooks have run and that contains the session's sources.
     prepared: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<Attached>>,
-    /// Calls that are under way.
+    /// Number of calls in progress.
     uses: AtomicUsize,
 }
 
-/// A call under way. As long as there is another, the sandbox stays.
+/// A call in progress. The sandbox is not rotated while there is another one.
 pub(crate) struct Use<'a>(&'a AtomicUsize);
 
 impl Drop for Use<'_> {
@@ -59,7 +59,7 @@ impl Drop for Use<'_> {
 }
 
 impl LeasedSandbox {
-    /// Where a sandbox is made, it is one like `spec`.
+    /// Access for the lease of `writer`; a new sandbox is created from `spec`.
     pub(crate) fn new(
         sandboxes: Sandboxes,
         writer: Writer,
@@ -82,13 +82,13 @@ impl LeasedSandbox {
         &self.writer
     }
 
-    /// What the sandbox may use, as it is priced.
+    /// Size of the sandbox, for pricing.
     pub(crate) fn size(&self) -> SandboxSize {
         let limits = &self.session.spec.limits;
         SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes }
     }
 
-    /// What the session's commands start with: working directory and variables.
+    /// Working directory and variables with which the session's commands start.
     pub(crate) fn context(&self) -> &Context {
         &self.session.spec.context
     }
@@ -109,18 +109,18 @@ impl LeasedSandbox {
         }
     }
 
-    /// Tells that a call is under way, until the answer is dropped.
+    /// Counts a call as in progress until the returned guard is dropped.
     pub(crate) fn begin_use(&self) -> Use<'_> {
         self.uses.fetch_add(1, Ordering::SeqCst);
         Use(&self.uses)
     }
 
-    /// Whether a call is under way.
+    /// Whether a call is in progress.
     pub(crate) fn is_in_use(&self) -> bool {
         self.uses.load(Ordering::SeqCst) > 0
     }
 
-    /// The sandbox, made when there is none.
+    /// The current sandbox; a new one when there is none. Does not rotate.
     pub(crate) async fn reacquire(&self) -> Result<SandboxHandle, Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
@@ -129,15 +129,15 @@ impl LeasedSandbox {
         self.prepare(sandbox, met.id).await
     }
 
-    /// The sandbox for a call that has not begun anywhere: another one, when the time of
-    /// this one is almost over and no other call is under way in it.
+    /// The sandbox for a call that has not started anywhere. Rotates a sandbox that expires soon, if no
+    /// other call is in progress in it.
     pub(crate) async fn acquire(&self) -> Result<SandboxHandle, Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         let mut met = self.attach_or_create(&*sandbox, *attached).await?;
         let is_due = met.rotates_at.is_some_and(|at| at <= Instant::now());
         if is_due && self.uses.load(Ordering::SeqCst) <= 1 {
-            // Whatever comes of it, the next look is at the rows.
+            // Whatever the result, the next call reads the rows.
             *attached = None;
             met = self.session.rotate(&*sandbox, &met).await?;
         }
@@ -159,7 +159,7 @@ impl LeasedSandbox {
         }
     }
 
-    /// Returns when the sandbox's time is over; never, when it has none.
+    /// Returns when the sandbox reaches its end of life; never, when it has none.
     pub(crate) async fn end_of_life(&self) {
         let ends_at = self.attached.lock().await.and_then(|met| met.ends_at);
         match ends_at {
@@ -189,8 +189,8 @@ impl LeasedSandbox {
         Ok(attached.is_some())
     }
 
-    /// Writes down that the sandbox is gone; the next use makes another. Of several calls
-    /// that lost it together, the first one writes.
+    /// Records that the sandbox is lost; the next use creates another. Of several calls that lost it
+    /// together, only the first one records it.
     pub(crate) async fn record_loss(&self, id: SandboxId, reason: &str) -> Result<(), Error> {
         let mut attached = self.attached.lock().await;
         match attached.take_if(|attached| attached.id == id) {
@@ -199,8 +199,8 @@ impl LeasedSandbox {
         }
     }
 
-    /// Saves the files as they are now, which a caller's hand keeps. Whoever begins
-    /// something in the sandbox meanwhile waits.
+    /// Takes a checkpoint for a caller and marks it as manual. Calls that start in the sandbox meanwhile
+    /// wait.
     pub(crate) async fn checkpoint(&self) -> Result<CheckpointId, Error> {
         let SandboxSession { sandboxes, fence, .. } = &self.session;
         let sandbox = self.session.provider()?;
@@ -211,7 +211,7 @@ impl LeasedSandbox {
         };
         let past = sandboxes.store.past_sandboxes(fence.org, fence.session).await?;
         let checkpoint = match (met, past.checkpoint) {
-            // Nothing has run since.
+            // Nothing has run since this checkpoint.
             (None, Some(checkpoint)) => checkpoint,
             (met, _) => {
                 let met = match met {
@@ -228,7 +228,7 @@ impl LeasedSandbox {
         }
     }
 
-    /// Saves the files and removes the sandbox, where there is one.
+    /// Takes a checkpoint and removes the sandbox, if there is one.
     pub(crate) async fn terminate(&self, reason: &str, actor: Actor) -> Result<(), Error> {
         let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
@@ -241,7 +241,7 @@ impl LeasedSandbox {
         self.session.terminate(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
     }
 
-    /// Removes a sandbox whose files nobody wants any more, as the rows say.
+    /// Removes the sandbox without a checkpoint, if its row is `Ending` (after a restore).
     pub(crate) async fn discard(&self, actor: Actor) -> Result<(), Error> {
         let SandboxSession { sandboxes, fence, .. } = &self.session;
         let sandbox = self.session.provider()?;
@@ -257,19 +257,19 @@ impl LeasedSandbox {
         }
     }
 
-    /// How long to wait before asking a sandbox again.
+    /// Delay before the next call to a sandbox that did not answer.
     pub(crate) fn delay(&self, backoff: &Backoff, attempt: u32) -> Duration {
         backoff.delay(attempt, self.session.sandboxes.journal.origin())
     }
 
-    /// Makes a sandbox fit for this turn's commands.
+    /// Attaches egress, runs lifecycle hooks and clones sources, each if it is missing.
     async fn prepare(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> Result<SandboxHandle, Error> {
         self.attach_egress(&*sandbox, id).await?;
         self.make_ready(&*sandbox, id).await?;
         Ok(self.handle(sandbox, id))
     }
 
-    /// Joins the sandbox to this turn's proxy, once. A sandbox without a way out still works.
+    /// Attaches the sandbox to the egress proxy of this lease, once. A sandbox without egress still works.
     async fn attach_egress(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
         let opened = || self.opened.lock().unwrap_or_else(PoisonError::into_inner);
         if *opened() == Some(id) {
@@ -285,9 +285,9 @@ impl LeasedSandbox {
         Ok(())
     }
 
-    /// Runs the environment's lifecycle hook, once in each sandbox, and brings what the session's sources
-    /// name. The sandbox remembers the lifecycle hook's command, so whoever asks again, now or after a
-    /// takeover, gets the outcome of the first; what becomes of sources is in the log.
+    /// Runs the environment's `post_start` hook, once in each sandbox, and clones the session's sources.
+    /// The sandbox stores the hook's command by its id, so a repetition, now or after a takeover, returns
+    /// the outcome of the first run. The state of the sources is in the log.
     async fn make_ready(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
         let prepared = || self.prepared.lock().unwrap_or_else(PoisonError::into_inner);
         if *prepared() == Some(id) {

@@ -1,4 +1,4 @@
-//! The sandbox of one session under a lease: acquire, prepare, freeze, thaw, hibernate, restore, rotate, destroy.
+//! Sandbox lifecycle under a lease: acquire, prepare, freeze, thaw, hibernate, restore, rotate, destroy.
 //!
 //! Called by `turn` and `operation` through a [`LeasedSandbox`], and by `worker` between turns
 //! through [`SandboxSession::idle`]. Calls a sandbox provider, the egress proxy and the blob store.
@@ -45,34 +45,34 @@ pub struct Sandboxes {
     pub notifications: Notifications,
     /// Stores checkpoints.
     pub blobs: Blobs,
-    /// Creates sandboxes; else the reason why this worker has none.
+    /// Creates sandboxes; `Err` is the reason why this worker has no provider.
     pub provider: Result<Arc<dyn Sandbox>, String>,
     /// Root file systems of this node, where the provider uses them.
     pub images: Option<Images>,
     /// Image of environments that name none.
     pub default_image: String,
-    /// How sandboxes reach the network.
+    /// Network access of the sandboxes.
     pub network: Network,
     /// Directories below which repositories may be cloned.
     pub local_sources: LocalDirectories,
-    /// When idle sandboxes are frozen and hibernated.
+    /// Idle times after which sandboxes are frozen and hibernated.
     pub idle: IdlePolicy,
-    /// The machine whose sandboxes this worker reaches.
+    /// The node whose sandboxes this worker reaches.
     pub node: Uuid,
-    /// How long sandboxes of a silent node may go on running.
+    /// Time for which sandboxes of a node without heartbeats keep running.
     pub orphan_timeout: Duration,
 }
 
 /// Why a session has no usable sandbox.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub(crate) enum Error {
-    /// Another worker holds the session: stop.
+    /// Another worker holds the lease of the session; stop.
     #[error("another worker holds the sandbox")]
     Stale,
     /// No sandbox started after bounded retries.
     #[error("no sandbox is available: {0}")]
     Unavailable(String),
-    /// The sandbox cannot be prepared as the environment asks; a retry would not help.
+    /// The sandbox cannot be prepared as the environment requires; a retry does not help.
     #[error("the sandbox could not be prepared: {1}")]
     PreparationFailure(PreparationFailure, String),
     /// The database or a blob is unreachable; ask again later.
@@ -87,7 +87,7 @@ impl From<store::Error> for Error {
 }
 
 impl Sandboxes {
-    /// The sandbox of the session that `writer` holds; nothing is created before it is acquired.
+    /// The sandbox of the session that `writer` holds. Creates nothing before the first acquire.
     pub(crate) fn lease(
         &self,
         writer: Writer,

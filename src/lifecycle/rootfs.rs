@@ -2,7 +2,7 @@
 //!
 //! [`Sandboxes::build_root_file_systems`] runs once in each worker and builds what rows of its node
 //! request; [`check_rootfs`] is called before a sandbox is used. A session that has to wait releases
-//! its job and checks again; its log says what it waits for. Whether a root file system exists is
+//! its job and checks again; its log contains the reason of the wait. Whether a root file system exists is
 //! read from the disk: a row only requests a build and reports its state.
 
 use std::{
@@ -31,9 +31,9 @@ use crate::{
 
 /// Error code of a turn whose root file system could not be built.
 pub(crate) const BUILD_FAILED: &str = "environment_build_failed";
-/// In front of a line that tells of another step.
+/// Prefix of a line of the build log that begins a step.
 const STEP: &str = "== ";
-/// How far back in a log it is looked for what was told of a build.
+/// Number of newest events of a log that are searched for those of a build.
 const TOLD_WITHIN: i64 = 200;
 
 /// State of the root file system of a session.
@@ -46,7 +46,7 @@ pub(crate) enum RootfsStatus {
 }
 
 impl Sandboxes {
-    /// Makes what is wanted on this node until `stop`.
+    /// Builds the requested root file systems of this node until `stop`.
     pub(crate) async fn build_root_file_systems(self, stop: CancellationToken) {
         let Some(images) = self.images.clone() else { return };
         let mut beats = interval(ROOTFS_POLL);
@@ -73,17 +73,17 @@ impl Sandboxes {
                 }
             }
         }
-        // What was under way is begun anew by the next process.
+        // The next process restarts builds that were in progress.
         drop(making);
         if let Err(unmade) = images.tidy().await {
-            tracing::warn!(%unmade, "what was left of root file systems could not be removed");
+            tracing::warn!(%unmade, "remains of root file system builds could not be removed");
         }
     }
 
     async fn wanted(&self) -> Vec<RootFs> {
         let wanted = self.store.pending_rootfs(self.node, 4 * ROOTFS_CONCURRENT_MAX as i64).await;
         wanted.unwrap_or_else(|error| {
-            tracing::warn!(%error, "what root file systems are wanted could not be read");
+            tracing::warn!(%error, "requested root file systems could not be read");
             Vec::new()
         })
     }
@@ -91,23 +91,23 @@ impl Sandboxes {
     async fn build(&self, images: &Images, rootfs: &RootFs) {
         let made = tokio::select! {
             made = self.build_image(images, rootfs) => made,
-            () = self.record_build_log(images, rootfs) => unreachable!("it is told for ever"),
+            () = self.record_build_log(images, rootfs) => unreachable!("the build log is recorded for ever"),
         };
         let noted = match &made {
-            // Another process of this node will say it.
+            // Another process of this node builds it and records the result.
             Err(BuildError::Busy) => return,
             Err(BuildError::Failed(reason)) => {
-                tracing::warn!(image = rootfs.image, reason, "a root file system could not be made");
+                tracing::warn!(image = rootfs.image, reason, "a root file system could not be built");
                 self.store.record_rootfs_built(self.node, rootfs, Some(reason)).await
             }
             Ok(()) => self.store.record_rootfs_built(self.node, rootfs, None).await,
         };
         if let Err(error) = noted {
-            tracing::warn!(%error, "what became of a root file system could not be noted; it is looked at again");
+            tracing::warn!(%error, "the result of a root file system build could not be recorded; retrying");
         }
     }
 
-    /// Writes down what its makers say, for ever.
+    /// Stores the log of a build at an interval. Never returns.
     async fn record_build_log(&self, images: &Images, rootfs: &RootFs) {
         let (mut beats, mut told) = (interval(ROOTFS_LOG_INTERVAL), None);
         loop {
@@ -132,8 +132,7 @@ impl Sandboxes {
         self.install(install).await
     }
 
-    /// Runs an installation behind a proxy of its own, which lets it to the registries and
-    /// to nothing else.
+    /// Runs an installation behind its own egress proxy, which allows only the package registries.
     async fn install(&self, install: Install) -> Result<(), BuildError> {
         let origin = self.journal.origin();
         let egress_socket = install.egress_socket().await?;
@@ -149,14 +148,14 @@ impl Sandboxes {
         let proxy = Proxy::new(parts, CancellationToken::new());
         let installed = tokio::select! {
             installed = install.run() => installed,
-            () = Arc::clone(&proxy).serve(egress_socket.listener, authority) => unreachable!("nobody stops it"),
+            () = Arc::clone(&proxy).serve(egress_socket.listener, authority) => unreachable!("only `stop` below ends it"),
         };
         proxy.stop();
         installed.map_err(|unmade| denied.beside(unmade))
     }
 }
 
-/// What an installation was kept from: said with its failure.
+/// Denied connections of an installation, reported with its failure.
 #[derive(Default)]
 struct Denied(Mutex<BTreeSet<String>>);
 
@@ -181,7 +180,7 @@ impl Denied {
         match unmade {
             BuildError::Failed(words) if !denied.is_empty() => {
                 let places: Vec<_> = denied.iter().map(String::as_str).collect();
-                BuildError::Failed(format!("{words}; it was kept from {}", places.join(", ")))
+                BuildError::Failed(format!("{words}; denied connections: {}", places.join(", ")))
             }
             unmade => unmade,
         }
@@ -195,7 +194,7 @@ pub(crate) async fn check_rootfs(
     session: &Session,
 ) -> Result<RootfsStatus, Error> {
     let rootfs = rootfs_of(session, &sandboxes.default_image);
-    // Without sandboxes it is said why when one is needed.
+    // Without a provider, the error is reported when a sandbox is needed.
     let Some(images) = sandboxes.images.as_ref().filter(|_| !rootfs.is_host()) else {
         return Ok(RootfsStatus::Ready);
     };
@@ -218,7 +217,7 @@ pub(crate) async fn check_rootfs(
     }
     let status = match build {
         Some(Build { state: State::Failed, error, .. }) => {
-            let message = error.unwrap_or_else(|| "it could not be made".to_owned());
+            let message = error.unwrap_or_else(|| "the build failed".to_owned());
             bodies.push(Body::EnvironmentBuildFailed { message: message.clone() });
             RootfsStatus::Failed(message)
         }
@@ -236,7 +235,7 @@ pub(crate) async fn check_rootfs(
     Ok(status)
 }
 
-/// What a log has told of the build that goes on.
+/// Start and last step of the current build, from the log.
 #[derive(Default)]
 struct Told {
     began: Option<crate::base::Timestamp>,

@@ -1,8 +1,8 @@
-//! One session's sandbox under one lease: found, made, told of, given up.
+//! One session's sandbox under one lease: attach, create, checkpoint, rotate, terminate, record a loss.
 //!
-//! Called by `leased_sandbox` for a turn and by `rest` between turns. Whatever becomes of the
-//! sandbox is in the log before it is in its row, and a sandbox is in the log before anything
-//! runs in it: a takeover reads there what can have begun.
+//! Called by `leased_sandbox` for a turn or an operation and by `idle` between turns. Every change of the
+//! sandbox is in the log before it is in its row, and a sandbox is in the log before anything runs in it:
+//! after a takeover the log shows what can have started.
 
 use std::{
     pin::pin,
@@ -28,30 +28,30 @@ use crate::{
     },
 };
 
-/// Why a sandbox ends whose disk the next one goes on with.
+/// Termination reason of a sandbox whose disk the next one reuses.
 const ROTATED: &str = "rotated";
-/// A limit that is asked for and not kept would be worse than none.
+/// Error if the provider cannot enforce a size that the environment sets.
 const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
     it is not root, and no cgroup is delegated to it";
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
-/// Who looks after a session's sandbox.
+/// Manager of one session's sandbox.
 pub(crate) struct SandboxSession {
     pub sandboxes: Sandboxes,
     pub fence: Fence,
-    /// The turn that it is for; none between turns.
+    /// The turn that uses the sandbox; `None` between turns.
     pub turn: Option<TurnId>,
-    /// What a new sandbox is like.
+    /// Properties of a new sandbox.
     pub spec: SandboxSpec,
 }
 
-/// A sandbox that answered, and how long it may be used.
+/// An attached sandbox and its times of rotation and end.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attached {
     pub id: SandboxId,
-    /// When it should be replaced, once nothing is under way in it.
+    /// Time from which it is replaced as soon as no call is in progress in it.
     pub rotates_at: Option<Instant>,
-    /// When it ends, whatever is.
+    /// Time at which it ends, even with calls in progress.
     pub ends_at: Option<Instant>,
 }
 
@@ -62,7 +62,7 @@ impl Attached {
     }
 }
 
-/// Where the files of a new sandbox come from.
+/// Origin of the files of a new sandbox.
 struct Filled {
     restored: Option<(Checkpoint, Duration)>,
     files: Files,
@@ -77,7 +77,7 @@ impl SandboxSession {
         SandboxFence { sandbox, epoch: self.fence.epoch }
     }
 
-    /// Says hello to the sandbox that the rows know of; `None` when there is none.
+    /// Attaches to the sandbox recorded in the database; `None` when there is none.
     pub(crate) async fn attach_existing(&self, sandbox: &dyn Sandbox) -> Result<Option<Attached>, Error> {
         let Fence { org, session, .. } = self.fence;
         let Some(live) = self.sandboxes.store.live_sandbox(org, session).await? else {
@@ -85,7 +85,7 @@ impl SandboxSession {
         };
         let id = live.sandbox;
         if live.node != self.sandboxes.node {
-            // Claimed from another node: that one has been silent for too long.
+            // The job was claimed from another node, whose heartbeats stopped for too long.
             self.record_loss(id, "its node is gone").await?;
             return Ok(None);
         }
@@ -95,7 +95,7 @@ impl SandboxSession {
         }
         match sandbox.attach(self.sandbox_fence(id)).await {
             Ok(()) if !live.is_announced => {
-                // Its maker died before it could say that the sandbox is there.
+                // The worker that created it died before it recorded the sandbox in its row.
                 self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
                 Ok(Some(Attached::new(id, live.life)))
             }
@@ -110,8 +110,8 @@ impl SandboxSession {
                     && !matches!(fault, Fault::Stale)
                     && !self.was_announced(id).await? =>
             {
-                // Its maker died on the way: nothing ran in it, and nobody heard of it. One that
-                // is there and not fit for use must be gone before the next.
+                // The worker that created it died before it recorded the sandbox: nothing ran in it. If it
+                // exists and is unusable, it must be removed before the next one is created.
                 if !matches!(fault, Fault::Gone) {
                     let destroyed = sandbox.destroy(id).await;
                     destroyed.map_err(|fault| Error::Unavailable(fault.to_string()))?;
@@ -120,14 +120,13 @@ impl SandboxSession {
                 Ok(None)
             }
             Err(fault) => self
-                .destroy_unresponsive(sandbox, id, fault, "it was gone when its session went on")
+                .destroy_unresponsive(sandbox, id, fault, "it was gone when its session continued")
                 .await
                 .map(|()| None),
         }
     }
 
-    /// Writes off a sandbox that did not answer; it is ended first, so that no second one
-    /// lives beside it.
+    /// Records a sandbox that did not answer as lost. Destroys it first, so that no two exist at a time.
     pub(crate) async fn destroy_unresponsive(
         &self,
         sandbox: &dyn Sandbox,
@@ -145,7 +144,7 @@ impl SandboxSession {
         }
     }
 
-    /// A new sandbox with the session's files.
+    /// Creates a sandbox with the session's files, with bounded retries.
     pub(crate) async fn create(&self, sandbox: &dyn Sandbox) -> Result<Attached, Error> {
         let Fence { org, session, epoch, .. } = self.fence;
         if self.spec.names_size && !sandbox.capabilities().enforces_size {
@@ -188,11 +187,11 @@ impl SandboxSession {
                     self.announce(id, created(id, duration_ms, &filled, &past)).await?;
                     return Ok(Attached::new(id, life));
                 }
-                // The row stays: the sandbox may be another worker's by now.
+                // The row remains: another worker may already use the sandbox.
                 Err(Fault::Stale) => return Err(Error::Stale),
                 Err(fault) => {
                     self.end_row(id).await?;
-                    // It may have been the last on the disk all the same.
+                    // It may still have been the last one that used the disk.
                     past.sandboxes.push(id);
                     tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
                     if attempt >= SANDBOX_START_ATTEMPTS_MAX {
@@ -205,8 +204,8 @@ impl SandboxSession {
         unreachable!("the loop above only ends by returning")
     }
 
-    /// Makes the sandbox and restores its files, from the newest checkpoint that there is.
-    /// Nothing is left behind when it fails, but for `Stale`: then it is another worker's.
+    /// Creates the sandbox and restores its files from the newest checkpoint whose blob exists. A failure
+    /// leaves no sandbox, except for `Stale`: then another worker owns it.
     async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
         let mut spec = spec.clone();
         let mut from = from.iter();
@@ -222,7 +221,7 @@ impl SandboxSession {
                     None => None,
                 }
             };
-            // Read while the sandbox is made: not a byte goes into it before all of them are there.
+            // Fetched while the sandbox is created; loaded only after all bytes have arrived.
             let create = sandbox.create(&spec, self.fence.epoch);
             let (files, fetched) = match select(pin!(create), pin!(fetch)).await {
                 Either::Left((files, _)) if files != Ok(Files::Fresh) => (files?, None),
@@ -239,7 +238,7 @@ impl SandboxSession {
                 Ok(()) => {
                     return Ok(Filled { restored: Some((checkpoint.clone(), started.elapsed())), files });
                 }
-                // Whoever has it now ends it, since its restore did not.
+                // The worker that owns it now destroys it, because the restore is incomplete.
                 Err(Fault::Stale) => return Err(Fault::Stale),
                 Err(fault) => {
                     sandbox.destroy(spec.sandbox).await?;
@@ -252,7 +251,7 @@ impl SandboxSession {
         }
     }
 
-    /// Saves the sandbox's files, unless the newest checkpoint has just these.
+    /// Takes a checkpoint of the sandbox's files; returns the newest one if it has the same files.
     pub(crate) async fn checkpoint(
         &self,
         sandbox: &dyn Sandbox,
@@ -290,12 +289,11 @@ impl SandboxSession {
         let Fence { org, session, .. } = self.fence;
         let removed = self.sandboxes.remove_old_checkpoints(org, session).await;
         if let Err(error) = removed {
-            tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; they are tried again");
+            tracing::warn!(session.id = %session, error, "old checkpoints could not be removed; retried after the next checkpoint");
         }
     }
 
-    /// Puts a new sandbox in the place of one whose time is almost over. Its disk goes on;
-    /// the checkpoint is for the case that it does not.
+    /// Replaces a sandbox that expires soon. The new one reuses its disk; the checkpoint is the fallback.
     pub(crate) async fn rotate(&self, sandbox: &dyn Sandbox, old: &Attached) -> Result<Attached, Error> {
         let started = Instant::now();
         let from = old.id;
@@ -305,7 +303,7 @@ impl SandboxSession {
             Err(Error::Unavailable(reason)) => {
                 self.record(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
                 if old.ends_at.is_some_and(|end| Instant::now() < end) {
-                    // It goes on until its end, and is tried again meanwhile.
+                    // It stays in use until its end; the rotation is retried meanwhile.
                     return Ok(Attached { rotates_at: Some(Instant::now() + ROTATION_RETRY), ..*old });
                 }
                 None
@@ -334,8 +332,8 @@ impl SandboxSession {
         }
     }
 
-    /// Removes a sandbox whose files are saved, and its disk where no other follows; says why,
-    /// and who wanted it.
+    /// Removes a sandbox after its checkpoint, and its disk unless it is rotated. Records the reason and the
+    /// actor.
     pub(crate) async fn terminate(
         &self,
         sandbox: &dyn Sandbox,
@@ -350,7 +348,7 @@ impl SandboxSession {
         self.finish_termination(sandbox, id, reason, actor).await
     }
 
-    /// Removes a sandbox that is ending, whoever began it.
+    /// Completes the removal of a sandbox that is `Ending`, also one that another worker began.
     pub(crate) async fn finish_termination(
         &self,
         sandbox: &dyn Sandbox,
@@ -366,13 +364,13 @@ impl SandboxSession {
             return Ok(());
         }
         if let Err(fault) = sandbox.erase(self.fence.org, self.fence.session).await {
-            tracing::warn!(session.id = %self.fence.session, %fault, "a saved disk could not be removed; the reaper will");
+            tracing::warn!(session.id = %self.fence.session, %fault, "the disk of a removed sandbox could not be removed; the reaper retries");
         }
         Ok(())
     }
 
-    /// Notes that a frozen sandbox goes on, then says so: from the note on, the checkpoint
-    /// of its sleep is out of date.
+    /// Records in the row, then in the log, that a frozen sandbox was thawed. From the change of the row on,
+    /// the checkpoint of the freeze is out of date.
     pub(crate) async fn thawed(&self, id: SandboxId) -> Result<(), Error> {
         let store = &self.sandboxes.store;
         if !store.record_thawed(self.fence, id).await? {
@@ -383,8 +381,8 @@ impl SandboxSession {
         self.record(vec![Body::SandboxThawed { sandbox_id: id }]).await
     }
 
-    /// Whether the log says that the sandbox is there: its maker may have died before the
-    /// row said so, too.
+    /// Whether the log contains the creation of the sandbox: the worker that created it may have died
+    /// between the log and the row.
     async fn was_announced(&self, id: SandboxId) -> Result<bool, Error> {
         let log = self.sandboxes.journal.log(self.fence.org, self.fence.session, 0).await;
         let log = log.map_err(|error| Error::LogUnavailable(error.to_string()))?;
@@ -392,13 +390,13 @@ impl SandboxSession {
         Ok(log.iter().any(|event| says(&event.draft.body)))
     }
 
-    /// Says that the sandbox is there, before anything runs in it.
+    /// Records the creation in the log, then in the row, before anything runs in the sandbox.
     async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
         self.record(bodies).await?;
         self.sandboxes.store.record_announced(self.fence.org, id).await.map_err(Error::from)
     }
 
-    /// Says that a sandbox is gone before its row is: whoever finds no row finds that.
+    /// Records the loss of a sandbox before its row ends: without a row, the log has the reason.
     pub(crate) async fn record_loss(&self, id: SandboxId, reason: &str) -> Result<(), Error> {
         self.record(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
         self.end_row(id).await
@@ -435,7 +433,7 @@ impl SandboxSession {
     }
 }
 
-/// What is said of a new sandbox: where its files are from, and which are gone.
+/// Events of a new sandbox: creation, restored checkpoint, lost files.
 fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &EndedSandboxes) -> Vec<Body> {
     let mut bodies = vec![Body::SandboxCreated { sandbox_id: id, duration_ms }];
     if let Some((checkpoint, took)) = &filled.restored {

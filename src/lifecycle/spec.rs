@@ -1,7 +1,7 @@
-//! What a session's environment means to a worker: the sandbox to make, the way out.
+//! Sandbox spec and egress policy from a session's environment.
 //!
-//! Called by `slot` before a turn runs; reads the pinned snapshot and, for the values
-//! of secrets alone, the environment as it is now.
+//! Called by `turn` and `worker`. Reads the pinned snapshot; only the values of secrets are read from
+//! the current environment.
 
 use crate::{
     domain::{
@@ -19,26 +19,26 @@ use crate::{
 
 use super::{Sandboxes, egress::EgressPolicy};
 
-/// The code of a turn whose secrets are gone.
+/// Error code of a turn whose environment, with its secrets, was deleted.
 const ENVIRONMENT_DELETED: &str = "environment_deleted";
 
-/// The sandbox that a session wants.
+/// Properties of a new sandbox of a session.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SandboxSpec {
     pub limits: SandboxLimits,
-    /// The environment names processors or memory, which not every provider holds a sandbox to.
+    /// The environment sets `cpus` or `memory`; not every provider can enforce these.
     pub names_size: bool,
     pub rootfs: RootFs,
     /// The environment's variables, and the placeholders of its secrets.
     pub env: Vec<(String, String)>,
-    /// What makes the sandbox ready.
+    /// Script of the lifecycle hook `post_start`.
     pub post_start: Option<String>,
-    /// What is cloned into it, and what is run after that.
+    /// Repositories to clone; `post_clone` runs after that.
     pub sources: Vec<PinnedSource>,
     pub post_clone: Option<String>,
-    /// How long it lives; for ever when `None`.
+    /// Times of rotation and end; `None` is unlimited.
     pub life: Option<Life>,
-    /// What the session's commands start with.
+    /// Working directory and variables with which commands start.
     pub context: Context,
 }
 
@@ -53,7 +53,7 @@ impl SandboxSpec {
         }
     }
 
-    /// Reads a session's environment; or the code and the words of why its turn cannot run.
+    /// Reads a session's environment; or the error code and message if its turn cannot run.
     pub(crate) async fn read(
         sandboxes: &Sandboxes,
         org: OrgId,
@@ -77,7 +77,7 @@ impl SandboxSpec {
     }
 }
 
-/// What a session's sandboxes are made on.
+/// Root file system of a session's sandboxes.
 pub(crate) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
     RootFs::of(session.created.environment.as_ref().map(|pinned| &pinned.config), default_image)
 }
@@ -86,7 +86,7 @@ fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {
     let size = snapshot.config.size();
     let placeholders =
         snapshot.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone()));
-    // Node looks for modules beside a program, and not where they were installed for all.
+    // Node.js searches for modules beside a program, not in the global directory.
     let has_modules =
         !snapshot.config.packages.npm.is_empty() && !snapshot.config.env.contains_key("NODE_PATH");
     let modules = has_modules.then(|| ("NODE_PATH".to_owned(), "/usr/local/lib/node_modules".to_owned()));
@@ -116,7 +116,7 @@ async fn secrets(store: &Store, org: OrgId, snapshot: &EnvironmentSnapshot) -> R
     let mut values = store.open_environment(org, environment).await?;
     let mut secrets = Vec::with_capacity(snapshot.secrets.len());
     for pinned in &snapshot.secrets {
-        // One that was removed since leaves a placeholder that nothing replaces.
+        // The placeholder of a secret that was removed since is not replaced.
         let Some(value) = values.remove(&pinned.name) else { continue };
         let hosts = pinned.hosts.iter().map(|host| HostPattern::parse(host)).collect::<Result<_, _>>();
         let hosts = hosts.map_err(|bad| store::Error::Corrupt(format!("a secret's host: {bad}")))?;

@@ -35,7 +35,7 @@ impl Dialer {
     /// authority.
     ///
     /// # Errors
-    /// When one of them is not a valid certificate.
+    /// A root is not a valid certificate.
     pub fn new(
         policy: Policy,
         resolver: Arc<dyn Resolver>,
@@ -58,7 +58,7 @@ impl Dialer {
     /// Resolves a name to the addresses that may be connected to.
     ///
     /// # Errors
-    /// When none is allowed, or there is none.
+    /// The host has no address, or none that is allowed.
     pub async fn vet(&self, host: &str, port: u16) -> Result<Route, Refused> {
         route(&self.vetted, host, port).await
     }
@@ -66,7 +66,7 @@ impl Dialer {
     /// As `vet`, for a host that the operator configured: any address is allowed.
     ///
     /// # Errors
-    /// When it has no address.
+    /// The host has no address.
     pub async fn vet_trusted(&self, host: &str, port: u16) -> Result<Route, Refused> {
         route(&self.trusted, host, port).await
     }

@@ -24,7 +24,7 @@ pub enum NotLocal {
 
 impl LocalDirectories {
     /// # Errors
-    /// When one of them cannot be resolved.
+    /// A directory cannot be resolved.
     pub fn new(directories: &[impl AsRef<Path>]) -> io::Result<Self> {
         directories.iter().map(std::fs::canonicalize).collect::<io::Result<_>>().map(Self)
     }

@@ -1,7 +1,7 @@
-//! Directories that a caller reads or writes in one piece: a tar archive of what is below.
+//! Reads and writes of directories as tar archives.
 //!
-//! Called by `operate`. Like single files they travel through the blob store. The sandbox makes
-//! and unpacks the archive as its own user; the host only counts its bytes.
+//! Called by `operation`. Archives are transferred through the blob store, like single files. The sandbox
+//! packs and unpacks the archive as its own user; this process only counts its bytes.
 
 use std::{
     fs::File,
@@ -20,7 +20,7 @@ use crate::{
     sandbox::{Fault, Sandbox, SandboxFence},
 };
 
-/// Copies what is below a directory into the blob store.
+/// Copies the contents of a directory into the blob store as an archive.
 pub(crate) async fn read(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
@@ -33,10 +33,10 @@ pub(crate) async fn read(
         tokio::join!(sandbox.read_tree(sandbox_fence, path, sender), keep(place.blobs, receiver));
     let (file, bytes) = match kept.map_err(|error| away(&error))? {
         Some(kept) => kept,
-        // The sandbox broke off because nobody takes more.
+        // The receiver was dropped at the size limit, so the sandbox stopped.
         None => {
             let message = format!(
-                "what is there makes an archive of more than {ARCHIVE_BYTES_MAX} bytes; read it directory by directory"
+                "the archive is larger than {ARCHIVE_BYTES_MAX} bytes; read the subdirectories one by one"
             );
             return Ok(Answer::Failed { code: Failure::TooLarge, message });
         }
@@ -46,7 +46,7 @@ pub(crate) async fn read(
     Ok(Answer::Read { blob, bytes, size: bytes })
 }
 
-/// What arrives, as a file, and how much that is; `None` when it is too much.
+/// Writes the received parts to a file; returns it with its size, `None` above `ARCHIVE_BYTES_MAX`.
 async fn keep(blobs: &Blobs, mut parts: mpsc::Receiver<Bytes>) -> Result<Option<(File, u64)>, blob::Error> {
     let mut file = tokio::fs::File::from_std(blobs.scratch()?);
     let mut bytes = 0;
@@ -75,7 +75,7 @@ pub(crate) async fn write(
     let mut file = place.blobs.get_file(blob).await.map_err(|error| away(&error))?;
     let bytes = file.metadata().map_err(|error| away(&error.into()))?.len();
     let (sender, receiver) = mpsc::channel(ARCHIVE_PARTS_WAITING);
-    // A sandbox that refuses the rest takes no more parts: that ends this task.
+    // If the sandbox refuses the rest, it drops the receiver: that ends this task.
     let sent = spawn_blocking(move || {
         loop {
             let mut part = Vec::with_capacity(ARCHIVE_PART_BYTES);
@@ -90,7 +90,7 @@ pub(crate) async fn write(
             }
         }
     });
-    // The blob stays: whoever serves this again after a crash writes the same.
+    // The blob remains: a worker that serves this again after a crash writes the same.
     sandbox.write_tree(sandbox_fence, path, receiver).await?;
     sent.await.map_err(|error| Fault::Unavailable(error.to_string()))?;
     Ok(Answer::Written { bytes })

@@ -16,7 +16,7 @@ use crate::{
 const STOPPED: &str = "stopped";
 
 impl OperationServer<'_> {
-    /// What is asked of the sandbox as a whole; `None` when something in it is meant.
+    /// Performs an operation on the sandbox as a whole; `None` for operations inside it and for a restore.
     pub(crate) async fn control(
         &self,
         open: &Open,
@@ -50,8 +50,8 @@ impl OperationServer<'_> {
         }
     }
 
-    /// Goes back to a checkpoint. From the moment of the answer on whoever needs the sandbox
-    /// gets those files, whatever becomes of this worker.
+    /// Restores a checkpoint. After the answer is stored, the next use of the sandbox gets these files, even
+    /// if this worker crashes.
     pub(crate) async fn restore(&self, open: &Open, wanted: CheckpointId) -> Result<(), Error> {
         let fence = self.writer.fence();
         let store = &self.sandboxes.store;
@@ -72,19 +72,19 @@ impl OperationServer<'_> {
         match left {
             Ok(()) => Ok(()),
             Err(lifecycle::Error::Stale) => Err(Error::Stale),
-            // Whoever needs a sandbox next finishes that first.
+            // The next use of the sandbox completes the removal first.
             Err(
                 lifecycle::Error::LogUnavailable(reason)
                 | lifecycle::Error::Unavailable(reason)
                 | lifecycle::Error::PreparationFailure(_, reason),
             ) => {
-                tracing::warn!(session.id = %self.session.id, reason, "a sandbox that was left behind is still there");
+                tracing::warn!(session.id = %self.session.id, reason, "the sandbox replaced by a restore could not be removed; retried at the next use");
                 Ok(())
             }
         }
     }
 
-    /// Whether nothing runs, and the checkpoint is there as it was.
+    /// Whether no call is in progress and the checkpoint and its blob exist.
     async fn restorable(&self, wanted: CheckpointId) -> Result<Result<(), (Failure, String)>, Error> {
         let fence = self.writer.fence();
         if let Some(refused) = self.refused().await? {
@@ -92,7 +92,7 @@ impl OperationServer<'_> {
         }
         let all = self.sandboxes.store.checkpoints(fence.org, fence.session).await?;
         let Some(found) = all.into_iter().find(|one| one.checkpoint == wanted) else {
-            return Ok(Err((Failure::NotFound, "the checkpoint is not kept any longer".to_owned())));
+            return Ok(Err((Failure::NotFound, "the checkpoint does not exist or has expired".to_owned())));
         };
         let is_used = match self.sandbox.existing().await {
             _ if self.sandbox.is_in_use() => true,
@@ -111,7 +111,7 @@ impl OperationServer<'_> {
         })
     }
 
-    /// What keeps a command from being run: what may be spent.
+    /// The refusal if a spend cap or the balance is exhausted.
     pub(crate) async fn refused(&self) -> Result<Option<(Failure, String)>, Error> {
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.sandboxes.store;
@@ -130,7 +130,7 @@ impl OperationServer<'_> {
         })
     }
 
-    /// Ends a command, or sends it a signal.
+    /// Kills a command, or sends it a signal.
     async fn kill(
         &self,
         exec: OperationId,
@@ -153,11 +153,11 @@ impl OperationServer<'_> {
         }
     }
 
-    /// Ends callers' commands, whose own ends then are told as every end is.
+    /// Kills callers' commands. Their ends are recorded like every other end.
     pub(crate) async fn end_commands(&self, under_way: &[Open]) {
         for open in under_way.iter().filter(|open| matches!(open.request, Request::Exec { .. })) {
             if let Err(Error::Unavailable(reason)) = self.kill(open.id, None).await.map(drop) {
-                tracing::warn!(session.id = %self.session.id, reason, "a command could not be ended");
+                tracing::warn!(session.id = %self.session.id, reason, "a command could not be killed");
             }
         }
     }

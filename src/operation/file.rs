@@ -1,7 +1,8 @@
-//! Files that a caller reads, writes and lists in a session's sandbox.
+//! Reads, writes and lists of files in a session's sandbox.
 //!
-//! Called by `operate`. The bytes travel through the blob store: the sandbox may be far from
-//! whoever asked. The host never opens a path of the sandbox; the sandbox does, as its user.
+//! Called by `operation`. The bytes are transferred through the blob store, because the caller's
+//! request may be in a process on another machine. This process never opens a path of the sandbox; the
+//! sandbox does, as its user.
 
 use std::io::Write;
 
@@ -25,7 +26,7 @@ use crate::{
     store::record::Fence,
 };
 
-/// Where the bytes of an operation are.
+/// Location of an operation's bytes in the blob store.
 pub(crate) struct OperationBlob<'a> {
     pub blobs: &'a Blobs,
     pub fence: Fence,
@@ -50,7 +51,7 @@ pub(crate) async fn read(
         if part.content.is_empty() || wanted == 0 {
             break;
         }
-        // A sandbox may answer with more than it was asked for.
+        // A sandbox may return more than was requested.
         let content = &part.content[..part.content.len().min(wanted)];
         file.write_all(content).map_err(|error| Fault::Unavailable(error.to_string()))?;
         bytes += content.len() as u64;
@@ -61,7 +62,7 @@ pub(crate) async fn read(
     Ok(Answer::Read { blob, bytes, size })
 }
 
-/// Replaces a file by a blob.
+/// Replaces a file with the contents of a blob.
 pub(crate) async fn write(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
@@ -72,15 +73,15 @@ pub(crate) async fn write(
     let content: Bytes = place.blobs.get(blob).await.map_err(|error| away(&error))?;
     if content.len() > FILE_WRITE_BYTES_MAX {
         return Err(Fault::Refused(format!(
-            "a file that is written has at most {FILE_WRITE_BYTES_MAX} bytes"
+            "a file that is written must not exceed {FILE_WRITE_BYTES_MAX} bytes"
         )));
     }
     sandbox.write_file(sandbox_fence, path, &content).await?;
-    // The blob stays: whoever serves this again after a crash writes the same.
+    // The blob remains: a worker that serves this again after a crash writes the same.
     Ok(Answer::Written { bytes: content.len() as u64 })
 }
 
-/// Names what a directory holds, by the sandbox's own `find`.
+/// Lists a directory with the sandbox's `find`.
 pub(crate) async fn list(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
@@ -117,7 +118,7 @@ pub(crate) async fn list(
     Ok(Answer::Listed { entries, is_cut })
 }
 
-/// One line of `find`; none where its end was cut off.
+/// Parses one NUL-terminated entry of `find`; `None` if its end was cut off.
 fn entry(queue: &[u8]) -> Option<Entry> {
     let queue = String::from_utf8_lossy(queue.strip_suffix(b"\0")?).into_owned();
     let mut fields = queue.splitn(4, '\t');

@@ -1,8 +1,8 @@
 //! Callers' operations on a session's sandbox: commands, files, archives, checkpoints.
 //!
-//! Called by `worker` under whatever lease holds the session: beside a turn, or with the job
-//! `operation` while there is no turn. A command belongs to the sandbox and not to its worker, so
-//! the worker that serves the operation next finds the command there and waits for the same end.
+//! Called by `worker` under the lease of the session: beside a turn, or with the job `operation` while
+//! there is no turn. A command belongs to the sandbox and not to its worker, so the worker that serves
+//! the operation next finds the command there and waits for its end.
 
 mod archive;
 mod control;
@@ -108,14 +108,14 @@ impl<'a> OperationServer<'a> {
 }
 
 impl OperationServer<'_> {
-    /// Serves what is open, and what is asked meanwhile, until nothing is.
+    /// Serves open operations, and those that arrive meanwhile, until none is left.
     pub(crate) async fn serve_all(&self) -> Result<(), Error> {
         let mut seen = HashSet::new();
         while self.serve_open(&mut seen).await? {}
         Ok(())
     }
 
-    /// Serves what is asked while a turn runs, for ever; looks only when somebody asked.
+    /// Serves operations while a turn runs. Reads them only when the lease reports some. Never returns.
     pub(crate) async fn serve_beside_a_turn(&self) {
         let (mut lease, mut seen) = (self.lease.clone(), HashSet::new());
         loop {
@@ -125,12 +125,12 @@ impl OperationServer<'_> {
             }
             match self.serve_open(&mut seen).await {
                 Ok(true) => {}
-                // What was served is told with the next look at the lease.
+                // The next renewal of the lease reports new operations.
                 Ok(false) => drop(lease.changed().await),
-                // The turn finds out by itself, and what is open stays so for the next.
+                // The turn detects the loss itself; the next worker serves open operations.
                 Err(Error::Stale) => std::future::pending::<()>().await,
                 Err(Error::Unavailable(reason)) => {
-                    tracing::warn!(session.id = %self.session.id, reason, "a caller waits beside a turn");
+                    tracing::warn!(session.id = %self.session.id, reason, "operations beside a turn could not be served; retrying");
                     seen.clear();
                     tokio::time::sleep(SANDBOX_BACKOFF.1).await;
                 }
@@ -138,7 +138,7 @@ impl OperationServer<'_> {
         }
     }
 
-    /// Serves what is open now and has not been `seen`. Returns whether there was any.
+    /// Serves open operations that are not in `seen`. Returns whether there were any.
     async fn serve_open(&self, seen: &mut HashSet<OperationId>) -> Result<bool, Error> {
         let fence = self.writer.fence();
         let mut lease = self.lease.clone();
@@ -148,7 +148,7 @@ impl OperationServer<'_> {
         loop {
             lease.mark_unchanged();
             let open = self.sandboxes.store.open_operations(fence.org, fence.session).await?;
-            // Beside a turn nobody has the sandbox alone: whoever wants that waits for its end.
+            // An exclusive operation waits for the end of the turn.
             let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_exclusive();
             queue.waiting.extend(open.into_iter().filter(|open| may_be_served(open) && seen.insert(open.id)));
             if queue.wants_an_end() {
@@ -216,7 +216,7 @@ impl OperationServer<'_> {
             let id = handle.fence.sandbox;
             match self.sandboxes.store.begin_operation(self.writer.fence(), open.id, id).await? {
                 None => return Err(Error::Stale),
-                // It may have run there, and nobody can ask that sandbox any more.
+                // It may have run in a sandbox that no longer exists.
                 Some(began_in) if is_command && began_in != id => {
                     self.record_end(open, None).await?;
                     return Ok(Err(lost()));
@@ -233,7 +233,7 @@ impl OperationServer<'_> {
                 }
                 Err(Fault::Gone) => {
                     self.sandbox
-                        .record_loss(id, "it was gone when a caller used it")
+                        .record_loss(id, "it was gone when a caller's operation used it")
                         .await
                         .map_err(stopped)?;
                     if is_command {
@@ -242,20 +242,20 @@ impl OperationServer<'_> {
                     }
                 }
                 Err(Fault::Unavailable(reason)) => {
-                    tracing::warn!(session.id = %self.session.id, attempt, reason, "a sandbox did not answer a caller");
+                    tracing::warn!(session.id = %self.session.id, attempt, reason, "a sandbox did not answer an operation; retrying");
                 }
             }
             tokio::time::sleep(self.sandbox.delay(&BACKOFF, attempt)).await;
         }
         self.record_end(open, None).await?;
         Ok(Err(match is_command {
-            // It may have begun.
+            // It may have started.
             true => lost(),
             false => (Failure::SandboxUnavailable, "the sandbox does not answer".to_owned()),
         }))
     }
 
-    /// The sandbox: as it is for what may have begun in it, else one that may be used for long.
+    /// The current sandbox if the operation may have started in it; else rotates one that expires soon.
     async fn acquire(&self, has_begun: bool) -> Result<SandboxHandle, lifecycle::Error> {
         if has_begun { self.sandbox.reacquire().await } else { self.sandbox.acquire().await }
     }
@@ -277,7 +277,7 @@ impl OperationServer<'_> {
                 self.running.lock().await.entry(open.id).or_insert_with(Instant::now);
                 match self.run(open, handle, &exec).await {
                     Ok((exit, stdout, stderr)) => {
-                        // What its end says is paid, whoever closes the session now.
+                        // Its end is billed by `exec.completed`, even if the session is closed now.
                         self.running.lock().await.remove(&open.id);
                         self.record_end(open, Some((&exit, &stdout, &stderr))).await?;
                         Ok(Ok(ended(&exit, stdout, stderr)))
@@ -308,11 +308,11 @@ impl OperationServer<'_> {
             | Request::Stop
             | Request::Checkpoint
             | Request::Restore { .. }
-            | Request::Kill { .. } => unreachable!("what concerns the sandbox itself was done before"),
+            | Request::Kill { .. } => unreachable!("`control` handles operations on the sandbox as a whole"),
         }
     }
 
-    /// Starts the command, or finds the one that runs, and waits for its end.
+    /// Starts the command, or attaches to the running one, and waits for its end.
     async fn run(
         &self,
         open: &Open,
@@ -335,7 +335,7 @@ impl OperationServer<'_> {
                 sandbox.kill(sandbox_fence, &exec.id).await?;
                 sandbox.wait(sandbox_fence, &exec.id).await?
             }
-            () = pump.run() => unreachable!("output is passed on until its command is over"),
+            () = pump.run() => unreachable!("the output pump never returns"),
         };
         let [stdout, stderr] =
             [(OutputStream::Stdout, exit.stdout_bytes), (OutputStream::Stderr, exit.stderr_bytes)].map(
@@ -382,12 +382,12 @@ fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
         lifecycle::Error::Unavailable(reason) | lifecycle::Error::LogUnavailable(reason) => {
             (Failure::SandboxUnavailable, reason)
         }
-        lifecycle::Error::Stale => (Failure::SandboxUnavailable, "another worker has it".to_owned()),
+        lifecycle::Error::Stale => (Failure::SandboxUnavailable, "another worker holds it".to_owned()),
     }
 }
 
 fn lost() -> (Failure, String) {
-    let message = "the sandbox was lost while this was under way; it may have been done";
+    let message = "the sandbox was lost while the operation ran; it may have completed";
     (Failure::OutcomeUnknown, message.to_owned())
 }
 

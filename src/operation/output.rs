@@ -1,7 +1,6 @@
-//! What a caller's command writes, on its way to those who wait for it.
+//! Output of callers' commands: stored in chunks while a command runs, complete in its answer.
 //!
-//! Called by `operate`. While the command runs its output goes, piece by piece, where
-//! every process finds it; its answer has the whole in the end.
+//! Called by `operation`. The chunks are stored in the database, where every process can read them.
 
 use tokio::time::sleep;
 
@@ -16,15 +15,15 @@ use crate::{
     store::{notification::Notification, output::Chunk, record::Fence},
 };
 
-/// How far one output has been passed on.
+/// Position up to which one output is stored.
 #[derive(Clone, Copy, Default)]
 struct Passed {
-    /// Bytes that the command wrote, and bytes of the text that is made of them.
+    /// Raw bytes of the command's output, and bytes of the text decoded from them.
     written: u64,
     text: u64,
 }
 
-/// Passes the output of a command on while it runs, until it is dropped.
+/// Stores the output of a running command until it is dropped.
 pub(crate) struct Pump<'a> {
     pub sandboxes: &'a Sandboxes,
     pub fence: Fence,
@@ -35,12 +34,12 @@ pub(crate) struct Pump<'a> {
 }
 
 impl Pump<'_> {
-    /// Never returns: whoever waits for the command's end drops it. What fails is tried
-    /// again: the answer does not depend on it.
+    /// Stores output at an interval. Never returns; the caller drops it when the command ends. A failure is
+    /// retried, because the answer does not depend on it.
     pub async fn run(&self) {
         let mut passed = None;
         loop {
-            // Most commands are over before anybody could have followed them.
+            // Most commands end before a reader could follow their output.
             sleep(EXEC_OUTPUT_INTERVAL).await;
             let mut ends = match passed {
                 Some(ends) => ends,
@@ -56,7 +55,7 @@ impl Pump<'_> {
         }
     }
 
-    /// How far the worker before this one came.
+    /// Positions up to which the previous worker stored output.
     async fn begun(&self) -> Option<[Passed; 2]> {
         let mut ends = [Passed::default(); 2];
         for chunk in self.sandboxes.store.last_output(self.fence, self.operation).await.ok()? {
@@ -66,7 +65,7 @@ impl Pump<'_> {
         Some(ends)
     }
 
-    /// Passes on what is new; `None` when that could not be done.
+    /// Stores new output; `None` on a failure.
     async fn look(&self, ends: &mut [Passed; 2]) -> Option<()> {
         loop {
             let (mut chunks, mut next) = (Vec::new(), *ends);
@@ -78,7 +77,7 @@ impl Pump<'_> {
             }
             let added = self.sandboxes.store.add_output(self.fence, self.operation, &chunks).await;
             if !added.ok()? {
-                // The session is another's, who goes on here.
+                // Another worker holds the session and continues from here.
                 return std::future::pending().await;
             }
             *ends = next;
@@ -106,8 +105,7 @@ impl Pump<'_> {
     }
 }
 
-/// How many of the bytes can be made text without those that follow: a character that is
-/// cut waits for its rest.
+/// Length of the prefix that ends on a character boundary: an incomplete character waits for its rest.
 fn whole(bytes: &[u8]) -> usize {
     let length = |first: u8| match first {
         0xC2..=0xDF => 2,
@@ -123,7 +121,7 @@ fn whole(bytes: &[u8]) -> usize {
     }
 }
 
-/// The beginning of an output, of which the sandbox has kept so many bytes.
+/// Reads the first `kept` bytes of an output, which the sandbox stores.
 pub(crate) async fn read(
     sandbox: &dyn Sandbox,
     sandbox_fence: SandboxFence,
@@ -167,7 +165,7 @@ mod tests {
                 text += &text::printable(&seen[..length]);
                 at += length;
             }
-            // At most a character that is cut is left.
+            // At most one incomplete character is left.
             proptest::prop_assert!(bytes.len() - at < 4);
             proptest::prop_assert_eq!(text + &text::printable(&bytes[at..]), text::printable(&bytes));
         }

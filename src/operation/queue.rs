@@ -8,7 +8,7 @@ use crate::{
     store::operation::Open,
 };
 
-/// Operations that wait, and those that are being served.
+/// Waiting operations and those in progress.
 #[derive(Default)]
 pub(crate) struct OperationQueue {
     pub waiting: VecDeque<Open>,
@@ -44,12 +44,12 @@ impl OperationQueue {
         Some(open)
     }
 
-    /// Removes an operation that was served.
+    /// Removes a completed operation from those in progress.
     pub fn is_over(&mut self, operation: OperationId) {
         self.under_way.retain(|open| open.id != operation);
     }
 
-    /// Whether a stop waits for commands that run.
+    /// Whether a stop waits for operations in progress.
     pub fn wants_an_end(&self) -> bool {
         let stops = |open: &Open| matches!(open.request, Request::Stop);
         self.waiting.iter().any(stops) && !self.under_way.is_empty()

@@ -9,7 +9,7 @@ use crate::{
 };
 
 impl OperationServer<'_> {
-    /// Writes that a command is over, once: of one that ran with its end.
+    /// Records `exec.completed` of a command once, with its exit if it ran.
     pub(super) async fn record_end(
         &self,
         open: &Open,
@@ -45,6 +45,7 @@ impl OperationServer<'_> {
         self.spent(open, cost).await
     }
 
+    /// Records `file.written` of an operation once.
     pub(super) async fn record_written(&self, open: &Open, path: &str, bytes: u64) -> Result<(), Error> {
         let said = |body: &Body| matches!(body, Body::FileWritten { write_id, .. } if *write_id == open.id);
         if open.sandbox.is_some() && self.is_recorded(said).await? {
@@ -55,7 +56,7 @@ impl OperationServer<'_> {
         self.record(open.actor.clone(), body).await
     }
 
-    /// Whether whoever began an operation has written that; asked only where another did.
+    /// Whether the log contains a matching event. Called only where an earlier worker may have recorded it.
     pub(crate) async fn is_recorded(&self, said: impl Fn(&Body) -> bool) -> Result<bool, Error> {
         let log: Vec<Event> =
             self.writer.log().await.map_err(|error| Error::Unavailable(error.to_string()))?;
@@ -74,7 +75,7 @@ impl OperationServer<'_> {
         }
     }
 
-    /// Appends an event of the session, not of the turn beside it.
+    /// Appends an event to the session's log without the id of the turn beside it.
     pub(crate) async fn record(&self, actor: Actor, body: Body) -> Result<(), Error> {
         let writer = self.sandboxes.journal.writer(self.writer.fence(), None);
         Ok(writer.record(vec![self.draft(actor, body)]).await.map(drop)?)

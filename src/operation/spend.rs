@@ -1,7 +1,7 @@
-//! What callers' commands may spend: reserved before one begins, turned into cost when it
-//! is over; limits that it brings close or uses up are told in the log.
+//! Spend of callers' commands: reserved before the start, billed at the end.
 //!
-//! Called by `operate`. A command of a turn is the harness's to ask for.
+//! Called by `operation`. Limits that are nearly or fully used are recorded in the log. The harness reserves
+//! for commands of a turn.
 
 use std::time::Instant;
 
@@ -19,13 +19,13 @@ use crate::{
 };
 
 impl OperationServer<'_> {
-    /// Reserves the most that a command may cost. Returns why it may not be run, if so;
-    /// where all that is left is reserved for others, waits for them.
+    /// Reserves the maximum cost of a command. Returns the refusal if it may not run. Waits while the rest
+    /// of a limit is reserved for others.
     pub(crate) async fn reserve(&self, open: &Open) -> Result<Option<(Failure, String)>, Error> {
         let Request::Exec { timeout_seconds, .. } = &open.request else { return Ok(None) };
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.sandboxes.store;
-        // One that has begun is reserved for too, whoever asked for it.
+        // A command that has started gets a reservation too, but is not refused.
         let has_begun = open.sandbox.is_some();
         let (billing, budgets) =
             tokio::join!(store.billing(org, agent), store.budgets_of(org, self.session.id));
@@ -48,7 +48,7 @@ impl OperationServer<'_> {
                     return Ok(None);
                 }
                 _ if has_begun => return Ok(None),
-                // What is free takes nothing of what is reserved for others.
+                // A command that costs nothing needs no part of the limit.
                 Verdict::Wait if most == 0 => return Ok(None),
                 Verdict::Wait => {
                     tokio::time::sleep(SPEND_WAIT).await;
@@ -62,17 +62,17 @@ impl OperationServer<'_> {
                 Verdict::BalanceExhausted => {
                     (Failure::PaymentRequired, "the organization's balance is used up".to_owned())
                 }
-                Verdict::Unpriced => unreachable!("what a command may cost is always known"),
+                Verdict::Unpriced => unreachable!("the maximum cost of a command is always known"),
             };
             return Ok(Some(refused));
         }
     }
 
-    /// After the end of a command is in the log: what was reserved for it is free, and what
-    /// it brought close or used up is told.
+    /// Releases the reservation of a command whose end is in the log, and records limits that it nearly or
+    /// fully used.
     pub(crate) async fn spent(&self, open: &Open, cost: Cost) -> Result<(), Error> {
         let away = |error: journal::Error| Error::Unavailable(error.to_string());
-        // Two commands that end together would both find that nobody has told yet.
+        // Two commands that end together would both find no record of the limit yet.
         let mut reserved = self.reserved.lock().await;
         if reserved.remove(&open.id) {
             self.writer.release_exec(&open.id.to_string()).await.map_err(away)?;
@@ -89,13 +89,13 @@ impl OperationServer<'_> {
         if cost.known_micros() > 0 { self.record_exceeded().await } else { Ok(()) }
     }
 
-    /// The same of limits that the session shares with those above and below it.
+    /// Records the limits that the session shares with its parent and child sessions.
     async fn spent_together(&self) -> Result<(), Error> {
         let (org, store) = (self.writer.fence().org, &self.sandboxes.store);
         let budgets = store.budgets_of(org, self.session.id).await?;
         for spend in budgets.iter().flat_map(Budget::close) {
             let seen = spend.seen_from(self.session.id);
-            // Of all below a session the first one warns of its limit.
+            // Of all sessions below a parent, only the first one warns of its limit.
             if seen.session.is_none() || store.is_first_warning(org, &spend).await? {
                 self.record_once(seen, Spend::warning).await?;
             }
@@ -106,7 +106,7 @@ impl OperationServer<'_> {
         Ok(())
     }
 
-    /// Says it of a limit as it is, unless the log says so already.
+    /// Records an event about a limit, unless the log contains it already.
     async fn record_once(&self, spend: Spend, words: fn(Spend) -> Body) -> Result<(), Error> {
         let said = |body: &Body| *body == words(Spend { used: used_of(body), ..spend });
         match self.is_recorded(said).await? {
@@ -115,8 +115,8 @@ impl OperationServer<'_> {
         }
     }
 
-    /// Pays for the commands that run, if the session was closed under this lease: they
-    /// end with their sandbox, and its log says no more.
+    /// Bills running commands if the session was closed under this lease: they end with their sandbox, and
+    /// the log accepts no more events.
     pub(crate) async fn bill_late(&self) {
         let begun = std::mem::take(&mut *self.running.lock().await);
         let exec = |(id, began): (OperationId, Instant)| {
@@ -142,11 +142,11 @@ impl OperationServer<'_> {
         if !ran.is_empty()
             && let Err(error) = self.writer.bill_late(&ran).await
         {
-            tracing::warn!(session.id = %self.session.id, %error, "commands of a closed session are not paid for");
+            tracing::warn!(session.id = %self.session.id, %error, "commands of a closed session could not be billed");
         }
     }
 
-    /// Says that a cap is spent, where nobody in the organization has said so.
+    /// Records that a spend cap is exceeded, if no session of the organization has recorded it.
     async fn record_exceeded(&self) -> Result<(), Error> {
         let (org, agent) = (self.writer.fence().org, self.session.created.agent_id);
         let store = &self.sandboxes.store;
@@ -159,7 +159,7 @@ impl OperationServer<'_> {
     }
 }
 
-/// What an event about a limit says was used.
+/// Usage in an event about a limit.
 fn used_of(body: &Body) -> u64 {
     match body {
         Body::LimitWarning { used, .. } | Body::LimitExceeded { used, .. } => *used,

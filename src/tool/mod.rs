@@ -56,7 +56,7 @@ pub struct SandboxHandle {
     pub services: Arc<dyn Services>,
 }
 
-/// What tools reach outside of the sandbox.
+/// Services for tools outside of the sandbox.
 #[async_trait]
 pub trait Services: Send + Sync {
     /// Fetches a page under the rules of the session's environment; or why not, in words for the model.

@@ -44,7 +44,7 @@ pub(crate) async fn end_early(
         body,
     };
     let open = harness::history::open_calls(&log, turn);
-    // A command of an earlier attempt would go on beside the next turn.
+    // A command of an earlier attempt would continue beside the next turn.
     let tools = LeasedTools::new(runtime, writer, sandbox, None);
     for call in &open {
         harness::Tools::cancel(&tools, call).await;

@@ -23,7 +23,7 @@ pub(super) struct LeasedJournal {
     pub(super) writer: Writer,
     /// Its counted egress decisions are appended with the turn's events.
     pub(super) sandbox: Arc<LeasedSandbox>,
-    /// The agent whose spend caps apply; none where no model is called.
+    /// The agent whose spend caps apply; `None` when no model is called.
     pub(super) agent: Option<AgentId>,
 }
 

@@ -39,7 +39,7 @@ use tools::LeasedTools;
 pub(crate) use end_early::{RECOVERY_EXHAUSTED, end_early};
 pub(crate) use preflight::Refusal;
 
-/// What the turns of a worker run with. Cheap to clone.
+/// Sandboxes, model providers and tools of a worker's turns. Cheap to clone.
 #[derive(Clone)]
 pub struct Runtime {
     pub sandboxes: Sandboxes,
@@ -65,7 +65,7 @@ pub(crate) struct Attempt {
 }
 
 impl Runtime {
-    /// Prepares a turn of `session`: checks, agent, model, sandbox and log; or why it cannot start.
+    /// Prepares a turn of `session`: checks, agent, model, sandbox and log. The inner `Err` refuses it.
     ///
     /// # Errors
     /// `Unavailable` when the database or a blob is unreachable.
@@ -161,7 +161,7 @@ impl Runtime {
     }
 }
 
-/// What a turn is made of.
+/// Parts of a prepared turn.
 struct Parts {
     turn: harness::Turn,
     tools: Option<Vec<String>>,
@@ -183,7 +183,7 @@ impl LeasedTurn {
     /// Runs the turn until it yields.
     ///
     /// # Errors
-    /// Every [`Halt`] leaves the turn open for whoever holds the session next.
+    /// Every [`Halt`] leaves the turn open for the next worker that leases the session.
     pub(crate) async fn run(
         self,
         runtime: &Runtime,
@@ -203,7 +203,7 @@ impl LeasedTurn {
         let span = spans::turn(session, &turn);
         let log = tokio::select! {
             ended = harness::run(turn, ports, session.clone(), log).instrument(span) => ended?,
-            () = signals.follow() => unreachable!("signals are followed for ever"),
+            () = signals.follow() => unreachable!("signals are followed forever"),
         };
         journal.writer.cache_log(log, log_size);
         Ok(())

@@ -14,20 +14,20 @@ use crate::{
     store::billing::Billing,
 };
 
-/// Why a turn cannot be run.
+/// Reason why a turn cannot run.
 #[derive(Debug)]
 pub(crate) struct Refusal {
-    /// Stable word, as in `agent_disabled`.
+    /// Stable code, such as `agent_disabled`.
     pub code: &'static str,
     pub message: String,
-    /// The cap that is spent: the turn ends by that and not by an error.
+    /// The exceeded spend cap: the turn ends with `budget_exceeded`, not with an error.
     pub spend: Option<Spend>,
     /// A check before the turn failed, so the session was rejected.
     pub rejects: bool,
 }
 
 impl Refusal {
-    /// The turn cannot be run.
+    /// A turn that cannot run; it ends with this error.
     pub(crate) fn error(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), spend: None, rejects: false }
     }
@@ -38,14 +38,14 @@ impl Refusal {
     }
 }
 
-/// What the billing row says for the turn.
+/// Result of the checks: the price list, and whether spend limits apply.
 pub(super) struct Checked {
     pub prices: Option<PriceList>,
     /// No spend cap and no balance applies.
     pub is_unbound: bool,
 }
 
-/// Looks at the billing row, and at what may be spent when the turn has not started yet.
+/// Checks the billing row, and the spend limits if the turn has not started yet.
 pub(super) async fn check(
     runtime: &Runtime,
     org: OrgId,
@@ -73,7 +73,7 @@ pub(super) async fn check(
             let words = "the organization's balance is used up; top it up, then steer the session";
             Err(Refusal::rejected("payment_required", words))
         }
-        // What each call may cost is asked before it.
+        // Each call reserves its maximum cost before it starts.
         Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(checked),
     })
 }

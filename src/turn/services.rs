@@ -32,7 +32,7 @@ use crate::{
     trigger::{self, Opening},
 };
 
-/// What the tools of one leased session reach outside of its sandbox.
+/// Services outside the sandbox for the tools of one leased session.
 pub(super) struct SessionServices {
     sandboxes: Sandboxes,
     writer: Writer,
@@ -140,7 +140,7 @@ impl Services for SessionServices {
             sources: Vec::new(),
             input: Input { text: child.input.to_owned(), ..Input::default() },
             source: Source::Agent,
-            // Whether its model may be used here is checked when its turn starts.
+            // Its model is checked when its turn starts.
             scripted: true,
             parent: Some((fence.session, key)),
         };

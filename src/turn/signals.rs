@@ -1,4 +1,4 @@
-//! What may stop a turn from outside, as the harness reads it.
+//! Signals that stop a turn from outside, in the form that the harness reads.
 
 use tokio::sync::watch;
 
@@ -23,7 +23,7 @@ impl SignalSource {
         Self { lease, draining, turn, sender, receiver }
     }
 
-    /// Updates the signals for ever.
+    /// Updates the signals. Never returns.
     pub(super) async fn follow(&self) {
         let (mut lease, mut draining) = (self.lease.clone(), self.draining.clone());
         loop {
@@ -31,7 +31,7 @@ impl SignalSource {
             let signals = Signals {
                 lost: state.lost,
                 cancel: state.cancel_turn == Some(self.turn),
-                // A pause too lets the turn come to its next checkpoint, and go on from there.
+                // A pause also lets the turn reach its next checkpoint; it resumes from there.
                 drain: *draining.borrow_and_update() || state.is_paused,
             };
             self.sender.send_if_modified(|held| std::mem::replace(held, signals) != signals);
@@ -42,7 +42,7 @@ impl SignalSource {
                 }
             };
             if !changed.await {
-                // The lease table is gone with the process; nothing more will come.
+                // The lease table is dropped at the end of the process; no more signals follow.
                 std::future::pending::<()>().await;
             }
         }

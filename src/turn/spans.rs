@@ -72,7 +72,7 @@ impl Model for TracedModel {
         match &answered {
             Ok(answer) => {
                 let usage = answer.usage;
-                // The convention counts what a cache served as input.
+                // The convention counts tokens served from a cache as input.
                 let input = usage.input_tokens + usage.cache_read_tokens + usage.cache_write_tokens;
                 span.record("gen_ai.usage.input_tokens", input);
                 span.record("gen_ai.usage.output_tokens", usage.output_tokens);

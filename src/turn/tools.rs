@@ -1,7 +1,7 @@
 //! The harness's port `Tools` over the session's sandbox.
 //!
 //! A call runs in the sandbox of the lease. When the sandbox does not answer, or is lost, the call is
-//! settled by its replay class: an unsafe one that may have begun never runs again.
+//! settled by its replay class: an unsafe call that may have started never runs again.
 
 use std::{
     collections::HashMap,
@@ -26,7 +26,7 @@ use crate::{
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
 
-/// The error code of a turn for whose tools no sandbox is available.
+/// Error code of a turn whose tools have no available sandbox.
 const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
 
 /// The tools of an agent over the sandbox of its session.
@@ -40,11 +40,11 @@ pub(super) struct LeasedTools {
     running: Mutex<HashMap<String, Instant>>,
 }
 
-/// Why a call has no result after the sandbox was asked.
+/// Reason why a call has no result after the sandbox was queried.
 enum Unsettled {
-    /// It did not begin.
+    /// The call did not start.
     NeverRan,
-    /// Its sandbox is gone.
+    /// Its sandbox is lost.
     Lost,
 }
 
@@ -90,7 +90,7 @@ impl LeasedTools {
         }
     }
 
-    /// Runs a call in the current sandbox, and asks again while that does not answer.
+    /// Runs a call in the current sandbox; queries the call's state again if the sandbox does not answer.
     async fn run_in_sandbox(&self, call: &Call) -> Result<Result<CallResult, Unsettled>, Fault> {
         let handle = self.handle(self.sandbox.acquire().await?);
         match self.until_expiry(call, &handle, call.run(&handle)).await {
@@ -101,7 +101,7 @@ impl LeasedTools {
         }
     }
 
-    /// Asks the sandbox what became of a call, a bounded number of times; then gives the sandbox up.
+    /// Queries the state of a call a bounded number of times, then records the sandbox as lost.
     async fn ask_again(
         &self,
         call: &Call,
@@ -188,12 +188,12 @@ impl LeasedTools {
         if let Some(result) = call.run_outside(&*self.services).await {
             return result;
         }
-        // Without the sandbox that it was announced for, nobody knows whether an unsafe call ran.
+        // Without the sandbox of the first attempt it is unknown whether an unsafe call ran.
         if call.replay == Replay::Unsafe && !self.sandbox.still_exists().await? {
             if self.may_have_run(call).await? {
                 return Ok(unknown());
             }
-            // Its worker died before there was a sandbox: nothing can have begun.
+            // The worker died before a sandbox existed: nothing can have started.
             drop(in_use);
             return self.run_timed(call).await;
         }
@@ -201,7 +201,7 @@ impl LeasedTools {
         let outcome = match self.until_expiry(call, &handle, call.recover(&handle)).await {
             Ok(recovered) => settled(recovered),
             Err(Fault::SandboxGone) => {
-                self.lost(call, &handle, "it was gone when its session went on").await?
+                self.lost(call, &handle, "it was gone when its session continued").await?
             }
             Err(Fault::SandboxUnreachable(reason)) => self.ask_again(call, handle, reason).await?,
             Err(fault) => return Err(fault),
@@ -246,7 +246,7 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary> {
-        // A call that the check refuses has started nothing.
+        // A call that fails the check has started nothing.
         let call = self.catalogue.check(call).ok()?;
         let handle = self.handle(self.sandbox.existing().await?);
         call.cancel(&handle).await

@@ -20,7 +20,7 @@ use crate::{
 };
 
 impl Worker {
-    /// Does what is due for the sandbox of an idle session.
+    /// Freezes, hibernates or rotates the sandbox of an idle session when that is due.
     pub(super) async fn attend_idle(&self, lease: Lease) -> Result<&'static str, store::Error> {
         let sandboxes = &self.runtime.sandboxes;
         let fence = lease.fence();
@@ -39,12 +39,12 @@ impl Worker {
                 lease.release(sandboxes.idle.retry()).await.map(|()| "the sandbox could not be changed")
             }
         };
-        // A turn may have waited for this.
+        // A turn may wait for this job.
         sandboxes.notifications.send(Notification::Job);
         outcome
     }
 
-    /// Serves callers' operations on a session's sandbox while no turn does.
+    /// Serves callers' operations on a session's sandbox while no turn runs.
     pub(super) async fn serve_operations(
         &self,
         lease: Lease,
@@ -78,7 +78,7 @@ impl Worker {
                 }
             },
             () = lease.lost() => Ok("the lease was lost"),
-            // The turn serves what is open here.
+            // The turn serves the operations that are still open.
             () = async { drop(wanted.wait_for(|state| state.is_wanted).await) } => {
                 lease.release(Duration::ZERO).await.map(|()| "yielded to a turn")
             }
@@ -93,8 +93,8 @@ impl Worker {
         outcome
     }
 
-    /// Decides about the job of callers who wait for a root file system: released while it is built,
-    /// refused when the build failed; `None` when it exists.
+    /// Checks the root file system for operations: releases the job while it is built, refuses the
+    /// operations when the build failed; `None` when it exists.
     async fn await_rootfs(
         &self,
         lease: &Lease,

@@ -1,4 +1,4 @@
-//! The worker loop: claims jobs into slots, renews leases, and keeps the node.
+//! The worker loop: claims jobs into slots, renews leases, and runs node upkeep and the sweeper.
 //!
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
 //! lease. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
@@ -32,7 +32,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Works until `stop`, then drains. Returns when no lease is held.
+    /// Runs jobs until `stop`, then drains. Returns when no lease is held.
     pub async fn run(self, stop: CancellationToken) {
         let renewals_stop = CancellationToken::new();
         let (drain, draining) = watch::channel(false);

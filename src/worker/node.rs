@@ -16,7 +16,7 @@ use crate::{
 };
 
 impl Worker {
-    /// Sends the node's heartbeat and, every few beats, removes what no row owns.
+    /// Sends the node's heartbeat; every few heartbeats removes resources without an owner and expired rows.
     pub(super) async fn reap(self, stop: CancellationToken) {
         let mut beats = interval(NODE_HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -48,7 +48,7 @@ impl Worker {
                 Ok(sandboxes) => sandboxes,
                 Err(error) => return tracing::warn!(%error, "the node's sandboxes could not be listed"),
             };
-        // A frozen sandbox hears nothing, and runs nothing that could matter.
+        // A frozen sandbox cannot answer and runs nothing.
         let live = sandboxes.iter().filter(|live| live.state == Liveness::Live).map(|live| live.sandbox);
         futures::stream::iter(live)
             .for_each_concurrent(SANDBOX_KEEPALIVES_MAX, async |id| {
@@ -135,7 +135,7 @@ impl Worker {
             match sandbox.erase(org, session).await {
                 Ok(()) => removed += 1,
                 // A sandbox was just created there.
-                Err(fault) => tracing::debug!(session.id = %session, %fault, "a disk stays"),
+                Err(fault) => tracing::debug!(session.id = %session, %fault, "a disk could not be removed"),
             }
         }
         Ok(removed)

@@ -24,7 +24,7 @@ use crate::{
     turn::{Attempt, RECOVERY_EXHAUSTED, Refusal, end_early},
 };
 
-/// Works on a job. Returns its outcome, for the log.
+/// Runs a job. Returns its outcome, for the log.
 pub(super) async fn run(
     worker: &Worker,
     lease: Lease,
@@ -155,7 +155,7 @@ impl Attempts {
     }
 }
 
-/// Runs what is pending. Returns `None` when nothing is.
+/// Runs the pending turn. Returns `None` when there is none.
 async fn run_next(
     worker: &Worker,
     lease: &Lease,
@@ -211,8 +211,8 @@ async fn run_turn(
     let server = OperationServer::new(&runtime.sandboxes, sandbox.clone(), session, tariff, lease.state());
     let ended = tokio::select! {
         ended = prepared.run(runtime, session, lease.state(), draining.clone()) => ended,
-        () = sandbox.egress().run() => unreachable!("the egress proxy runs for ever"),
-        () = server.serve_beside_a_turn() => unreachable!("operations are served for ever"),
+        () = sandbox.egress().run() => unreachable!("the egress proxy runs forever"),
+        () = server.serve_beside_a_turn() => unreachable!("operations are served forever"),
     };
     if matches!(ended, Err(Halt::Stale)) {
         server.bill_late().await;

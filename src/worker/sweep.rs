@@ -1,7 +1,7 @@
 //! Sweeper: finds sessions that have work but no job, and purges deleted organizations again.
 //!
 //! Every job is enqueued in the transaction of its cause, so the sweep finds nothing while the
-//! service is healthy; what it finds is repaired and logged as an error.
+//! service is healthy; each finding is repaired and logged as an error.
 
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;

@@ -1,8 +1,8 @@
-//! A repository of the operator's own disk, handed into a sandbox as a git bundle.
+//! Transfer of a local repository into a sandbox as a git bundle.
 //!
-//! The sandbox never sees the directory: git reads it here, and the bundle goes in part by
-//! part, as files are written into a sandbox. Where the repository and what it is made of lie
-//! is looked at when every link has been followed.
+//! The sandbox never sees the directory: git reads it in this process, and the bundle is written into the
+//! sandbox as files, part by part. The allowed directories are checked after all links of the repository
+//! and its object directory are resolved.
 
 use std::{
     path::{Path, PathBuf},
@@ -26,12 +26,12 @@ use crate::{
 
 /// A bundle in the sandbox.
 pub(crate) struct Sent {
-    /// Its parts are the files of this directory, in the order of their names.
+    /// Directory of the bundle's parts, one file each, ordered by name.
     pub directory: String,
     pub bytes: u64,
 }
 
-/// LeasedSandbox the repository at `path` into the sandbox.
+/// Writes a bundle of the repository at `path` into the sandbox.
 pub(crate) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
     let allowed = &cloning.session.sandboxes.local_sources;
     let git_dir = find(allowed, path).await?;
@@ -58,7 +58,7 @@ pub(crate) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Fai
     Err(Failure::for_good(code, words).into())
 }
 
-/// Writes what comes, part by part; returns how much it was.
+/// Writes `output` into the sandbox part by part; returns its size in bytes.
 async fn parts(
     cloning: &Cloning<'_>,
     directory: &str,
@@ -83,8 +83,7 @@ async fn parts(
     Ok(bytes)
 }
 
-/// The directory in which the repository at `path` has its objects, when that and all of
-/// it may be read.
+/// The git directory of the repository at `path`, if that and its objects are in allowed directories.
 async fn find(allowed: &LocalDirectories, path: &Path) -> Result<PathBuf, Failure> {
     let refused = |words: String| Failure::for_good(Failure::NOT_ALLOWED, words);
     let outside = |error: crate::net::NotLocal| refused(format!("the repository {error}"));
@@ -103,8 +102,8 @@ async fn find(allowed: &LocalDirectories, path: &Path) -> Result<PathBuf, Failur
     if !asked.status.success() || told.trim().is_empty() {
         return Err(refused("there is no repository".to_owned()));
     }
-    // A repository may have its parts elsewhere: by a link, a file `.git`, a list of
-    // other object directories.
+    // Parts of a repository may be elsewhere: by a link, a `.git` file, or a list of other object
+    // directories.
     let git_dir = allowed.resolve(Path::new(told.trim())).map_err(outside)?;
     let objects = allowed.resolve(&git_dir.join("objects")).map_err(outside)?;
     if objects.join("info/alternates").exists() {
@@ -120,7 +119,7 @@ fn git(git_dir: &Path) -> Command {
     command
 }
 
-/// git here reads an operator's own directory, whoever's files those are.
+/// Environment of git: reads a directory of the operator, whichever user owns the files.
 fn environment() -> Vec<(&'static str, String)> {
     let path = std::env::var("PATH").unwrap_or_else(|_| "/usr/local/bin:/usr/bin:/bin".to_owned());
     vec![
@@ -136,7 +135,7 @@ fn environment() -> Vec<(&'static str, String)> {
     ]
 }
 
-/// The end of what git complains of.
+/// The last bytes of git's error output.
 async fn last(errors: &mut (impl AsyncRead + Unpin)) -> String {
     let mut said = Vec::new();
     let _ = errors.take(SOURCE_PART_BYTES as u64).read_to_end(&mut said).await;

@@ -1,4 +1,4 @@
-//! One clone: its command in the sandbox, its way out, and what became of it.
+//! One clone of a source: its command in the sandbox, its egress grant, its result.
 
 use std::time::Duration;
 
@@ -19,18 +19,18 @@ use crate::{
     store,
 };
 
-/// What runs in the sandbox.
+/// Script that runs in the sandbox.
 const SCRIPT: &str = include_str!("clone.sh");
-/// Its exit codes that mean something; everything else is the network's.
+/// Exit codes of the script with a defined meaning; every other code counts as a network failure.
 const PATH_TAKEN: i32 = 3;
 const NO_REF: i32 = 4;
 const NO_SHA: i32 = 5;
 const NO_CHECKOUT: i32 = 6;
 const DISK_TOO_SMALL: i32 = 7;
-/// What git says of a full disk, in the words of the C library.
+/// Message of git for a full disk, from the C library.
 const NO_SPACE: &str = "No space left on device";
 
-/// A clone that was announced.
+/// A clone whose start is in the log.
 pub(super) struct Cloning<'a> {
     pub session: &'a SandboxSession,
     pub egress: &'a EgressAttachment,
@@ -41,8 +41,8 @@ pub(super) struct Cloning<'a> {
 }
 
 impl Cloning<'_> {
-    /// Runs it to its end. Dropping the future takes its way out away; the command fails
-    /// by that or is ended by whoever comes next.
+    /// Runs the clone to its end. Dropping the future revokes its egress grant; the command then fails, or
+    /// the next worker kills it.
     pub(crate) async fn run(&self) -> Result<Cloned, Failed> {
         let place = source::place(&self.source.url)
             .map_err(|words| Failure::for_good(Failure::NOT_ALLOWED, format!("its URL {words}")))?;
@@ -65,7 +65,7 @@ impl Cloning<'_> {
         }
     }
 
-    /// What opens the repository, with its id.
+    /// Id and key of the credential for the repository.
     async fn credential(
         &self,
         place: &RepositoryLocation,
@@ -85,7 +85,7 @@ impl Cloning<'_> {
         }
     }
 
-    /// Runs the script; `directory` has the parts of a bundle, if there is one.
+    /// Runs the script. `directory` contains the parts of a bundle; empty without one.
     async fn execute(&self, env: Vec<(String, String)>, directory: &str) -> Result<Exit, Fault> {
         let PinnedSource { url, reference, sha, path, depth, .. } = self.source;
         let text = |text: &Option<String>| text.clone().unwrap_or_default();
@@ -106,7 +106,7 @@ impl Cloning<'_> {
         self.sandbox.wait(self.sandbox_fence, &self.clone_id).await
     }
 
-    /// What the end of the command means, with what its host said.
+    /// Result of the clone, from the command's exit and the host's responses.
     async fn judge(&self, exit: Exit, seen: &Seen) -> Result<Cloned, Failed> {
         if exit.code == 0 && exit.cause == Cause::Exited {
             let said = self.said(OutputStream::Stdout, exit.stdout_bytes).await;
@@ -118,12 +118,12 @@ impl Cloning<'_> {
         Err(failure(&exit, seen, &words).into())
     }
 
-    /// What tells this source's own files from those of others.
+    /// Unique name for the temporary files of this source.
     pub(crate) fn mark(&self) -> String {
         format!("{}-{}", self.session.fence.session, self.source.name)
     }
 
-    /// The end of an output, as far as the sandbox still tells it.
+    /// The last bytes of an output, as far as the sandbox stores it.
     async fn said(&self, stream: OutputStream, written: u64) -> String {
         let kept = written.min(SOURCE_OUTPUT_BYTES_MAX);
         let offset = kept.saturating_sub(EXEC_SUMMARY_BYTES_MAX as u64);
@@ -137,7 +137,7 @@ fn place_of(host: &str, port: u16, path: &str) -> RepositoryLocation {
     RepositoryLocation::Host { host: host.to_owned(), port, path: path.to_owned() }
 }
 
-/// Why a clone failed: by what the host said where that tells, else by the script's word.
+/// Reason of a failed clone: from the host's response if that is an error, else from the exit code.
 fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
     if seen.is_too_large {
         let message = format!("it is larger than {} MiB; name a `depth`", SOURCE_BYTES_MAX >> 20);
@@ -154,7 +154,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
         Cause::Exited => {}
     }
     if let Some(reason) = &seen.broken {
-        return Failure::for_now(format!("the host could not be read: {reason}"));
+        return Failure::for_now(format!("reading from the host failed: {reason}"));
     }
     let status = seen.status.map_or(200, |status| status.as_u16());
     match (status, exit.code) {
@@ -169,7 +169,7 @@ fn failure(exit: &Exit, seen: &Seen, words: &str) -> Failure {
             );
             Failure::for_good(Failure::AUTH_REQUIRED, message)
         }
-        // git removes what it has written before anybody could check for space.
+        // git removes its files on failure, so free space cannot be checked afterwards.
         (_, code) if code == DISK_TOO_SMALL || words.contains(NO_SPACE) => disk_too_small(),
         (_, PATH_TAKEN) => Failure::for_good(Failure::PATH_TAKEN, words),
         (_, NO_REF) => Failure::for_good(Failure::REF_NOT_FOUND, words),
@@ -183,8 +183,7 @@ fn disk_too_small() -> Failure {
     Failure::for_good(Failure::TOO_LARGE, "the session's disk has no space for it")
 }
 
-/// Variables that keep git to itself: no configuration of others, no questions, no
-/// transport but these two.
+/// Variables that isolate git: no other configuration, no prompts, only the transports https and file.
 fn fixed() -> Vec<(String, String)> {
     let fixed = [
         ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -200,8 +199,8 @@ fn fixed() -> Vec<(String, String)> {
     fixed.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec()
 }
 
-/// How git reaches a host: through the proxy, with its proof, which stands in no file and
-/// in no argument.
+/// Variables with which git reaches a host: through the proxy, with the proof of its grant. The proof is in
+/// no file and in no argument.
 fn settings(proof: &str) -> Vec<(String, String)> {
     let stall = Duration::from_secs(SOURCE_STALL_SECONDS).as_secs().to_string();
     let settings = [

@@ -1,9 +1,9 @@
-//! What a session's sources name, brought into its sandbox before the first command.
+//! Clones of a session's sources into its sandbox, before the first command.
 //!
-//! Called by `leased_sandbox` for a sandbox that is about to be used. What is missing is read from the
-//! log, and each clone is in the log before it begins: whoever takes over ends the clone
-//! that its worker left behind and begins anew. git runs in the sandbox, as the commands'
-//! user, and reaches its host through the proxy by a grant of its own.
+//! Called by `leased_sandbox` before a sandbox is used. Missing sources are determined from the log, and
+//! each clone is in the log before it starts: after a takeover the new worker kills the clone of the old
+//! one and starts again. git runs in the sandbox as the user of commands and reaches its host through the
+//! egress proxy, by a grant for this clone alone.
 
 mod bundle;
 mod clone;
@@ -21,25 +21,25 @@ use crate::{
     sandbox::{Fault, Sandbox},
 };
 
-/// The files of a source are in the sandbox.
+/// A source whose files are in the sandbox.
 struct Cloned {
     /// None in a repository without commits.
     sha: Option<String>,
     bytes: u64,
 }
 
-/// Why they are not.
+/// Reason why a source was not cloned.
 enum Failed {
     Sandbox(Fault),
     Source(Failure),
 }
 
-/// What is said of a source that could not be cloned.
+/// Failure of a clone, as it is recorded in the log.
 struct Failure {
     /// Stable word, as in `source.ref_not_found`.
     code: &'static str,
     message: String,
-    /// Trying again may help.
+    /// A retry may succeed.
     retryable: bool,
 }
 
@@ -54,12 +54,12 @@ impl Failure {
     const CHECKOUT: &str = "source.checkout_failed";
     const UNAVAILABLE: &str = "source.unavailable";
 
-    /// It stays so until somebody changes something.
+    /// A permanent failure.
     fn for_good(code: &'static str, message: impl Into<String>) -> Self {
         Self { code, message: message.into(), retryable: false }
     }
 
-    /// It may be over soon.
+    /// A temporary failure, with the code `source.unavailable`.
     fn for_now(message: impl Into<String>) -> Self {
         Self { code: Self::UNAVAILABLE, message: message.into(), retryable: true }
     }
@@ -86,11 +86,11 @@ impl From<Failure> for Failed {
     }
 }
 
-/// Brings what is missing into a sandbox, and runs the environment's lifecycle hook after it.
+/// Clones missing sources into a sandbox, then runs the environment's `post_clone` hook.
 ///
 /// # Errors
-/// Those of the sandbox; `PreparationFailure` for a source that cannot be had, `Unavailable` for one
-/// that cannot be had now.
+/// Those of the sandbox; `PreparationFailure` if a source failed permanently, `Unavailable` if it failed
+/// temporarily.
 pub(crate) async fn bring(leased: &LeasedSandbox, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
     let own = &leased.session;
     let sources = &own.spec.sources;
@@ -120,7 +120,7 @@ pub(crate) async fn bring(leased: &LeasedSandbox, sandbox: &dyn Sandbox, id: San
     }
 }
 
-/// Ends the clone that an earlier worker left behind in this sandbox.
+/// Kills the clone that an earlier worker started in this sandbox.
 async fn settle(
     session: &SandboxSession,
     sandbox: &dyn Sandbox,
@@ -131,7 +131,7 @@ async fn settle(
         return Ok(());
     };
     match sandbox.kill(session.sandbox_fence(id), clone_id).await {
-        // It was announced and never begun.
+        // `NotFound`: it was recorded and never started.
         Ok(()) | Err(Fault::NotFound(_)) => Ok(()),
         Err(fault) => Err(of_sandbox(fault)),
     }

@@ -1,4 +1,4 @@
-//! What starts sessions: inbound triggers, schedules and their runs, scheduled wakes.
+//! Rows of inbound triggers, schedules and their runs, and scheduled wakes.
 
 pub mod run;
 pub mod schedule;

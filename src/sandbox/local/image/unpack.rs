@@ -179,7 +179,7 @@ impl Tree {
     /// `/var/tmp` as a link to `/tmp`. Links in their place are replaced, not followed.
     ///
     /// # Errors
-    /// When it is not a root file system.
+    /// The image is not a root file system.
     pub fn finish(self) -> io::Result<()> {
         if !self.path.join("usr").is_dir() {
             return Err(io::Error::other("it has no /usr, so it is not a root file system"));

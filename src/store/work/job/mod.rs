@@ -54,7 +54,7 @@ pub struct LeaseState {
     pub lost: bool,
     /// The turn that a caller asked to end.
     pub cancel_turn: Option<TurnId>,
-    /// How often callers have asked something of the sandbox, when an answer is open.
+    /// Number of callers' operations on the sandbox so far; `None` when none is open.
     pub operations: Option<i32>,
     /// A turn wants the session, which another job holds.
     pub is_wanted: bool,
