@@ -119,9 +119,9 @@ async fn spill(handle: &SandboxHandle, id: &str, kept: u64) -> Result<String, Fa
     let path = format!("{SPILL_DIR}/{id}.txt");
     match handle.sandbox.write_file(handle.fence, &path, &whole).await {
         Ok(()) if whole.len() as u64 == kept => {
-            Ok(format!("The whole output is in {path}. Use `read` or `grep` on it."))
+            Ok(format!("The whole output is in {path}: use `read` or `grep` on it."))
         }
-        Ok(()) => Ok(format!("Its first {} bytes are in {path}. Use `read` or `grep` on it.", whole.len())),
+        Ok(()) => Ok(format!("Its first {} bytes are in {path}: use `read` or `grep` on it.", whole.len())),
         Err(fault @ (sandbox::Fault::Gone | sandbox::Fault::Stale)) => Err(fault.into()),
         // There is no space for the file; the two ends are still useful.
         Err(sandbox::Fault::NotFound(_) | sandbox::Fault::Refused(_) | sandbox::Fault::Unavailable(_)) => {

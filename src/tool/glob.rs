@@ -83,7 +83,7 @@ impl Invocation for Args {
         paths.sort_unstable();
         paths.dedup();
         if paths.is_empty() {
-            return Ok(CallResult::ok(format!("Nothing below {begin} fits {}.", self.pattern)));
+            return Ok(CallResult::ok(format!("No path below {begin} matches {}.", self.pattern)));
         }
         let mut list = paths.join("\n");
         if is_cut {

@@ -80,7 +80,7 @@ impl Invocation for Args {
             &exec::bytes(handle, &id, OutputStream::Stdout, 0, limit::TOOL_FILE_BYTES_MAX).await?,
         );
         if found.is_empty() && exit.code == EXIT_NOTHING {
-            return Ok(CallResult::ok(format!("No line of {path} fits.")));
+            return Ok(CallResult::ok(format!("No line of {path} matches.")));
         }
         if found.is_empty() && exit.code != 0 {
             let words =

@@ -88,7 +88,7 @@ impl Invocation for Args {
             }
             if offset > limit::READ_SCAN_BYTES_MAX {
                 return tell(format!(
-                    "Line {first} of {path} lies too far within. Use `bash` with sed or tail."
+                    "Line {first} of {path} is too far from the start of the file. Use `bash` with sed or tail."
                 ));
             }
         }

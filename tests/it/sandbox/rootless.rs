@@ -24,7 +24,7 @@ const SHORT: [&str; 20] = [
     "the_disk_outlives_the_sandbox",
     "two_workers_at_once_make_one_sandbox",
     "a_second_sandbox_of_a_session_displaces_the_first",
-    "a_frozen_sandbox_stands_still_and_goes_on",
+    "a_frozen_sandbox_stops_and_resumes_its_processes",
     "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",
     "an_archive_larger_than_the_disk_is_refused",
@@ -58,14 +58,14 @@ fn a_delegated_cgroup_holds_a_sandbox_without_root() {
         });
         conforms(
             &LocalProvider::new,
-            &["a_frozen_sandbox_stands_still_and_goes_on", "the_escape_checklist_holds"],
+            &["a_frozen_sandbox_stops_and_resumes_its_processes", "the_escape_checklist_holds"],
         );
     });
 }
 
 #[test]
 fn without_a_cgroup_processes_are_bounded_and_memory_is_not() {
-    let name = "sandbox::rootless::without_a_cgroup_processes_are_bounded_and_memory_is_not_promised";
+    let name = "sandbox::rootless::without_a_cgroup_processes_are_bounded_and_memory_is_not";
     as_ordinary_user(OrdinaryUser::new, name, || {
         run(&LocalProvider::new(), limits(), |world| {
             Box::pin(async {

@@ -28,7 +28,7 @@ async fn a_large_file_is_passed_over_to_the_wanted_line() {
     assert_eq!(page.output, "399999\tline 399999\n400000\tline 400000\n");
     let first = run(&handle, "read", json!({"path": "large.txt"})).await;
     assert!(
-        first.output.contains("Go on with offset ") && first.output.len() <= 30_000,
+        first.output.contains("Continue with offset ") && first.output.len() <= 30_000,
         "{}",
         first.output.len()
     );
@@ -85,7 +85,7 @@ async fn an_edit_that_is_not_clear_changes_nothing_and_says_why() {
     assert!(told("a.py", "return 1", "return 2").await.contains("2 times"));
     assert!(told("a.py", "if x:\n    return 1", "").await.contains("other white space"));
     assert!(told("a.py", "return 3", "").await.contains("may have changed"));
-    assert!(told("a.py", "if", "if").await.contains("the same"));
+    assert!(told("a.py", "if", "if").await.contains("are equal"));
     assert!(told("binary", "x", "y").await.contains("not UTF-8"));
     assert!(told("missing", "x", "y").await.contains("missing: no such file"));
     assert_eq!(fake.text("a.py"), before);

@@ -124,7 +124,7 @@ async fn a_token_opens_a_repository_and_never_enters_the_sandbox() {
         &coded[1..],
     );
     let sources = json!([{ "url": host.url("private/app.git"), "credential": id }]);
-    let environment = json!({ "environment": { "triggers": { "post_start": spy } } });
+    let environment = json!({ "environment": { "lifecycle_hooks": { "post_start": spy } } });
     let session = play(owner, done(&command), sources, environment).await;
     let log = owner.settled(&session, 1).await;
     assert_eq!(ends(&log), ["completed"], "{log:#?}");
@@ -214,7 +214,7 @@ async fn a_missing_repository_is_reported_and_an_unavailable_host_is_retried() {
         assert_eq!(of(&log, "source.failed")[0]["body"]["code"], code, "{log:#?}");
         assert_eq!(session(owner, &id).await["exit_status"], "error");
     }
-    let taken = json!({ "environment": { "triggers": { "post_start": "mkdir -p sources/app; touch sources/app/x" } } });
+    let taken = json!({ "environment": { "lifecycle_hooks": { "post_start": "mkdir -p sources/app; touch sources/app/x" } } });
     let id = play(owner, done("echo never"), json!([{ "url": url }]), taken).await;
     let log = owner.settled(&id, 1).await;
     assert_eq!(of(&log, "source.failed")[0]["body"]["code"], "source.path_taken");
@@ -238,8 +238,8 @@ async fn the_post_clone_hook_runs_once_and_its_failure_ends_the_turn() {
     let scene = scene(&host).await;
     let owner = &scene.owner;
     let sources = json!([{ "url": host.url("open/app.git") }]);
-    let triggers = json!({ "post_start": "ls sources 2>/dev/null | wc -l > before", "post_clone": "cat sources/app/README >> after" });
-    let environment = json!({ "environment": { "sources": sources, "triggers": triggers } });
+    let hooks = json!({ "post_start": "ls sources 2>/dev/null | wc -l > before", "post_clone": "cat sources/app/README >> after" });
+    let environment = json!({ "environment": { "sources": sources, "lifecycle_hooks": hooks } });
     let id = play(owner, done("cat before after"), json!([]), environment).await;
     let log = owner.settled(&id, 1).await;
     assert_eq!(outputs(&log), ["0\nmain\n"]);
@@ -248,7 +248,8 @@ async fn the_post_clone_hook_runs_once_and_its_failure_ends_the_turn() {
     let log = owner.settled(&id, 2).await;
     assert_eq!(outputs(&log)[1], "main\n");
 
-    let broken = json!({ "environment": { "triggers": { "post_clone": "echo the reason >&2; exit 4" } } });
+    let broken =
+        json!({ "environment": { "lifecycle_hooks": { "post_clone": "echo the reason >&2; exit 4" } } });
     let id = play(owner, done("echo never"), sources.clone(), broken.clone()).await;
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);
