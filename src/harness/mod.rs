@@ -52,9 +52,10 @@ pub trait Journal: Send + Sync {
     async fn budgets(&self, _session: &Session) -> Result<Vec<Budget>, Halt> {
         Ok(Vec::new())
     }
-    /// Asks for the next model call, which may use as much as `most` says, and keeps
-    /// that for it until the append that tells of its end; of shared limits too where the
-    /// session has any. `most` is called only where something binds; `is_unbound` says that no cap or balance does.
+    /// Reserves the most that the next model call may use, until the event of its end is appended.
+    ///
+    /// Reserves in shared limits too if the session has any. `most` is called only if a limit
+    /// applies. `is_unbound` means that no cap or balance applies.
     async fn reserve(
         &self,
         most: &(dyn Fn() -> MaxUsage + Send + Sync),

@@ -377,7 +377,7 @@ impl SandboxSession {
             return Err(Error::Stale);
         }
         let Fence { org, session, .. } = self.fence;
-        store.rest_soon(org, session, self.sandboxes.idle.freeze_after).await?;
+        store.expedite_idle(org, session, self.sandboxes.idle.freeze_after).await?;
         self.record(vec![Body::SandboxThawed { sandbox_id: id }]).await
     }
 

@@ -236,7 +236,7 @@ impl Store {
         Ok(row.map(Into::into))
     }
 
-    /// Inserts the row of a sandbox before it is created, and its `rest` job.
+    /// Inserts the row of a sandbox before it is created, and its `idle` job.
     ///
     /// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
     /// session: either an archive finds the row of each sandbox, or the sandbox is not created.
@@ -310,10 +310,10 @@ impl Store {
         self.change(fence, sandbox, "live", None, None).await
     }
 
-    /// Makes the `rest` job of the session's sandbox ready after this time.
+    /// Makes the `idle` job of the session's sandbox ready after this time.
     ///
     /// Does nothing if it is ready sooner.
-    pub async fn rest_soon(&self, org: OrgId, session: SessionId, after: Duration) -> Result<()> {
+    pub async fn expedite_idle(&self, org: OrgId, session: SessionId, after: Duration) -> Result<()> {
         sqlx::query(
             "update job
              set ready_at = least(ready_at, now() + $3 * interval '1 millisecond')

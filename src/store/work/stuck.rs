@@ -108,7 +108,7 @@ impl Store {
     /// Inserts the missing job of every session with work; returns their number.
     ///
     /// The work is an open turn, found by the index `turn_live`; a sandbox that outlived its
-    /// session or has no `rest` job, by `sandbox_live`; or an open operation, by `operation_open`.
+    /// session or has no `idle` job, by `sandbox_live`; or an open operation, by `operation_open`.
     /// A job with nothing to do has no effect.
     pub async fn enqueue_stuck(&self, jobs_max: i64) -> Result<u64> {
         let done = sqlx::query(STUCK).bind(jobs_max).execute(&self.system).await?;

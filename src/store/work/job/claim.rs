@@ -59,7 +59,7 @@ impl Store {
     /// it.
     ///
     /// A session has one holder. A turn waits for other held jobs. An operation waits for those and
-    /// for a due turn. A `rest` job waits for every other job that is held or due. Two concurrent
+    /// for a due turn. An `idle` job waits for every other job that is held or due. Two concurrent
     /// claims may not see each other; the later one finds a changed epoch under its lock and skips
     /// the session.
     ///
