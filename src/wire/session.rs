@@ -98,7 +98,13 @@ pub struct CreateSession {
     pub parent_session_id: Option<SessionId>,
 }
 
+/// Words that follow `/v3/sessions/` in a path of their own.
+const RESERVED_SLUGS: [&str; 2] = ["import", "reattach"];
+
 fn validate_slug(text: &str, _context: &()) -> garde::Result {
+    if RESERVED_SLUGS.contains(&text) {
+        return Err(garde::Error::new("is a reserved word"));
+    }
     let is_sound = (1..=63).contains(&text.len())
         && !text.starts_with('-')
         && text.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-');
