@@ -14,9 +14,6 @@ create table deployment (
     -- The operator chooses the names of the roles.
     app_role name not null,
     system_role name not null,
-    -- Whether a new session refers to a row of `agent_snapshot`. When false, the session row
-    -- contains its agent (`session.agent_snapshot`). Both are read.
-    shares_snapshots boolean not null default true,
     constraint deployment_pkey primary key (singleton)
 );
 

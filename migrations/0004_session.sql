@@ -19,13 +19,12 @@ create table session (
     -- The session that started this one; usage here counts against its limits. No foreign key: a
     -- closed child session outlives a deleted parent.
     parent_session_id uuid,
-    -- The pinned configuration, as in `session.created`. The agent is in `agent_snapshot` here or in
-    -- the row of the table `agent_snapshot` that `snapshot_id` names (`deployment.shares_snapshots`);
-    -- no foreign key to it, because it is never deleted before the sessions of its organization.
+    -- The pinned configuration, as in `session.created`. `snapshot_id` is of a row of
+    -- `agent_snapshot`, without a foreign key: that row is never deleted before the sessions of its
+    -- organization.
     agent_id uuid,
     credential_id uuid,
     snapshot_id uuid,
-    agent_snapshot json,
     -- Null where the defaults apply.
     environment json,
     -- Null where nothing is cloned.

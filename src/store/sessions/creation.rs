@@ -169,23 +169,19 @@ with m as (
     insert into agent_snapshot (org_id, snapshot_id, content)
     select distinct on (n.snapshot_id) $1, n.snapshot_id, n.snapshot::json
     from n
-    cross join deployment d
-    where d.shares_snapshots
-      and n.snapshot_id is not null
+    where n.snapshot_id is not null
       and not exists (select from agent_snapshot a where a.org_id = $1 and a.snapshot_id = n.snapshot_id)
     on conflict do nothing
 ), made as (
     insert into session (
-        org_id, session_id, created_at, agent_id, credential_id, snapshot_id, agent_snapshot, title, key, client_id,
+        org_id, session_id, created_at, agent_id, credential_id, snapshot_id, title, key, client_id,
         slug, parent_session_id, metadata, limits, source, environment, sources, context, actor, status, head,
         input_head, input_cursor, updated_at, queued_turn_id
     )
-    select $1, session_id, created_at, agent_id, credential_id, case when d.shares_snapshots then snapshot_id end,
-           case when not d.shares_snapshots then snapshot::json end, title, key, client_id, slug, parent_session_id,
-           metadata::json, limits::json, source, environment::json, sources::json, context::json, actor::json, status,
-           head, input_head, input_cursor, updated_at, turn_id
+    select $1, session_id, created_at, agent_id, credential_id, snapshot_id, title, key, client_id, slug,
+           parent_session_id, metadata::json, limits::json, source, environment::json, sources::json,
+           context::json, actor::json, status, head, input_head, input_cursor, updated_at, turn_id
     from n
-    cross join deployment d
 ), queued as (
     insert into turn (org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq)
     select $1, session_id, turn_id, state, attempt, input_from_seq, input_to_seq

@@ -59,17 +59,15 @@ struct Row {
     updated_at: Timestamp,
 }
 
-/// The pinned agent of a row of `session`, as JSON: stored in the row, or found by its key.
+/// The pinned agent of a row of `session`, as JSON.
 macro_rules! snapshot {
     ($session:literal) => {
         concat!(
-            "coalesce(",
-            $session,
-            ".agent_snapshot, (select p.content from agent_snapshot p where p.org_id = ",
+            "(select p.content from agent_snapshot p where p.org_id = ",
             $session,
             ".org_id and p.snapshot_id = ",
             $session,
-            ".snapshot_id))"
+            ".snapshot_id)"
         )
     };
 }

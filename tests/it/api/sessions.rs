@@ -67,25 +67,14 @@ async fn sessions_of_one_agent_have_its_snapshot_together() {
     owner.patch(&format!("/agents/{agent}"), revision).await.ok();
     let later = owner.post("/sessions", json!({ "agent": "a" })).await.ok();
     let mut superuser = world.ground.database.superuser().await;
-    let mut shared = async |so: bool| {
-        sqlx::query("update deployment set shares_snapshots = $1")
-            .bind(so)
-            .execute(&mut superuser)
-            .await
-            .expect("a setting");
-        owner.post("/sessions", json!({ "agent": "a" })).await.ok()
-    };
-    // Without sharing, as where the previous version may still run.
-    let whole = shared(false).await;
-    let again = shared(true).await;
-    let kept: (i64, i64, i64) = sqlx::query_as(
-        "select (select count(*) from agent_snapshot), count(agent_snapshot), count(distinct snapshot_id) from session",
+    let kept: (i64, i64) = sqlx::query_as(
+        "select (select count(*) from agent_snapshot), count(distinct snapshot_id) from session",
     )
     .fetch_one(&mut superuser)
     .await
     .expect("counts");
-    assert_eq!(kept, (2, 1, 2), "snapshots, sessions with their own, referenced snapshots");
-    for (created, number) in [(first, 1), (second, 1), (later, 2), (whole, 2), (again, 2)] {
+    assert_eq!(kept, (2, 2), "snapshots, referenced snapshots");
+    for (created, number) in [(first, 1), (second, 1), (later, 2)] {
         let session = &created["session"];
         let read = owner.get(&format!("/sessions/{}", id(session))).await.ok();
         assert_eq!(read["agent_snapshot"], session["agent_snapshot"]);
