@@ -137,14 +137,7 @@ impl Tx {
         session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<Destination> {
-        let org = self.org.uuid();
-        let row: Row = sqlx::query_as(destinations!("and destination_id = $3"))
-            .bind(org)
-            .bind(session.map(Id::uuid))
-            .bind(destination.uuid())
-            .fetch_one(self.connection())
-            .await?;
-        row.destination()
+        self.read_destination(destinations!("and destination_id = $3"), session, destination).await
     }
 
     /// Reads one destination and locks it until the transaction ends.
@@ -155,8 +148,22 @@ impl Tx {
         session: Option<SessionId>,
         destination: DestinationId,
     ) -> Result<Destination> {
+        self.read_destination(
+            destinations!("and destination_id = $3 for no key update"),
+            session,
+            destination,
+        )
+        .await
+    }
+
+    async fn read_destination(
+        &mut self,
+        sql: &'static str,
+        session: Option<SessionId>,
+        destination: DestinationId,
+    ) -> Result<Destination> {
         let org = self.org.uuid();
-        let row: Row = sqlx::query_as(destinations!("and destination_id = $3 for no key update"))
+        let row: Row = sqlx::query_as(sql)
             .bind(org)
             .bind(session.map(Id::uuid))
             .bind(destination.uuid())
