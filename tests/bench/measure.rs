@@ -113,8 +113,7 @@ impl Bench {
     }
 
     /// Measures several figures at once. `raw` and `service` return one figure for each metric, in order.
-    /// Where an anchor has no such figure it returns fewer, and its first one stands for the speed of the
-    /// machine. The first figure of the anchor decides about noise.
+    /// An anchor without such a figure returns fewer, and its first one is the speed of the machine. The first figure of the anchor decides about noise.
     pub async fn measure(
         &self,
         metrics: Vec<Metric>,

@@ -43,7 +43,7 @@ pub struct Client {
     requests: AtomicU64,
 }
 
-/// How long a request is retried before the service counts as down.
+/// Time that a request is retried before the service counts as down.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 impl Client {

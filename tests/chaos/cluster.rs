@@ -29,7 +29,7 @@ pub struct Cluster {
     urls: Urls,
 }
 
-/// Where a writer is blocked.
+/// A point in the code at which a writer is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seam {
     /// The call is being written; its exec follows.

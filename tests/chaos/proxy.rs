@@ -11,7 +11,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// Where the next connection is cut, counted in frames that carry an event.
+/// The point at which the next connection is cut, counted in frames that carry an event.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cut {
     /// Whole frames that pass.

@@ -159,7 +159,7 @@ impl Readers {
     }
 }
 
-/// How a connection ended.
+/// The end of a connection.
 enum Ended {
     /// It was cut.
     Cut,

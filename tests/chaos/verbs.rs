@@ -14,7 +14,7 @@ use crate::{
     processes::KEY,
 };
 
-/// How long one request is retried.
+/// Time that one request is retried.
 const PATIENCE: Duration = Duration::from_secs(90);
 /// Temporary refusals: the holder of the lease was killed, and no other worker has it yet.
 const PASSING: [&str; 3] = ["sandbox_busy", "sandbox_in_use", "in_flight"];

@@ -14,7 +14,7 @@ use crate::{
     processes::{FIRST_API, Fault},
 };
 
-/// How long a fault may have effects: a freeze, and the lease that expires meanwhile.
+/// Time that a fault may have effects: a freeze, and the lease that expires meanwhile.
 const REACH: Duration = Duration::from_secs(8);
 
 #[derive(FromRow)]

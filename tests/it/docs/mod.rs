@@ -25,7 +25,7 @@ fn types_of_a_log() -> BTreeSet<String> {
     known.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// What an organization's webhooks hear beside the logs.
+/// Notices to the webhooks of an organization that are in no log.
 fn notices() -> Vec<Notice> {
     let origin = Origin::system();
     vec![

@@ -20,7 +20,7 @@ pub struct Lease {
 pub struct Job {
     /// The worker that holds it.
     pub worker: Option<WorkerId>,
-    /// When it may be claimed: its due time, or the end of its lease.
+    /// Time from which it may be claimed: its due time, or the end of its lease.
     pub ready_at: Duration,
     /// Number of expired leases since the job was last finished.
     pub takeovers: i32,

@@ -1,6 +1,6 @@
 //! Rules about the sources themselves: imports between modules, sizes, vocabulary.
 //!
-//! What a lint can say is in `clippy.toml` and `[workspace.lints]`. Each test here reads the tree as text
+//! Rules that a lint can check are in `clippy.toml` and `[workspace.lints]`. Each test here reads the tree as text
 //! and names every line that breaks its rule.
 
 mod imports;
