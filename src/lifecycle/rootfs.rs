@@ -75,7 +75,7 @@ impl Sandboxes {
         }
         // The next process restarts builds that were in progress.
         drop(making);
-        if let Err(unmade) = images.tidy().await {
+        if let Err(unmade) = images.reap().await {
             tracing::warn!(%unmade, "remains of root file system builds could not be removed");
         }
     }

@@ -1,4 +1,4 @@
-//! Postgres, the system of record. The only module with SQL; one file per table family.
+//! Postgres, the system of record. The only module with SQL; one directory per family of tables.
 //!
 //! Two kinds of connections exist. `app` acts for one organization at a time, under forced
 //! row-level security. `system` does the service's own work and names the organization in every

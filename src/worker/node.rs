@@ -86,7 +86,7 @@ impl Worker {
             tracing::warn!(%error, "rows of unused root file systems could not be deleted");
         }
         if let Some(images) = &self.runtime.sandboxes.images
-            && let Err(unmade) = images.tidy().await
+            && let Err(unmade) = images.reap().await
         {
             tracing::warn!(%unmade, "unused root file systems could not be removed");
         }

@@ -5,8 +5,8 @@
 
 mod agents;
 mod audit;
-mod away;
 mod children;
+mod create_batch;
 mod credentials;
 mod document;
 mod environments;
@@ -19,11 +19,11 @@ mod listing;
 mod live;
 mod matrix;
 mod operator;
+mod outage;
 mod paging;
 mod schema;
 mod sessions;
 pub mod stream;
-mod together;
 mod tokens;
 mod webhooks;
 

@@ -1,6 +1,7 @@
 //! Cost: what a session costs, and the limits that bound it.
 
 mod aborted;
+mod all_costs;
 mod children;
 mod cost;
 mod direct;
@@ -8,7 +9,6 @@ mod exit;
 mod limits;
 mod operator;
 mod spend;
-mod together;
 
 use serde_json::{Value, json};
 use sojourn::{

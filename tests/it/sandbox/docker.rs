@@ -161,7 +161,7 @@ const SHORT: [&str; 14] = [
     "there_is_no_network_but_loopback",
     "mounts_and_new_namespaces_are_refused",
     "the_escape_checklist_holds",
-    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_sandbox_reaches_what_its_egress_attachment_allows",
     "a_second_sandbox_of_a_session_displaces_the_first",
     "a_command_outlives_the_worker_that_started_it",
     "a_frozen_sandbox_can_be_ended",
@@ -335,7 +335,7 @@ const REMAPPED: [&str; 6] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_command_is_an_unprivileged_user_for_good",
     "the_escape_checklist_holds",
-    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_sandbox_reaches_what_its_egress_attachment_allows",
     "the_disk_outlives_the_sandbox",
     "files_come_back_as_they_were",
 ];

@@ -27,7 +27,7 @@ async fn asked(world: &World<'_>, url: &str) -> String {
     world.says(&format!("set -- '{url}'; {ASK}")).await
 }
 
-pub async fn a_sandbox_reaches_what_its_door_leads_to(world: &World<'_>) {
+pub async fn a_sandbox_reaches_what_its_egress_attachment_allows(world: &World<'_>) {
     assert_eq!(
         asked(world, "http://a.example/").await,
         "503 this sandbox has no network while its session is idle"

@@ -12,7 +12,7 @@ const SHORT: [&str; 10] = [
     "mounts_and_new_namespaces_are_refused",
     "the_escape_checklist_holds",
     "a_full_disk_ends_the_command_and_not_the_sandbox",
-    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_sandbox_reaches_what_its_egress_attachment_allows",
     "a_second_sandbox_of_a_session_displaces_the_first",
     "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",

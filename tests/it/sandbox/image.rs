@@ -29,7 +29,7 @@ const SHORT: [&str; 13] = [
     "only_the_sessions_places_are_writable",
     "the_escape_checklist_holds",
     "a_full_disk_ends_the_command_and_not_the_sandbox",
-    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_sandbox_reaches_what_its_egress_attachment_allows",
     "files_come_back_as_they_were",
 ];
 
@@ -195,11 +195,11 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     let other = Local::new(provider.config()).unwrap();
     let second = runtime.block_on(other.images().begin_install(&rootfs, origin.id()));
     assert!(matches!(second, Err(BuildError::Busy)));
-    runtime.block_on(other.images().tidy()).unwrap();
+    runtime.block_on(other.images().reap()).unwrap();
     assert!(mounts());
     // As if the process had been killed: the lock is released, the rest remains.
     drop(begun);
-    runtime.block_on(other.images().tidy()).unwrap();
+    runtime.block_on(other.images().reap()).unwrap();
     assert!(!mounts(), "a mount is left");
     assert_eq!(fs::read_dir(run_dir.join("installs")).unwrap().count(), 0);
     let left = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains('+');

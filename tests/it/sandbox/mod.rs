@@ -11,11 +11,11 @@ mod docker;
 mod egress;
 mod escape;
 mod files;
+mod freeze;
 mod gvisor;
 mod image;
 mod lifecycle;
 mod local;
-mod rest;
 mod rootless;
 mod trees;
 
@@ -215,7 +215,7 @@ macro_rules! checks {
         escape: what_is_used_up_ends_the_command_and_not_the_sandbox,
         escape: a_full_disk_ends_the_command_and_not_the_sandbox,
             escape: a_race_of_links_leads_nowhere,
-        egress: a_sandbox_reaches_what_its_door_leads_to,
+        egress: a_sandbox_reaches_what_its_egress_attachment_allows,
         lifecycle: a_stale_epoch_changes_nothing,
         lifecycle: a_sandbox_that_was_taken_over_while_it_started_lives_on,
         lifecycle: a_sandbox_that_is_not_there_is_gone,
@@ -230,17 +230,17 @@ macro_rules! checks {
         trees: a_hostile_archive_stays_in_its_directory,
         trees: a_bomb_of_an_archive_ends_itself,
         trees: a_directory_is_read_while_others_work_in_it,
-        rest: a_frozen_sandbox_stops_and_resumes_its_processes,
-        rest: a_frozen_sandbox_can_be_ended,
-        rest: a_late_worker_freezes_nothing,
-        rest: a_command_counts_as_long_as_it_runs,
-        rest: files_come_back_as_they_were,
-        rest: a_large_file_with_holes_takes_no_space,
-        rest: no_process_runs_while_files_are_checkpointed,
-        rest: a_sandbox_that_was_not_restored_to_its_end_is_not_used,
-        rest: an_archive_never_leads_out_of_the_files,
-            rest: an_archive_larger_than_the_disk_is_refused,
-        rest: a_checkpoint_that_is_gone_or_changed_is_not_restored,
+        freeze: a_frozen_sandbox_stops_and_resumes_its_processes,
+        freeze: a_frozen_sandbox_can_be_ended,
+        freeze: a_late_worker_freezes_nothing,
+        freeze: a_command_counts_as_long_as_it_runs,
+        freeze: files_come_back_as_they_were,
+        freeze: a_large_file_with_holes_takes_no_space,
+        freeze: no_process_runs_while_files_are_checkpointed,
+        freeze: a_sandbox_that_was_not_restored_to_its_end_is_not_used,
+        freeze: an_archive_never_leads_out_of_the_files,
+            freeze: an_archive_larger_than_the_disk_is_refused,
+        freeze: a_checkpoint_that_is_gone_or_changed_is_not_restored,
         }
     };
 }

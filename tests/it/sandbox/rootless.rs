@@ -20,7 +20,7 @@ const SHORT: [&str; 20] = [
     "init_is_out_of_reach_of_commands",
     "the_escape_checklist_holds",
     "a_full_disk_ends_the_command_and_not_the_sandbox",
-    "a_sandbox_reaches_what_its_door_leads_to",
+    "a_sandbox_reaches_what_its_egress_attachment_allows",
     "the_disk_outlives_the_sandbox",
     "two_workers_at_once_make_one_sandbox",
     "a_second_sandbox_of_a_session_displaces_the_first",

@@ -314,7 +314,7 @@ async fn a_directory_travels_as_an_archive() {
         (files.len(), &files[0]["body"]["path"], &files[0]["body"]["is_archive"]),
         (1, &json!("/workspace/copy"), &json!(true))
     );
-    assert_eq!(super::rest::blobs(&scene.ground), 0, "nothing of it remains");
+    assert_eq!(super::idle::blobs(&scene.ground), 0, "nothing of it remains");
     scene.close().await;
 }
 
@@ -341,7 +341,7 @@ async fn a_command_whose_sandbox_is_lost_has_an_unknown_outcome() {
     let asked = async { exec(owner, &id, json!("echo run >> counter; touch ready; sleep 600")).await.ok() };
     let lost = async {
         appears(&scene.ground, "ready").await;
-        super::rest::destroy_sandbox(&scene.ground).await;
+        super::idle::destroy_sandbox(&scene.ground).await;
     };
     let (ran, ()) = tokio::join!(asked, lost);
     assert_eq!((&ran["state"], &ran["error"]["code"]), (&json!("failed"), &json!("outcome_unknown")));

@@ -14,10 +14,9 @@ use tokio::{runtime::Handle, task::spawn_blocking};
 use super::{
     assert_sound, ends,
     hold::{Hold, Point, Then},
+    idle::blobs,
     leaks::Left,
-    of, outputs,
-    rest::blobs,
-    run, script, session, steer, wait_until,
+    of, outputs, run, script, session, steer, wait_until,
 };
 use crate::support::{
     program::Program,

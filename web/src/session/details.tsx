@@ -7,7 +7,7 @@ import { count, dollars, short } from "../parts/format";
 import { formOf, LimitFields, LIMITS, limitsOf, shown } from "../parts/limits";
 import { Json, Prose } from "../parts/text";
 import type { Tally } from "../timeline/rows";
-import { Family } from "./family";
+import { RelatedSessions } from "./related-sessions";
 import type { Log } from "./log";
 import { UsageChart } from "./usage";
 
@@ -33,7 +33,7 @@ export function Details({ session, log }: { session: Session; log: Log }) {
         <Totals usage={session.usage} />
         <UsageChart turns={tally.usage} />
       </section>
-      <Family session={session} />
+      <RelatedSessions session={session} />
       <section>
         <h2>Sandbox</h2>
         <SandboxState session={session} />

@@ -121,7 +121,7 @@ impl Install {
     }
 
     /// Runs the installers and stores the result. If the future is dropped, the remains are removed by the
-    /// next installation of the same packages, or by `tidy`.
+    /// next installation of the same packages, or by `reap`.
     pub async fn run(self) -> Result<(), BuildError> {
         let ended = timeout(ROOTFS_TIMEOUT, self.install()).await;
         let ended = ended.unwrap_or_else(|_| {

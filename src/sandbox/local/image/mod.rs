@@ -7,8 +7,8 @@
 
 mod debian;
 mod install;
+mod reaper;
 mod source;
-mod tidy;
 mod unpack;
 
 use std::{

@@ -5,8 +5,8 @@
 //! because a caller may change the row between two records. `together` does the same for several
 //! sessions in one commit; `plain` is for events that change only the log.
 
-mod plain;
-mod together;
+mod batch;
+mod log_only;
 
 use sqlx::FromRow;
 use uuid::Uuid;

@@ -1,7 +1,7 @@
 //! The row of a session is the fold of its log, for all writers: callers through `Unit`, leased turns through
 //! `Writer`, one after the other or concurrently.
 
-mod together;
+mod group_commit;
 mod world;
 
 use std::time::Duration;

@@ -5,7 +5,7 @@ use serde_json::json;
 use super::{GitHost, Scene, assert_sound, done, ends, of, outputs, play, run, script, steer, told, worker};
 use crate::{
     support::program::Program,
-    turns::{rest::destroy, until, wait_until},
+    turns::{idle::destroy, until, wait_until},
 };
 
 #[tokio::test]

@@ -22,7 +22,7 @@ const VOLUME: &str = ".image";
 impl Images {
     /// Removes unfinished work without an owner, and trees unused for long. Returns the number of removed
     /// entries.
-    pub async fn tidy(&self) -> Result<usize, BuildError> {
+    pub async fn reap(&self) -> Result<usize, BuildError> {
         let mut removed = 0;
         let left: BTreeSet<String> = names(&self.inner.root.join("work"))?
             .into_iter()

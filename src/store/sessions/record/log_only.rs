@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     Record, Recorded, Row,
-    together::{MemberRow, members_of_events, places_of_events},
+    batch::{MemberRow, members_of_events, places_of_events},
 };
 use crate::{
     base::{Id, Timestamp},

@@ -11,7 +11,7 @@ interface Page {
   next_cursor?: string | null;
 }
 
-export function Family({ session }: { session: Session }) {
+export function RelatedSessions({ session }: { session: Session }) {
   const { parent_session_id: parent, budget_consumed: consumed } = session;
   if (!parent && !consumed.children) return null;
   return (
