@@ -3,19 +3,13 @@
 //! Handlers contain no rules: `domain` decides what a session may do, called through `journal`. Handlers do
 //! not call workers. Status codes exist only in this module.
 
-mod admin;
 mod agents;
 mod auth;
 mod body;
-mod credentials;
-mod deliveries;
-mod destinations;
-mod environments;
+mod download;
 mod error;
-mod events;
 mod health;
 mod idempotency;
-mod keys;
 pub mod metrics;
 mod middleware;
 mod openapi;
@@ -23,15 +17,9 @@ mod organization;
 mod page;
 mod path;
 mod rate;
-mod schedules;
 mod serve;
 mod sessions;
-mod socket;
-mod sources;
-mod tokens;
 mod triggers;
-mod turns;
-mod usage;
 mod webhooks;
 mod write_timeout;
 
@@ -181,114 +169,15 @@ impl App {
 
 /// Builds the routes and their OpenAPI document together.
 fn routes_and_document() -> OpenApiRouter<App> {
-    let v3 = agent_routes().merge(session_routes()).merge(organization_routes());
+    let v3 = agents::routes()
+        .merge(triggers::routes())
+        .merge(sessions::routes())
+        .merge(webhooks::routes())
+        .merge(organization::routes());
     OpenApiRouter::with_openapi(openapi::header())
         .routes(routes!(health::healthz))
         .routes(routes!(health::readyz))
         .nest("/v3", v3)
-}
-
-/// Routes of agents and of what starts their sessions.
-fn agent_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(agents::create, agents::list))
-        .routes(routes!(agents::get, agents::patch, agents::delete))
-        .routes(routes!(agents::revisions))
-        .routes(routes!(agents::activate))
-        .routes(routes!(schedules::create, schedules::list))
-        .routes(routes!(schedules::get, schedules::patch, schedules::delete))
-        .routes(routes!(schedules::fire))
-        .routes(routes!(schedules::runs))
-        .routes(routes!(triggers::create, triggers::list))
-        .routes(routes!(triggers::get, triggers::patch, triggers::delete))
-        .routes(routes!(triggers::rotate))
-        .routes(routes!(triggers::inbound::receive))
-        .routes(routes!(credentials::create, credentials::list))
-        .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
-        .routes(routes!(credentials::set_default))
-        .routes(routes!(environments::create, environments::list))
-        .routes(routes!(environments::get, environments::patch, environments::delete))
-        .routes(routes!(environments::build))
-}
-
-/// Routes of sessions.
-fn session_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(sessions::create::create, sessions::list::list))
-        .routes(routes!(sessions::get, sessions::patch, sessions::export::delete))
-        .routes(routes!(sessions::export::export))
-        .routes(routes!(sessions::export::import))
-        .routes(routes!(sessions::usage))
-        .routes(routes!(sources::list))
-        .routes(routes!(sessions::steer::steer, events::messages))
-        .routes(routes!(events::list))
-        .routes(routes!(events::stream))
-        .routes(routes!(socket::connect))
-        .routes(routes!(events::get))
-        .routes(routes!(events::content))
-        .routes(routes!(turns::result))
-        .routes(routes!(turns::list))
-        .routes(routes!(turns::get))
-        .routes(routes!(turns::steps))
-        .routes(routes!(sessions::cancel))
-        .routes(routes!(sessions::heartbeat))
-        .merge(sandbox_routes())
-        .routes(routes!(sessions::archive))
-        .routes(routes!(tokens::mint))
-        .routes(routes!(destinations::create, destinations::list))
-        .routes(routes!(destinations::get, destinations::patch, destinations::delete))
-        .routes(routes!(destinations::rotate))
-        .routes(routes!(deliveries::list))
-        .routes(routes!(deliveries::get))
-        .routes(routes!(deliveries::redeliver))
-}
-
-/// Routes of keys, organizations, usage and webhooks.
-fn organization_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(keys::create, keys::list))
-        .routes(routes!(keys::get, keys::revoke))
-        .routes(routes!(keys::rotate))
-        .routes(routes!(admin::create, admin::list))
-        .routes(routes!(admin::get, admin::patch, admin::delete))
-        .routes(routes!(admin::suspend))
-        .routes(routes!(admin::resume))
-        .routes(routes!(admin::top_up, admin::set_balance))
-        .routes(routes!(admin::set_prices))
-        .routes(routes!(organization::get, organization::patch))
-        .routes(routes!(organization::audit))
-        .routes(routes!(organization::export))
-        .routes(routes!(usage::usage))
-        .routes(routes!(usage::budget, usage::patch_budget))
-        .routes(routes!(usage::prices))
-        .routes(routes!(webhooks::create, webhooks::list))
-        .routes(routes!(webhooks::get, webhooks::patch, webhooks::delete))
-        .routes(routes!(webhooks::rotate))
-        .routes(routes!(webhooks::test))
-        .routes(routes!(webhooks::deliveries))
-        .routes(routes!(webhooks::delivery))
-        .routes(routes!(webhooks::redeliver))
-}
-
-/// Routes of a session's sandbox.
-fn sandbox_routes() -> OpenApiRouter<App> {
-    OpenApiRouter::new()
-        .routes(routes!(sessions::checkpoints::create, sessions::checkpoints::list))
-        .routes(routes!(sessions::checkpoints::restore))
-        .routes(routes!(sessions::control::start))
-        .routes(routes!(sessions::control::stop))
-        .routes(routes!(sessions::control::pause))
-        .routes(routes!(sessions::control::resume))
-        .routes(routes!(sessions::control::wake))
-        .routes(routes!(sessions::control::reattach))
-        .routes(routes!(sessions::context::get, sessions::context::patch))
-        .routes(routes!(sessions::context::register, sessions::context::tools))
-        .routes(routes!(sessions::execs::create))
-        .routes(routes!(sessions::execs::get))
-        .routes(routes!(sessions::execs::kill))
-        .routes(routes!(sessions::files::read, sessions::files::write))
-        .routes(routes!(sessions::files::list))
-        .routes(routes!(sessions::archives::read, sessions::archives::write))
 }
 
 fn cors() -> CorsLayer {

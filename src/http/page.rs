@@ -1,7 +1,8 @@
 //! Paging: validated limits, and cursors bound to an organization and a query.
 
 use axum::{extract::FromRequestParts, http::request::Parts};
-use serde::{Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use utoipa::IntoParams;
 
 use super::{App, error::ApiError};
 use crate::{
@@ -12,6 +13,18 @@ use crate::{
     domain::OrgId,
     wire::Page,
 };
+
+/// Cursor and size of a page.
+#[derive(Debug, Deserialize, IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub struct PageQuery {
+    /// Rows per page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
+    pub limit: Option<u32>,
+    /// `next_cursor` of the previous page.
+    pub cursor: Option<String>,
+}
 
 /// Query parameters; unknown ones are rejected.
 pub struct Query<T>(pub T);

@@ -16,7 +16,7 @@ use utoipa::{
     },
 };
 
-use super::events::StreamMode;
+use super::sessions::events::StreamMode;
 use crate::wire::{ErrorBody, ErrorType, error::ErrorDetail};
 
 /// Error responses of an operation. `refusals` derives their statuses from what the operation takes.
@@ -86,7 +86,7 @@ impl Modify for Security {
 }
 
 /// Builds the document without its paths.
-pub(super) fn header() -> utoipa::openapi::OpenApi {
+pub fn header() -> utoipa::openapi::OpenApi {
     Head::openapi()
 }
 

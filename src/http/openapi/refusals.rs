@@ -41,7 +41,7 @@ const SPENDING: [&str; 3] = ["execInSession", "startSession", "restoreSession"];
 const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
 
 /// Returns the error responses of an operation, by status.
-pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
+pub fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
     let id = operation.operation_id.as_deref().unwrap_or_default();
     let (is_admin, is_trigger) = (path.starts_with("/v3/admin/"), id == "receiveTrigger");
     let has_body = operation.request_body.is_some();
@@ -70,6 +70,6 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
 }
 
 /// Returns the error response with this description.
-pub(super) fn response(error: &Response, description: &str) -> Response {
+pub fn response(error: &Response, description: &str) -> Response {
     ResponseBuilder::from(error.clone()).description(description).build()
 }

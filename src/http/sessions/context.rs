@@ -63,7 +63,7 @@ pub async fn patch(
 }
 
 /// Validates the context that results from a change.
-pub(super) fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
+pub fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
     let (change, mut after) = (ContextChange::from(wanted), before);
     after.apply(&change);
     match context_problem(&after) {

@@ -175,7 +175,7 @@ async fn command(
 }
 
 /// Submits an operation. The stored response contains its id.
-pub(super) async fn operate(
+pub async fn operate(
     unit: &mut Unit,
     session: SessionId,
     request: &Request,
@@ -188,7 +188,7 @@ pub(super) async fn operate(
 
 /// Waits for the outcome of a submitted operation, also if an identical earlier request submitted it.
 /// Returns `None` if it has not completed in time, or if nothing was submitted.
-pub(super) async fn outcome(
+pub async fn outcome(
     app: &App,
     org: OrgId,
     session: SessionId,

@@ -23,11 +23,11 @@ use crate::{
         auth::{Caller, ReadSessions, WriteSessions},
         body::{Body, OptionalBody},
         error::ApiError,
-        events::{StreamMode, full, sse},
         idempotency::{Answer, IdempotentRequest, json as respond},
         openapi::Errors,
         page::Query,
         path::{self, Path},
+        sessions::events::{StreamMode, full, sse},
     },
     journal::Unit,
     store::operation::OperationRecord,
@@ -223,7 +223,7 @@ pub async fn kill(
 }
 
 /// Returns an error if the session's operation queue is full.
-pub(super) fn check_queued(was_taken: bool) -> Result<(), ApiError> {
+pub fn check_queued(was_taken: bool) -> Result<(), ApiError> {
     match was_taken {
         true => Ok(()),
         false => Err(ApiError::conflict(
@@ -234,7 +234,7 @@ pub(super) fn check_queued(was_taken: bool) -> Result<(), ApiError> {
 }
 
 /// Waits for the result of a file operation.
-pub(super) async fn file(
+pub async fn file(
     app: &App,
     org: OrgId,
     session: SessionId,
@@ -250,7 +250,7 @@ pub(super) async fn file(
 }
 
 /// Converts the failure of an operation to an error response.
-pub(super) fn failed(code: Failure, message: String) -> ApiError {
+pub fn failed(code: Failure, message: String) -> ApiError {
     if let Some(budget_error) = budget_error(code, &message) {
         return budget_error;
     }

@@ -168,7 +168,7 @@ pub async fn list(
     Ok(json(&Directory { path, entries, truncated: is_cut }))
 }
 
-pub(super) async fn submit<S: Scope>(
+pub async fn submit<S: Scope>(
     app: &App,
     caller: &Caller<S>,
     session: SessionId,
@@ -179,7 +179,7 @@ pub(super) async fn submit<S: Scope>(
     Ok(operation)
 }
 
-pub(super) async fn submit_as<S: Scope>(
+pub async fn submit_as<S: Scope>(
     app: &App,
     caller: &Caller<S>,
     session: SessionId,
@@ -193,7 +193,7 @@ pub(super) async fn submit_as<S: Scope>(
 }
 
 /// Returns an absolute path in the sandbox.
-pub(super) fn absolute_path(path: &str) -> Result<String, ApiError> {
+pub fn absolute_path(path: &str) -> Result<String, ApiError> {
     if path.is_empty() || path.len() > 4_096 || path.contains('\0') {
         return Err(ApiError::invalid("path", "`path` must have 1 to 4096 bytes without U+0000"));
     }
@@ -216,7 +216,7 @@ fn range(value: &HeaderValue) -> Result<(u64, Option<u64>), ApiError> {
 }
 
 /// Builds a download response. A browser must never execute content that an agent may have written.
-pub(super) fn content_of(
+pub fn content_of(
     path: &str,
     media_type: &'static str,
     content: HttpBody,

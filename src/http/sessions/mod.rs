@@ -5,11 +5,16 @@ pub mod checkpoints;
 pub mod context;
 pub mod control;
 pub mod create;
+pub mod events;
 pub mod execs;
 pub mod export;
 pub mod files;
 pub mod list;
+pub mod socket;
+pub mod sources;
 pub mod steer;
+pub mod tokens;
+pub mod turns;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 
@@ -22,6 +27,8 @@ use super::{
     openapi::Errors,
     path::{self, Path},
 };
+use utoipa_axum::{router::OpenApiRouter, routes};
+
 use crate::{
     domain::{
         SessionId, Status,
@@ -31,6 +38,53 @@ use crate::{
     stream::view,
     wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
 };
+
+/// Routes of sessions.
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create::create, list::list))
+        .routes(routes!(get, patch, export::delete))
+        .routes(routes!(export::export))
+        .routes(routes!(export::import))
+        .routes(routes!(usage))
+        .routes(routes!(sources::list))
+        .routes(routes!(steer::steer, events::messages))
+        .routes(routes!(events::list))
+        .routes(routes!(events::stream))
+        .routes(routes!(socket::connect))
+        .routes(routes!(events::get))
+        .routes(routes!(events::content))
+        .routes(routes!(turns::result))
+        .routes(routes!(turns::list))
+        .routes(routes!(turns::get))
+        .routes(routes!(turns::steps))
+        .routes(routes!(cancel))
+        .routes(routes!(heartbeat))
+        .routes(routes!(archive))
+        .routes(routes!(tokens::mint))
+        .merge(sandbox_routes())
+}
+
+/// Routes of a session's sandbox.
+fn sandbox_routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(checkpoints::create, checkpoints::list))
+        .routes(routes!(checkpoints::restore))
+        .routes(routes!(control::start))
+        .routes(routes!(control::stop))
+        .routes(routes!(control::pause))
+        .routes(routes!(control::resume))
+        .routes(routes!(control::wake))
+        .routes(routes!(control::reattach))
+        .routes(routes!(context::get, context::patch))
+        .routes(routes!(context::register, context::tools))
+        .routes(routes!(execs::create))
+        .routes(routes!(execs::get))
+        .routes(routes!(execs::kill))
+        .routes(routes!(files::read, files::write))
+        .routes(routes!(files::list))
+        .routes(routes!(archives::read, archives::write))
+}
 
 /// Get a session
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",

@@ -1,6 +1,7 @@
 //! Inbound triggers of an agent: create, list, read, change, delete.
 
 pub mod inbound;
+pub mod schedules;
 
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
@@ -13,8 +14,10 @@ use super::{
     idempotency::{Answer, IdempotentRequest, json as answer, no_content},
     openapi::Errors,
     path::{self, Path},
-    sources,
+    sessions::sources,
 };
+use utoipa_axum::{router::OpenApiRouter, routes};
+
 use crate::{
     base::limit::{TRIGGER_SECRET_BYTES_MIN, TRIGGERS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{
@@ -38,6 +41,19 @@ use crate::{
         webhook::RotateSecret,
     },
 };
+
+/// Routes of triggers and schedules.
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(get, patch, delete))
+        .routes(routes!(rotate))
+        .routes(routes!(inbound::receive))
+        .routes(routes!(schedules::create, schedules::list))
+        .routes(routes!(schedules::get, schedules::patch, schedules::delete))
+        .routes(routes!(schedules::fire))
+        .routes(routes!(schedules::runs))
+}
 
 /// Create a trigger
 ///

@@ -102,7 +102,7 @@ fn the_table_of_actions_is_that_of_the_code() {
     .into_iter()
     .chain(
         [
-            "src/http/admin.rs",
+            "src/http/organization/admin.rs",
             "src/journal/export.rs",
             "src/store/organizations/operator.rs",
             "src/store/deliveries/outbox.rs",

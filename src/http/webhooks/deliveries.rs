@@ -4,19 +4,19 @@ use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{
-    App,
-    auth::{Caller, ReadSessions, WriteSessions},
-    body::{Body, Nothing, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-};
 use crate::{
     base::{Id, limit::DELIVERY_ATTEMPTS_SHOWN},
     domain::{DeliveryId, DestinationId, SessionId, WebhookId},
+    http::{
+        App,
+        auth::{Caller, ReadSessions, WriteSessions},
+        body::{Body, Nothing, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json},
+        openapi::Errors,
+        page::{List, Query, rows},
+        path::{self, Path},
+    },
     journal::Unit,
     store::{
         Tx,
@@ -123,22 +123,14 @@ pub async fn redeliver(
 }
 
 /// Makes a delivery due immediately.
-pub(super) async fn make_due(
-    unit: &mut Unit,
-    of: Of,
-    delivery: DeliveryId,
-) -> Result<DeliveryView, ApiError> {
+pub async fn make_due(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
     unit.tx().redeliver(delivery).await?;
     unit.notification(Notification::Delivery);
     view(unit.tx().delivery(of, delivery).await?)
 }
 
 /// Returns a delivery with its attempts.
-pub(super) async fn with_attempts(
-    tx: &mut Tx,
-    of: Of,
-    delivery: DeliveryId,
-) -> Result<DeliveryView, ApiError> {
+pub async fn with_attempts(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
     let row = tx.delivery(of, delivery).await?;
     let attempts = tx.attempts(delivery, DELIVERY_ATTEMPTS_SHOWN).await?;
     let log = attempts.into_iter().map(attempt).collect();
@@ -150,7 +142,7 @@ pub(super) async fn with_attempts(
 }
 
 /// Builds the view of a delivery for the owner of an organization webhook.
-pub(super) fn of_webhook(view: DeliveryView) -> DeliveryView {
+pub fn of_webhook(view: DeliveryView) -> DeliveryView {
     let webhook = view.destination.map(|id| WebhookId::from_uuid(id.uuid()));
     DeliveryView { destination: None, webhook, ..view }
 }
@@ -165,7 +157,7 @@ fn attempt(row: AttemptRow) -> AttemptView {
     }
 }
 
-pub(super) fn view(row: DeliveryRow) -> Result<DeliveryView, ApiError> {
+pub fn view(row: DeliveryRow) -> Result<DeliveryView, ApiError> {
     Ok(DeliveryView {
         id: Id::from_uuid(row.delivery_id),
         session: row.session_id.map(Id::from_uuid),

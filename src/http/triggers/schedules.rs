@@ -3,24 +3,23 @@
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
-use super::{
-    App,
-    agents::PageQuery,
-    auth::{Caller, ReadSchedules, WriteSchedules},
-    body::{Body, Nothing, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-    sources,
-};
 use crate::{
     base::{Timestamp, limit::SCHEDULES_MAX},
     domain::{
         AgentId, ScheduleId,
         schedule::{CronSchedule, InvalidCron, SessionTemplate},
         session::Limits,
+    },
+    http::{
+        App,
+        auth::{Caller, ReadSchedules, WriteSchedules},
+        body::{Body, Nothing, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+        sessions::sources,
     },
     journal::Unit,
     store::{self, run::Run, schedule::Schedule},

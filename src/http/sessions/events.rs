@@ -16,18 +16,18 @@ use tokio::{
 };
 use utoipa::IntoParams;
 
-use super::{
-    App,
-    auth::{Proof, ReadLog, SessionCaller},
-    error::ApiError,
-    idempotency::json,
-    openapi::Errors,
-    page::{Query, rows},
-    path::{self, Path},
-};
 use crate::{
     base::limit::STREAM_REVOKED_GRACE,
     domain::{Entry, EventId, Level, SessionId, TurnId},
+    http::{
+        App,
+        auth::{Proof, ReadLog, SessionCaller},
+        error::ApiError,
+        idempotency::json,
+        openapi::Errors,
+        page::{Query, rows},
+        path::{self, Path},
+    },
     store::{Tx, event::Range},
     stream::{Frame, Full, Tail},
     wire::{Page, event::EventView},
@@ -269,7 +269,7 @@ fn last_seen(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
 }
 
 /// Builds the requested tail, limited to what the caller may read.
-pub(super) fn tail(
+pub fn tail(
     caller: &SessionCaller<ReadLog>,
     query: EventQuery,
     last_seen: Option<i64>,
@@ -285,7 +285,7 @@ pub(super) fn tail(
     })
 }
 
-pub(super) fn full(_: Full) -> ApiError {
+pub fn full(_: Full) -> ApiError {
     ApiError::unavailable(std::time::Duration::from_secs(5))
 }
 
@@ -300,7 +300,7 @@ fn format_frame(frame: Frame) -> String {
 }
 
 /// Streams frames as a response body until they end or the caller's key is no longer valid.
-pub(super) fn sse<F: Send + 'static>(
+pub fn sse<F: Send + 'static>(
     app: App,
     proof: Proof,
     frames: mpsc::Receiver<F>,

@@ -4,20 +4,20 @@ use std::path::Path as FilePath;
 
 use axum::{extract::State, response::Response};
 
-use super::{
-    App, Images, RootFsUnavailable,
-    auth::{Caller, ReadSessions},
-    error::ApiError,
-    idempotency::json,
-    openapi::Errors,
-    path::{self, Path},
-};
 use crate::{
     domain::{
         SessionId,
         environment::{Environment, EnvironmentChoice},
         rootfs::RootFs,
         source::{self, Repository, RepositoryLocation},
+    },
+    http::{
+        App, Images, RootFsUnavailable,
+        auth::{Caller, ReadSessions},
+        error::ApiError,
+        idempotency::json,
+        openapi::Errors,
+        path::{self, Path},
     },
     journal::Unit,
     trigger,
@@ -46,14 +46,14 @@ pub async fn list(
 }
 
 /// Rejects repositories that this deployment does not allow, and unknown credentials.
-pub(super) async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<(), ApiError> {
+pub async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<(), ApiError> {
     check_local(app, "sources", sources)?;
     trigger::sources(unit, sources).await?;
     Ok(())
 }
 
 /// Runs the same checks for an environment.
-pub(super) async fn check_environment(
+pub async fn check_environment(
     app: &App,
     unit: &mut Unit,
     environment: &Environment,
@@ -66,7 +66,7 @@ pub(super) async fn check_environment(
 
 /// Checks an inline environment against this deployment. A stored environment was checked when it was
 /// written.
-pub(super) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(), ApiError> {
+pub fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(), ApiError> {
     match choice {
         Some(EnvironmentChoice::Inline(environment)) => {
             check_image(app, "environment", environment)?;
@@ -94,7 +94,7 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(),
 }
 
 /// Rejects local paths outside of the directories that the operator allows.
-pub(super) fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<(), ApiError> {
+pub fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<(), ApiError> {
     for (at, repository) in sources.iter().enumerate() {
         let Some(Ok(RepositoryLocation::Local(local))) = repository.url.as_deref().map(source::place) else {
             continue;

@@ -5,23 +5,22 @@ use std::collections::BTreeMap;
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
-use super::{
-    App,
-    agents::PageQuery,
-    auth::{Caller, ReadEnvironments, WriteEnvironments},
-    body::{Body, Nothing, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-    sources,
-};
 use crate::{
     domain::{
         EnvironmentId,
         environment::{Environment, is_secret_value},
         rootfs::{Build, RootFs},
+    },
+    http::{
+        App,
+        auth::{Caller, ReadEnvironments, WriteEnvironments},
+        body::{Body, Nothing, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+        sessions::sources,
     },
     journal::Unit,
     store::{

@@ -1,25 +1,30 @@
 //! Webhooks of the organization. They receive events of every session.
 
+pub mod deliveries;
+pub mod destinations;
+
+use deliveries::{make_due, of_webhook, with_attempts};
+use destinations::{insert, replace_secret, update};
+
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    App,
-    auth::{Caller, ReadWebhooks, WriteWebhooks},
-    body::{Body, Nothing, OptionalBody},
-    deliveries::{self, make_due, of_webhook, with_attempts},
-    destinations::{insert, replace_secret, update},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-};
 use crate::{
     base::{Id, limit::WEBHOOKS_MAX},
     domain::{DeliveryId, DestinationId, Notice, WebhookId},
+    http::{
+        App,
+        auth::{Caller, ReadWebhooks, WriteWebhooks},
+        body::{Body, Nothing, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, Query, rows},
+        path::{self, Path},
+    },
     journal::Unit,
     store::{
         column::word,
@@ -34,6 +39,24 @@ use crate::{
         },
     },
 };
+
+/// Routes of webhooks, destinations of a session and their deliveries.
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(get, patch, delete))
+        .routes(routes!(rotate))
+        .routes(routes!(test))
+        .routes(routes!(deliveries))
+        .routes(routes!(delivery))
+        .routes(routes!(redeliver))
+        .routes(routes!(destinations::create, destinations::list))
+        .routes(routes!(destinations::get, destinations::patch, destinations::delete))
+        .routes(routes!(destinations::rotate))
+        .routes(routes!(deliveries::list))
+        .routes(routes!(deliveries::get))
+        .routes(routes!(deliveries::redeliver))
+}
 
 /// Add a webhook to the organization
 ///

@@ -2,18 +2,17 @@
 
 use axum::{extract::State, response::Response};
 
-use super::{
-    App,
-    agents::PageQuery,
-    auth::{Caller, ReadLog, ReadSessions, SessionCaller},
-    error::ApiError,
-    idempotency::json,
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-};
 use crate::{
     domain::{Entry, Level, SessionId, TurnId, event::Body},
+    http::{
+        App,
+        auth::{Caller, ReadLog, ReadSessions, SessionCaller},
+        error::ApiError,
+        idempotency::json,
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+    },
     store::event::Range,
     wire::{
         Page,

@@ -6,19 +6,19 @@ use serde_json::json;
 use time::{Date, Duration, macros::format_description};
 use utoipa::IntoParams;
 
-use super::{
-    App,
-    auth::{Caller, ReadUsage, WriteBudget},
-    body::Body,
-    error::ApiError,
-    idempotency::json as answer,
-    openapi::Errors,
-    page::{List, Query, rows},
-    path,
-};
 use crate::{
     base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
     domain::price::PriceList,
+    http::{
+        App,
+        auth::{Caller, ReadUsage, WriteBudget},
+        body::Body,
+        error::ApiError,
+        idempotency::json as answer,
+        openapi::Errors,
+        page::{List, Query, rows},
+        path,
+    },
     store::{
         spend::SpendStatus,
         usage::{By, Filter, Sum},

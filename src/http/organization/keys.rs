@@ -6,20 +6,19 @@
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
-use super::{
-    App,
-    agents::PageQuery,
-    auth::{Caller, ReadKeys, WriteKeys, grants, scopes},
-    body::{Body, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-};
 use crate::{
     base::{Id, Timestamp, key, limit::KEY_OVERLAP_SECONDS},
     domain::{KeyId, session::Source},
+    http::{
+        App,
+        auth::{Caller, ReadKeys, WriteKeys, grants, scopes},
+        body::{Body, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+    },
     journal::Unit,
     store::key::{Key, NewKey},
     wire::{

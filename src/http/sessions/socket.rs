@@ -19,17 +19,17 @@ use tokio::{
 };
 use utoipa::IntoParams;
 
-use super::{
-    App,
-    auth::{Proof, ReadLog, SessionCaller},
-    error::ApiError,
-    events::{self, EventQuery},
-    openapi::Errors,
-    page::Query,
-};
 use crate::{
     base::limit::{SOCKET_MESSAGE_BYTES_MAX, STREAM_HEARTBEAT, STREAM_REVOKED_GRACE, STREAM_WRITE_TIMEOUT},
     domain::{Level, SessionId, TurnId},
+    http::{
+        App,
+        auth::{Proof, ReadLog, SessionCaller},
+        error::ApiError,
+        openapi::Errors,
+        page::Query,
+        sessions::events::{self, EventQuery},
+    },
     stream::Frame,
 };
 

@@ -8,20 +8,19 @@ use serde_json::json;
 use utoipa::IntoParams;
 use uuid::Uuid;
 
-use super::{
-    App,
-    agents::PageQuery,
-    auth::Operator,
-    body::Body,
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-};
 use crate::{
     base::{Id, key, seal::sha256},
     domain::{KeyId, OrgId, session::Source},
+    http::{
+        App,
+        auth::Operator,
+        body::Body,
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+    },
     journal::Unit,
     store::{
         self,

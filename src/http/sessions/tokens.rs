@@ -5,18 +5,18 @@ use std::time::Duration;
 use axum::{extract::State, http::StatusCode};
 use serde_json::json;
 
-use super::{
-    App,
-    auth::{Caller, WriteSessions},
-    body::{Body, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest},
-    openapi::Errors,
-    path::{self, Path},
-};
 use crate::{
     base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
     domain::{Level, SessionId, Status},
+    http::{
+        App,
+        auth::{Caller, WriteSessions},
+        body::{Body, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest},
+        openapi::Errors,
+        path::{self, Path},
+    },
     journal::Unit,
     store::{column::word, token::NewToken},
     wire::session::{ClientScope, ClientTokenView, MintClientToken},
@@ -58,7 +58,7 @@ pub async fn mint(
 
 /// Creates a token with a lifetime of `ttl_seconds`. Returns the row to store and the view for the
 /// caller.
-pub(super) fn make(
+pub fn make(
     app: &App,
     scopes: &[ClientScope],
     ttl_seconds: i64,

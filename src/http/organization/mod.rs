@@ -1,29 +1,34 @@
 //! The organization of the key and its audit log.
 
+pub mod admin;
+pub mod keys;
+pub mod usage;
+
 use axum::{
     body::{Body as HttpBody, Bytes},
     extract::State,
-    http::{HeaderValue, header},
-    response::{IntoResponse, Response},
+    response::Response,
 };
 use futures::StreamExt;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    App,
-    auth::{Caller, ReadAudit, ReadOrganization, WriteOrganization},
-    body::Body,
-    error::ApiError,
-    idempotency::json as answer,
-    openapi::Errors,
-    page::{List, Query, rows},
-};
 use crate::{
     base::{Id, Timestamp, limit::PAGE_ROWS_MAX},
     domain::OrgId,
+    http::{
+        App,
+        auth::{Caller, ReadAudit, ReadOrganization, WriteOrganization},
+        body::Body,
+        download::ndjson,
+        error::ApiError,
+        idempotency::json as answer,
+        openapi::Errors,
+        page::{List, Query, rows},
+    },
     store::{
         self,
         audit::{AuditRow, Filter},
@@ -34,6 +39,26 @@ use crate::{
         organization::{AuditView, OrganizationView, PatchOrganization},
     },
 };
+
+/// Routes of organizations, their keys and usage.
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(get, patch))
+        .routes(routes!(audit))
+        .routes(routes!(export))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::get, keys::revoke))
+        .routes(routes!(keys::rotate))
+        .routes(routes!(admin::create, admin::list))
+        .routes(routes!(admin::get, admin::patch, admin::delete))
+        .routes(routes!(admin::suspend))
+        .routes(routes!(admin::resume))
+        .routes(routes!(admin::top_up, admin::set_balance))
+        .routes(routes!(admin::set_prices))
+        .routes(routes!(usage::usage))
+        .routes(routes!(usage::budget, usage::patch_budget))
+        .routes(routes!(usage::prices))
+}
 
 /// Filters for listing audit records.
 #[derive(Debug, Deserialize, IntoParams)]
@@ -153,21 +178,6 @@ pub async fn export(
         })
     });
     Ok(ndjson(HttpBody::from_stream(rest.boxed()), "audit.ndjson"))
-}
-
-/// Builds a response with lines of JSON, as a download that browsers do not execute.
-pub(super) fn ndjson(body: HttpBody, name: &str) -> Response {
-    let mut response = body.into_response();
-    let headers = response.headers_mut();
-    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
-    let place = format!("attachment; filename=\"{name}\"");
-    if let Ok(place) = HeaderValue::from_str(&place) {
-        headers.insert(header::CONTENT_DISPOSITION, place);
-    }
-    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
-    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
-    response
 }
 
 /// Reads a page of the audit log as text, and the filter of the next page.

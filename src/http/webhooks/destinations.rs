@@ -2,18 +2,18 @@
 
 use axum::{extract::State, http::StatusCode, response::Response};
 
-use super::{
-    App,
-    auth::{Caller, ReadSessions, WriteSessions},
-    body::{Body, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json, no_content},
-    openapi::Errors,
-    path::{self, Path},
-};
 use crate::{
     base::limit::{DESTINATIONS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{DestinationId, Level, SessionId, Status},
+    http::{
+        App,
+        auth::{Caller, ReadSessions, WriteSessions},
+        body::{Body, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json, no_content},
+        openapi::Errors,
+        path::{self, Path},
+    },
     journal::Unit,
     store::{
         Tx,
@@ -149,7 +149,7 @@ pub async fn delete(
 
 /// Stores a destination for events with a `seq` larger than `after`. The view contains the generated
 /// secret.
-pub(super) async fn store(
+pub async fn store(
     app: &App,
     unit: &mut Unit,
     session: SessionId,
@@ -162,7 +162,7 @@ pub(super) async fn store(
 
 /// Stores a destination of a session, or of the organization if `session` is `None`. Returns the secret
 /// only if it was generated here.
-pub(super) async fn insert(
+pub async fn insert(
     app: &App,
     unit: &mut Unit,
     session: Option<SessionId>,
@@ -197,7 +197,7 @@ pub(super) async fn insert(
 }
 
 /// Changes a destination of a session or of the organization.
-pub(super) async fn update(
+pub async fn update(
     app: &App,
     tx: &mut Tx,
     session: Option<SessionId>,
@@ -223,7 +223,7 @@ pub(super) async fn update(
 }
 
 /// Replaces the secret of a destination. Returns the secret only if it was generated here.
-pub(super) async fn replace_secret(
+pub async fn replace_secret(
     app: &App,
     unit: &mut Unit,
     session: Option<SessionId>,

@@ -3,20 +3,19 @@
 use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
-use super::{
-    App,
-    agents::PageQuery,
-    auth::{Caller, ReadCredentials, Scope, WriteCredentials},
-    body::Body,
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-};
 use crate::{
     base::{Origin, key},
     domain::{CredentialId, OrgId, environment::is_secret_value, source},
+    http::{
+        App,
+        auth::{Caller, ReadCredentials, Scope, WriteCredentials},
+        body::Body,
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+    },
     journal::Unit,
     model::ModelName,
     store::{
@@ -179,7 +178,7 @@ pub async fn set_default(
 }
 
 /// Rejects `key` together with `credential`.
-pub(super) fn check_choice(has_key: bool, has_credential: bool) -> Result<(), ApiError> {
+pub fn check_choice(has_key: bool, has_credential: bool) -> Result<(), ApiError> {
     if has_key && has_credential {
         return Err(ApiError::invalid("credential", "send `key` or `credential`, not both"));
     }
@@ -187,7 +186,7 @@ pub(super) fn check_choice(has_key: bool, has_credential: bool) -> Result<(), Ap
 }
 
 /// Stores an agent's own key as a credential of its model's provider.
-pub(super) async fn store_for_model(
+pub async fn store_for_model(
     app: &App,
     unit: &mut Unit,
     model: &str,
@@ -208,18 +207,14 @@ pub(super) async fn store_for_model(
 }
 
 /// Builds the audit record of a stored key, without the key itself.
-pub(super) fn created<'a, S: Scope>(
-    caller: &'a Caller<S>,
-    origin: &Origin,
-    credential: &Credential,
-) -> Act<'a> {
+pub fn created<'a, S: Scope>(caller: &'a Caller<S>, origin: &Origin, credential: &Credential) -> Act<'a> {
     let Credential { id, provider, name, last4, .. } = credential;
     let details = json!({ "provider": provider, "name": name, "last4": last4 });
     caller.act(origin, "credential.created", id, details)
 }
 
 /// Returns the credential named by the caller, if it exists in the organization.
-pub(super) async fn existing(
+pub async fn existing(
     unit: &mut Unit,
     credential: Option<CredentialId>,
 ) -> Result<Option<CredentialId>, ApiError> {
@@ -234,7 +229,7 @@ pub(super) async fn existing(
 }
 
 /// Whether a repeated create sends the key that the agent already has.
-pub(super) async fn is_same_key(
+pub async fn is_same_key(
     app: &App,
     unit: &mut Unit,
     credential: Option<CredentialId>,

@@ -1,29 +1,30 @@
 //! Agents and their revisions: create (idempotent by name), read, change, delete.
 
+pub mod credentials;
+pub mod environments;
+
 use axum::{
     extract::State,
     http::StatusCode,
     response::{IntoResponse, Response},
 };
-use serde::Deserialize;
 use serde_json::json;
-use utoipa::IntoParams;
+use utoipa_axum::{router::OpenApiRouter, routes};
 
-use super::{
-    App,
-    auth::{Caller, ReadAgents, WriteAgents},
-    body::{Body, Nothing, OptionalBody},
-    credentials,
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    page::{List, Query, rows},
-    path::{self, Path},
-    sources,
-};
 use crate::{
     base::{seal::sha256, text::hex},
     domain::{AgentId, CredentialId, session::Limits},
+    http::{
+        App,
+        auth::{Caller, ReadAgents, WriteAgents},
+        body::{Body, Nothing, OptionalBody},
+        error::ApiError,
+        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
+        openapi::Errors,
+        page::{List, PageQuery, Query, rows},
+        path::{self, Path},
+        sessions::sources,
+    },
     journal::Unit,
     store::agent::{Agent, Revision},
     tool,
@@ -33,20 +34,23 @@ use crate::{
     },
 };
 
+/// Routes of agents, their credentials and environments.
+pub fn routes() -> OpenApiRouter<App> {
+    OpenApiRouter::new()
+        .routes(routes!(create, list))
+        .routes(routes!(get, patch, delete))
+        .routes(routes!(revisions))
+        .routes(routes!(activate))
+        .routes(routes!(credentials::create, credentials::list))
+        .routes(routes!(credentials::get, credentials::rotate, credentials::delete))
+        .routes(routes!(credentials::set_default))
+        .routes(routes!(environments::create, environments::list))
+        .routes(routes!(environments::get, environments::patch, environments::delete))
+        .routes(routes!(environments::build))
+}
+
 /// The harness of this service.
 const BUILTIN_RUNTIME: &str = "builtin";
-
-/// Cursor and size of a page.
-#[derive(Debug, Deserialize, IntoParams)]
-#[serde(deny_unknown_fields)]
-#[into_params(parameter_in = Query)]
-pub struct PageQuery {
-    /// Rows per page: 1 to 500, default 50.
-    #[param(minimum = 1, maximum = 500)]
-    pub limit: Option<u32>,
-    /// `next_cursor` of the previous page.
-    pub cursor: Option<String>,
-}
 
 /// Create an agent
 ///

@@ -1,0 +1,22 @@
+//! Downloads of lines of JSON.
+
+use axum::{
+    body::Body,
+    http::{HeaderValue, header},
+    response::{IntoResponse, Response},
+};
+
+/// Builds a response with lines of JSON, as a download that browsers do not execute.
+pub fn ndjson(body: Body, name: &str) -> Response {
+    let mut response = body.into_response();
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
+    let place = format!("attachment; filename=\"{name}\"");
+    if let Ok(place) = HeaderValue::from_str(&place) {
+        headers.insert(header::CONTENT_DISPOSITION, place);
+    }
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
+    response
+}
