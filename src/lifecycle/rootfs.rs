@@ -93,16 +93,17 @@ impl Sandboxes {
             made = self.build_image(images, rootfs) => made,
             () = self.record_build_log(images, rootfs) => unreachable!("the build log is recorded for ever"),
         };
-        let noted = match &made {
+        let failure = match &made {
             // Another process of this node builds it and records the result.
             Err(BuildError::Busy) => return,
             Err(BuildError::Failed(reason)) => {
                 tracing::warn!(image = rootfs.image, reason, "a root file system could not be built");
-                self.store.record_rootfs_built(self.node, rootfs, Some(reason)).await
+                Some(reason.as_str())
             }
-            Ok(()) => self.store.record_rootfs_built(self.node, rootfs, None).await,
+            Ok(()) => None,
         };
-        if let Err(error) = noted {
+        let log = images.take_log(rootfs);
+        if let Err(error) = self.store.record_rootfs_built(self.node, rootfs, &log, failure).await {
             tracing::warn!(%error, "the result of a root file system build could not be recorded; retrying");
         }
     }

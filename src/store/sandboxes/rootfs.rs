@@ -163,17 +163,24 @@ impl Store {
         Ok(())
     }
 
-    /// Records the end of a build: success, or the error.
-    pub async fn record_rootfs_built(&self, node: Uuid, rootfs: &RootFs, error: Option<&str>) -> Result<()> {
+    /// Records the end of a build with its whole log: success, or the error. An empty log keeps the recorded one.
+    pub async fn record_rootfs_built(
+        &self,
+        node: Uuid,
+        rootfs: &RootFs,
+        log: &str,
+        error: Option<&str>,
+    ) -> Result<()> {
         sqlx::query(
             "update rootfs
              set state = case when $3::text is null then 'ready' else 'failed' end,
-                 error = $3, completed_at = now()
+                 error = $3, log = coalesce(nullif($4, ''), log), completed_at = now()
              where node_id = $1 and rootfs_key = $2",
         )
         .bind(node)
         .bind(rootfs.key())
         .bind(error.map(|error| error.replace('\0', "")))
+        .bind(log.replace('\0', ""))
         .execute(&self.system)
         .await?;
         Ok(())

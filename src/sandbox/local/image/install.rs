@@ -134,6 +134,7 @@ impl Install {
             Ok(()) => self.publish().await,
             Err(unmade) => Err(unmade),
         };
+        self.images.keep_log(&self.name);
         self.images.clear(&self.name).await?;
         kept
     }

@@ -74,6 +74,8 @@ struct Inner {
     volumes: Option<Volumes>,
     /// Skeletons created for trees, by tree name.
     laid: Mutex<BTreeMap<String, Base>>,
+    /// Output of builds that have ended, by tree name, until it is recorded.
+    logs: Mutex<BTreeMap<String, String>>,
 }
 
 /// Reason why a root file system is not available, by what the caller does next.
@@ -117,8 +119,8 @@ impl Images {
         for part in ["trees", "work", "locks"] {
             make_dir(&root.join(part), 0o700)?;
         }
-        let (layout, laid) = (layout.clone(), Mutex::default());
-        Ok(Self { inner: Arc::new(Inner { config, root, layout, installer, volumes, laid }) })
+        let (layout, laid, logs) = (layout.clone(), Mutex::default(), Mutex::default());
+        Ok(Self { inner: Arc::new(Inner { config, root, layout, installer, volumes, laid, logs }) })
     }
 
     /// Whether sandboxes can be created on it now.
@@ -175,6 +177,7 @@ impl Images {
             Ok(version) => self.publish(&name, &version).await,
             Err(unmade) => Err(unmade),
         };
+        self.keep_log(&name);
         self.clear(&name).await?;
         made
     }
@@ -182,10 +185,27 @@ impl Images {
     /// Latest output of the process that builds it.
     pub fn said(&self, rootfs: &RootFs) -> String {
         let Ok(names) = self.names(rootfs) else { return String::new() };
-        let name = names.whole.unwrap_or(names.image);
-        let logs = [self.work(&name).join("log"), self.place(&name).join("init.log")];
+        self.read_log(&names.whole.unwrap_or(names.image))
+    }
+
+    fn read_log(&self, name: &str) -> String {
+        let logs = [self.work(name).join("log"), self.place(name).join("init.log")];
         let said: Vec<_> = logs.iter().map(|path| runtime::tail(path, ROOTFS_LOG_BYTES_MAX as u64)).collect();
         self.without_hosts(&install::output_of(&said.concat()))
+    }
+
+    /// Keeps the output of a build that has ended, whose files are about to be removed.
+    fn keep_log(&self, name: &str) {
+        let log = self.read_log(name);
+        self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), log);
+    }
+
+    /// Takes the output of a build that has ended: of the installation, else of the image.
+    pub fn take_log(&self, rootfs: &RootFs) -> String {
+        let Ok(names) = self.names(rootfs) else { return String::new() };
+        let mut logs = self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_image = logs.remove(&names.image);
+        names.whole.and_then(|whole| logs.remove(&whole)).or(of_image).unwrap_or_default()
     }
 
     /// Unpacks an image into its work directory; returns its version.
