@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run dashboard test test-full chaos bench lint openapi clean-state
+.PHONY: help run dashboard test test-full chaos bench lint deny openapi clean-state
 
 help: ## list these commands
 	@sed -n -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -32,6 +32,10 @@ lint: ## run formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	cargo clippy --test bench --test chaos --locked -- -D warnings
+
+deny: ## check licenses, bans and sources of the dependencies (deny.toml); installs cargo-deny once
+	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked
+	cargo deny check licenses bans sources
 
 openapi: ## regenerate openapi.yaml from the code
 	cargo run --quiet --locked -- openapi > openapi.yaml.new
