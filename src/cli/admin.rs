@@ -21,7 +21,7 @@ pub(super) enum Admin {
         #[command(flatten)]
         database: Database,
     },
-    /// List organizations, oldest first
+    /// List organizations, newest first
     ListOrgs {
         #[command(flatten)]
         database: Database,

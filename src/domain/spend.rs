@@ -9,8 +9,8 @@ use utoipa::ToSchema;
 
 use super::{event::Body, ids::SessionId};
 
-/// Spend caps in micro-USD over trailing days, including the current UTC day; an absent cap is
-/// unlimited.
+/// Spend caps in micro-USD over trailing days, counted in whole hours including the current one; an absent
+/// cap is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct SpendCaps {
@@ -34,7 +34,7 @@ impl SpendCaps {
     }
 }
 
-/// Micro-USD spent over trailing days, including the current UTC day.
+/// Micro-USD spent over trailing days, counted in whole hours including the current one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Spent {
     pub days_1: u64,

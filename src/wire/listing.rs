@@ -16,7 +16,7 @@ pub enum ListedFrame {
     /// The session is not in the list: it no longer matches, or never matched, the filter.
     #[serde(rename = "session.unlisted")]
     Unlisted { id: SessionId, reason: Unlisted },
-    /// The initial snapshot is complete; the frames that follow are changes.
+    /// The snapshot, or the changes missed before a resume, are complete; the frames that follow are new changes.
     #[serde(rename = "list.current")]
     Current,
 }
