@@ -68,7 +68,7 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for goal in bench.plan.goals() {
         println!("\n{goal}: {}", goal.what());
-        bench.ground.tidy().await?;
+        bench.ground.vacuum().await?;
         match goals::run(&bench, goal).await {
             Ok(measured) => report.add(measured),
             Err(error) => {
