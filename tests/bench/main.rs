@@ -18,12 +18,14 @@ mod goals;
 mod ground;
 mod http;
 mod measure;
+mod page;
 mod peer;
 mod plan;
 mod plot;
 mod raw;
 mod report;
 mod rig;
+mod run;
 mod sandboxes;
 mod stats;
 
