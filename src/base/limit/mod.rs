@@ -4,6 +4,7 @@
 //! take the service down.
 
 mod egress;
+mod delta;
 mod image;
 mod log;
 mod operation;
@@ -13,6 +14,7 @@ mod trigger;
 use std::time::Duration;
 
 pub use egress::*;
+pub use delta::*;
 pub use image::*;
 pub use log::*;
 pub use operation::*;
