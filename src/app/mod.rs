@@ -210,7 +210,7 @@ async fn serve_record(
     let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), JoinSet::new());
     let late = CancellationToken::new();
-    parts.start_notifications(&mut back, &late);
+    parts.start_notifications(&mut back, &late, has_api);
     // Streams end at the start of the shutdown; otherwise open ones would delay the end of HTTP.
     let (store, origin) = (record.store.clone(), record.origin.clone());
     let streams = Streams::new(store, parts.notifications.clone(), origin, stop.clone());
@@ -271,11 +271,14 @@ impl Parts {
         })
     }
 
-    fn start_notifications(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken) {
+    /// Starts the exchange of notifications; only an API has followers of streams.
+    fn start_notifications(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, has_followers: bool) {
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
         tasks.spawn(async move { notifications.publish(&store, token).await });
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
-        tasks.spawn(async move { notifications.listen(&store, token).await });
+        tasks.spawn(async move { notifications.publish_deltas(&store, token).await });
+        let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
+        tasks.spawn(async move { notifications.listen(&store, has_followers, token).await });
     }
 
     fn dispatcher(&self, settings: &Settings) -> Dispatcher {

@@ -1,9 +1,11 @@
 //! A delta of a model response that is still streaming; sent, never stored.
 
+use serde::{Deserialize, Serialize};
+
 use super::ids::*;
 
-/// Text that a model produced since the previous delta.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Text that a model produced since the previous delta. Processes send it to each other as JSON.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseDelta {
     pub session: SessionId,
     pub turn: TurnId,

@@ -56,7 +56,7 @@ pub struct Tail {
     /// Exact event type, or `prefix.*`.
     pub kind: Option<String>,
     pub turn: Option<TurnId>,
-    /// Also send unfinished responses, if the turn runs in this process.
+    /// Also send unfinished responses, best effort.
     pub deltas: bool,
 }
 

@@ -164,6 +164,6 @@ mod tests {
         assert!(!permits.slow.contains_key(&id(0)), "it answers again");
         assert!(permits.capacity(now).full_destinations.is_empty());
         permits.capacity(now + WEBHOOK_SLOW_RECORDS.0);
-        assert!(permits.slow.is_empty(), "what was slow long ago is forgotten");
+        assert!(permits.slow.is_empty(), "what was slow long ago is removed");
     }
 }

@@ -15,7 +15,10 @@ use crate::{
         },
     },
     domain::{
-        AgentId, CredentialId, RevisionId, conversation::ModelOptions, session::Limits, source::Repository,
+        AgentId, CredentialId, RevisionId,
+        conversation::ModelOptions,
+        session::{AgentSnapshot, Limits},
+        source::Repository,
         spend::SpendCaps,
     },
 };
@@ -181,4 +184,45 @@ pub struct RevisionView {
     pub active: bool,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
+}
+
+/// The agent that a session pinned at its creation. It stays readable after the agent was changed or deleted.
+#[derive(Debug, Serialize, ToSchema)]
+#[schema(as = PinnedAgent)]
+pub struct PinnedAgentView {
+    pub agent_id: AgentId,
+    pub revision_id: RevisionId,
+    /// Number of the revision within the agent.
+    pub revision: i32,
+    /// Name of the agent when the session was created.
+    pub name: String,
+    pub prompt: String,
+    /// SHA-256 of the prompt, hex-encoded.
+    pub prompt_hash: String,
+    /// Model of the session, which may override that of the revision.
+    pub model: String,
+    pub model_options: ModelOptions,
+    pub runtime: String,
+    #[schema(required)]
+    pub tools: Option<Vec<String>>,
+}
+
+impl PinnedAgentView {
+    /// Combines the snapshot of a session with the prompt of its revision.
+    pub fn of(agent_id: AgentId, snapshot: AgentSnapshot, prompt: String) -> Self {
+        let AgentSnapshot { revision_id, revision, name, prompt_hash, model, model_options, runtime, tools } =
+            snapshot;
+        Self {
+            agent_id,
+            revision_id,
+            revision,
+            name,
+            prompt,
+            prompt_hash,
+            model,
+            model_options,
+            runtime,
+            tools,
+        }
+    }
 }

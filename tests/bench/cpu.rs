@@ -40,13 +40,13 @@ pub fn memory(pid: u32) -> anyhow::Result<f64> {
     status(pid, "VmRSS:")
 }
 
-/// Peak resident memory of a process since [`forget_peak`], in bytes.
+/// Peak resident memory of a process since [`reset_peak`], in bytes.
 pub fn peak_memory(pid: u32) -> anyhow::Result<f64> {
     status(pid, "VmHWM:")
 }
 
 /// Resets the peak memory of a process; see proc_pid_clear_refs(5).
-pub fn forget_peak(pid: u32) -> anyhow::Result<()> {
+pub fn reset_peak(pid: u32) -> anyhow::Result<()> {
     Ok(fs::write(format!("/proc/{pid}/clear_refs"), "5")?)
 }
 

@@ -119,9 +119,9 @@ impl Ground {
         Ok(connection.close().await?)
     }
 
-    /// Runs the server's housekeeping (vacuum, checkpoint) now, so that one goal's leftovers are not measured
+    /// Runs `vacuum analyze` and a checkpoint now, so that the leftovers of one goal are not measured
     /// with another.
-    pub async fn tidy(&self) -> anyhow::Result<()> {
+    pub async fn vacuum(&self) -> anyhow::Result<()> {
         let mut connection = self.connection().await?;
         for statement in ["vacuum analyze", "checkpoint"] {
             sqlx::raw_sql(statement).execute(&mut connection).await?;

@@ -18,12 +18,14 @@ mod goals;
 mod ground;
 mod http;
 mod measure;
+mod page;
 mod peer;
 mod plan;
 mod plot;
 mod raw;
 mod report;
 mod rig;
+mod run;
 mod sandboxes;
 mod stats;
 
@@ -68,7 +70,7 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
     let mut failed = Vec::new();
     for goal in bench.plan.goals() {
         println!("\n{goal}: {}", goal.what());
-        bench.ground.tidy().await?;
+        bench.ground.vacuum().await?;
         match goals::run(&bench, goal).await {
             Ok(measured) => report.add(measured),
             Err(error) => {

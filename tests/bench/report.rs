@@ -9,20 +9,18 @@ use crate::{
     anchor::{Anchor, Way},
     ground::Ground,
     measure::{Measured, Target},
+    page,
     plan::Goal,
     plot,
+    run::Run,
     stats::Spread,
 };
 
 /// Heading of the hand-written part of the page, which a run does not change.
 const CAUSES: &str = "\n## Missed goals\n";
-/// The line below the table; the goals that were measured separately follow it.
-const MISSED: &str = "A goal that was not met is marked **missed**.";
-const SINCE: &str = " Measured again later, without the other goals: ";
-
 /// The results of a run.
 pub struct Report {
-    machine: String,
+    run: Run,
     /// Raw database throughput: the method, events a second, microseconds per event.
     raw: Vec<(&'static str, Vec<f64>)>,
     measured: Vec<Measured>,
@@ -34,10 +32,10 @@ pub struct Report {
 }
 
 impl Report {
-    /// With the machine's description and the raw figures.
+    /// With the run's description and the raw figures.
     pub async fn new(bench: &Bench) -> anyhow::Result<Self> {
-        let machine = machine(&bench.ground).await?;
-        println!("{machine}\n\nthe database alone");
+        let run = run(&bench.ground).await?;
+        println!("{}\n\nthe database alone", run.cells());
         let anchor = Anchor::open(bench).await?;
         let ways = [
             ("one event, four round trips", Way::FourTrips),
@@ -56,7 +54,7 @@ impl Report {
         let (measured, skipped) = (Vec::new(), Vec::new());
         let (repeats, is_quick) = (bench.plan.accepted(), bench.plan.quick);
         let is_part = !bench.plan.named.is_empty();
-        Ok(Self { machine, raw, measured, skipped, repeats, is_quick, is_part })
+        Ok(Self { run, raw, measured, skipped, repeats, is_quick, is_part })
     }
 
     pub fn add(&mut self, measured: Vec<Measured>) {
@@ -67,18 +65,16 @@ impl Report {
         self.skipped.push((goal, reason));
     }
 
-    /// The table, as Markdown.
+    /// The table of a run of all goals, as Markdown.
     pub fn table(&self) -> String {
         let mut table = String::from(
-            "| # | what | goal | measured | spread | raw anchor | |\n|---|---|---|---|---|---|---|\n",
+            "| # | what | goal | measured | spread | raw anchor | | run |\n|---|---|---|---|---|---|---|---|\n",
         );
-        for measured in &self.measured {
-            row(&mut table, measured).expect("writing to a string cannot fail");
-        }
+        self.measured.iter().for_each(|measured| table.push_str(&page::figures(&row(measured), 1)));
         for (goal, reason) in &self.skipped {
             let reason = reason.replace('|', "/");
-            writeln!(table, "| {goal} | {} | | {reason} | | | not measured |", goal.what())
-                .expect("writing to a string cannot fail");
+            let row = format!("| {goal} | {} | | {reason} | | | not measured |", goal.what());
+            table.push_str(&page::figures(&row, 1));
         }
         table
     }
@@ -111,42 +107,25 @@ impl Report {
         GOALS.into_iter().filter(|goal| self.measured.iter().any(|measured| measured.metric.goal == *goal))
     }
 
-    /// The page of a run of all goals, with the rows of this run in place of the old ones.
+    /// The page of earlier runs with the rows of this run in place of the old ones.
     fn renewed(&self, before: &str) -> anyhow::Result<String> {
-        let of = |goal: Goal| format!("| {goal} | ");
-        let mut page = String::new();
-        for line in before.lines() {
-            match self.goals().find(|goal| line.starts_with(&of(*goal))) {
-                None if line.starts_with(MISSED) => writeln!(page, "{MISSED}{SINCE}{}.", self.since(line))?,
-                None => writeln!(page, "{line}")?,
-                // The first old row of a goal is replaced by all of its new rows.
-                Some(goal) if !page.contains(&of(goal)) => {
-                    let rows = self.measured.iter().filter(|measured| measured.metric.goal == goal);
-                    rows.for_each(|measured| row(&mut page, measured).expect("a string accepts all"));
-                }
-                Some(_) => {}
-            }
-        }
-        for goal in self.goals() {
-            anyhow::ensure!(page.contains(&of(goal)), "no row of {goal} to replace: measure all goals first");
-        }
-        Ok(page)
-    }
-
-    /// Goals that were measured without the others, by this run or an earlier one.
-    fn since(&self, line: &str) -> String {
-        let before = line.split_once(SINCE).map_or("", |(_, goals)| goals.trim_end_matches('.'));
-        let before: Vec<_> = before.split(", ").collect();
-        let now: Vec<_> = self.goals().collect();
-        let all = GOALS.into_iter().filter(|goal| now.contains(goal) || before.contains(&&*goal.to_string()));
-        all.map(|goal| goal.to_string()).collect::<Vec<_>>().join(", ")
+        let rows = |goal: Goal| {
+            let of = self.measured.iter().filter(move |measured| measured.metric.goal == goal);
+            (goal.to_string(), of.map(row).collect())
+        };
+        let rows: Vec<_> = self.goals().map(rows).collect();
+        page::renewed(before, &self.run.cells(), &rows)
+            .map_err(|missing| anyhow::anyhow!("{missing} is not on the page: measure all goals first"))
     }
 
     fn text(&self, pictures: &str) -> String {
-        let mut raw = String::from("| method | events/s | server CPU time per event |\n|---|---|---|\n");
+        let mut raw =
+            String::from("| method | events/s | server CPU time per event | run |\n|---|---|---|---|\n");
         for (what, figures) in &self.raw {
-            writeln!(raw, "| {what} | {:.0} | {:.1} us |", figures[0], figures[1])
-                .expect("writing to a string cannot fail");
+            raw.push_str(&page::figures(
+                &format!("| {what} | {:.0} | {:.1} us |", figures[0], figures[1]),
+                1,
+            ));
         }
         let form = if self.is_quick {
             "**This is the quick run: it only shows that every measurement works. Its figures mean nothing.**\n\n"
@@ -154,7 +133,7 @@ impl Report {
             ""
         };
         format!(
-            "# Performance\n\nBenchmark results for each goal. {form}Machine: {}\n\n\
+            "# Performance\n\nBenchmark results for each goal. {form}Each row names its run.\n\n{}\n\
              ## Method\n\n`make bench` (`tests/bench`) writes this page. Client, service and database share the \
              machine's cores.\n\n\
              - Every measurement runs between two runs of a raw anchor on the same server. The anchor does the same \
@@ -169,9 +148,9 @@ impl Report {
              another.\n\n\
              ## Raw database throughput\n\nSQL statements without the service, 393 bytes of JSON in each event, \
              8 writers:\n\n{raw}\n\
-             ## Goals\n\n{}\n{MISSED}\n\n## Plots\n\nEach dot is a repeat, the bar is the median, grey is the \
+             ## Goals\n\n{}\nA goal that was not met is marked **missed**.\n\n## Plots\n\nEach dot is a repeat, the bar is the median, grey is the \
              raw anchor,\nand the dashed line is the goal. Hollow dots are noisy repeats that do not count.\n\n{}\n",
-            self.machine,
+            page::runs(&self.run.cells()),
             self.repeats,
             self.table(),
             pictures.trim_end(),
@@ -179,7 +158,8 @@ impl Report {
     }
 }
 
-fn row(table: &mut String, measured: &Measured) -> std::fmt::Result {
+/// The row of a figure, without the cell of its run.
+fn row(measured: &Measured) -> String {
     let metric = &measured.metric;
     let (value, score, anchor) = (measured.value(), measured.score(), measured.anchor());
     let is_ratio = matches!(metric.target, Target::RatioAtLeast(_) | Target::RatioAtMost(_));
@@ -195,13 +175,7 @@ fn row(table: &mut String, measured: &Measured) -> std::fmt::Result {
     let apart = |spread: Spread| format!("{} to {}", figure(spread.least), figure(spread.most));
     let raw = if is_ratio { format!("{} {}", figure(anchor.median), metric.unit) } else { String::new() };
     let met = measured.holds().map_or("", |holds| if holds { "met" } else { "**missed**" });
-    writeln!(
-        table,
-        "| {} | {} | {goal} | {said} | {} | {raw} | {met} |",
-        metric.goal,
-        metric.what,
-        apart(score)
-    )
+    format!("| {} | {} | {goal} | {said} | {} | {raw} | {met} |", metric.goal, metric.what, apart(score))
 }
 
 /// A figure with its significant digits.
@@ -213,26 +187,10 @@ pub fn figure(value: f64) -> String {
     }
 }
 
-/// The machine, in one line.
-pub async fn machine(ground: &Ground) -> anyhow::Result<String> {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let after = |text: &str, name: &str| {
-        let line = text.lines().find(|line| line.starts_with(name));
-        line.and_then(|line| line.split_once(':')).map(|(_, value)| value.trim().to_owned())
-    };
-    let cpu =
-        after(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "an unnamed processor".to_owned());
-    let memory = after(&read("/proc/meminfo"), "MemTotal").unwrap_or_default();
-    let memory: u64 = memory.trim_end_matches(" kB").parse().unwrap_or_default();
-    let kernel = read("/proc/sys/kernel/osrelease");
+/// Describes this run: commit, date, command, machine.
+pub async fn run(ground: &Ground) -> anyhow::Result<Run> {
     let mut connection = ground.connection().await?;
     let (postgres,): (String,) = sqlx::query_as("show server_version").fetch_one(&mut connection).await?;
     connection.close().await?;
-    let build = if cfg!(debug_assertions) { "a debug build, whose figures mean nothing" } else { "release" };
-    Ok(format!(
-        "{} cores of {cpu}, {} GB of memory, Linux {}, Postgres {postgres}, {build}.",
-        std::thread::available_parallelism()?,
-        memory / 1_000_000,
-        kernel.trim()
-    ))
+    Run::new("bench", &postgres)
 }

@@ -25,6 +25,7 @@ use crate::{
     ground::{Ground, Process},
     http::Caller,
     report,
+    run::Run,
 };
 
 /// Sizes of the measurement.
@@ -122,7 +123,7 @@ async fn measure(plan: &Sandboxes, ground: &Ground) -> anyhow::Result<String> {
     }
     until(ground, &service, |taken| taken.sandboxes == 0 && taken.disks < 1 << 20).await?;
     service.stop().await?;
-    Ok(chapter(&report::machine(ground).await?, &before, &frozen, &asleep, plan))
+    Ok(chapter(&report::run(ground).await?, &before, &frozen, &asleep, plan))
 }
 
 /// Creates sessions, each with a sandbox in which a command has written a file.
@@ -207,7 +208,7 @@ fn size(path: &Path) -> u64 {
     meta.blocks() * 512 + below.iter().map(|entry| size(entry)).sum::<u64>()
 }
 
-fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: &Sandboxes) -> String {
+fn chapter(run: &Run, before: &Taken, frozen: &Taken, asleep: &Taken, plan: &Sandboxes) -> String {
     let mb = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let each = |bytes: u64, count: usize| format!("{:.2} MB", bytes as f64 / 1e6 / count.max(1) as f64);
     let rows = [
@@ -235,15 +236,18 @@ fn chapter(machine: &str, before: &Taken, frozen: &Taken, asleep: &Taken, plan: 
     let rows: String =
         rows.map(|(what, [a, b, c])| format!("| {what} | {a} | {b} | {c} |\n")).into_iter().collect();
     format!(
-        "{CHAPTER}\n\nMeasured by `cargo test --test bench -- sandboxes --write` on one service: {} sandboxes frozen at the \
-         same time, each with one\nfile, then {} hibernated sessions.\n{}\n\n\
+        "{CHAPTER}\n\nOne service: {} sandboxes frozen at the same time, each with one file, then {} hibernated \
+         sessions. Measured at commit\n{}, {}, by `{}`: {}.\n\n\
          | | before | {} frozen | {} hibernated |\n|---|---|---|---|\n{rows}\n\
          A frozen sandbox uses {} as counted by its cgroup, of which {} is its process. A second service process took \
          over the\nfrozen sandboxes of the first and hibernated them. The file of the first and of the last session \
          was read back.\n",
         plan.frozen,
         plan.asleep,
-        machine.replace(", whose figures mean nothing", ""),
+        run.commit,
+        run.date,
+        run.command,
+        run.machine,
         frozen.sandboxes,
         plan.asleep,
         each(frozen.counted, frozen.sandboxes),

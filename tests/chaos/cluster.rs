@@ -109,6 +109,14 @@ impl Cluster {
         PgConnection::connect(&self.urls.owner.replace("sojourn_owner@", "postgres@")).await
     }
 
+    /// Version of the server.
+    pub async fn version(&self) -> anyhow::Result<String> {
+        let mut connection = self.superuser().await?;
+        let version = sqlx::query_scalar("show server_version").fetch_one(&mut connection).await?;
+        connection.close().await?;
+        Ok(version)
+    }
+
     /// Installs the witness, once the schema exists.
     pub async fn watch(&self) -> anyhow::Result<()> {
         let mut connection = self.superuser().await?;

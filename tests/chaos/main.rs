@@ -21,6 +21,8 @@ mod processes;
 mod proxy;
 mod readers;
 mod report;
+#[path = "../bench/run.rs"]
+mod run;
 mod verbs;
 mod witness;
 
@@ -52,6 +54,7 @@ use crate::{
     processes::Fleet,
     readers::Readers,
     report::Outcome,
+    run::Run,
 };
 
 /// Streams that are read concurrently.
@@ -101,6 +104,7 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let began = Instant::now();
     let dice = SeededRng::new(seed);
     let cluster = ground.cluster().await?;
+    let described = Run::new("chaos", &cluster.version().await?)?;
     let fleet = Arc::new(Fleet::new(&plan, &ground.data_dir, &ground.logs)?);
     let faults = Arc::new(Faults {
         plan: plan.clone(),
@@ -141,6 +145,7 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
         violations.note(panic);
     }
     let mut outcome = Outcome {
+        run: described,
         seed,
         took: began.elapsed(),
         settled,

@@ -7,11 +7,13 @@ use crate::{
     faults::Faults,
     load::Load,
     readers::Readers,
+    run::Run,
     witness::Recoveries,
 };
 
 /// Results of a run.
 pub struct Outcome<'a> {
+    pub run: Run,
     pub seed: u64,
     pub took: Duration,
     /// From the last fault until every session was idle.
@@ -80,7 +82,9 @@ impl Outcome<'_> {
             ("violations", self.violations.len().to_string()),
         ];
         let mut table = format!(
-            "seed {}, {} API and {} worker processes, {} concurrent sessions, lease {} ms, {:.0} s\n\n| measure | value |\n|---|---|\n",
+            "| commit | date | command | machine |\n|---|---|---|---|\n| {} |\n\n\
+             seed {}, {} API and {} worker processes, {} concurrent sessions, lease {} ms, {:.0} s\n\n| measure | value |\n|---|---|\n",
+            self.run.cells(),
             self.seed,
             plan.apis,
             plan.workers,
@@ -98,12 +102,10 @@ impl Outcome<'_> {
     pub fn write(&mut self) -> anyhow::Result<()> {
         let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/reliability.md");
         let kills = f64::from(self.faults.counts.kills.load(Relaxed).max(1));
-        let profile = if cfg!(debug_assertions) { "debug" } else { "release" };
-        let cores = std::thread::available_parallelism()?;
         let text = format!(
             "# Reliability\n\nResults of the fault tests. The chaos test (`make chaos`, `tests/chaos`) kills and freezes \
              the processes of a\nwhole deployment under load, cuts its streams, and then checks all guarantees in the \
-             database. The last full run used\na {profile} build on {cores} cores:\n\n{}\n\
+             database. The last full run:\n\n{}\n\
              Zero violations in {kills} kills mean that at most {:.2} % of kills cause one, at 95 % confidence.\n",
             self.table(),
             300.0 / kills,

@@ -105,7 +105,7 @@ update session set title = 'filled in';
 alter table session force row level security;";
 
 /// The same without releasing the owner from the policies.
-const FORGETS_POLICIES: &str = "update session set title = 'never';";
+const LIFTS_NO_POLICY: &str = "update session set title = 'never';";
 
 async fn run(connection: &mut PgConnection, sql: &str) {
     sqlx::raw_sql(AssertSqlSafe(sql.to_owned())).execute(connection).await.expect("a statement");
@@ -231,7 +231,7 @@ async fn a_later_migration_sees_rows_only_where_it_lifts_the_policies() {
     let database = Database::create().await;
     let mut superuser = upgraded(&database).await;
     let last = *migrations().keys().next_back().expect("migrations");
-    let more = [("9998_fill_in.sql", FILLS_IN), ("9999_forget.sql", FORGETS_POLICIES)];
+    let more = [("9998_fill_in.sql", FILLS_IN), ("9999_without_lift.sql", LIFTS_NO_POLICY)];
     migrate_to(last, &more, &database.owner_url).await;
     let title: Option<String> =
         sqlx::query_scalar("select title from session").fetch_one(&mut superuser).await.expect("the session");

@@ -39,6 +39,7 @@ test("whoever follows what the service prints steers the first session", async (
     await expect(timeline.locator(".message[data-role=user]").filter({ hasText: "What did you change?" })).toBeVisible();
     await expect(timeline.locator(".end").last()).toContainText("completed", { timeout: 60_000 });
     await expect(page.getByText("2 turns")).toBeVisible();
+    await expect(timeline.getByText("In tally.py I replaced")).toBeVisible();
     await step(page, "4-it-was-steered");
 
     await page.getByRole("link", { name: "Files" }).click();

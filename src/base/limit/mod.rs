@@ -1,8 +1,10 @@
-//! Every bound of the service: a named constant with its unit and reason.
+//! Bounds of the service that callers can meet or that several files share: named constants with
+//! unit and reason.
 //!
-//! Every channel, buffer, page, loop and retry takes its bound from here. Anything unbounded can
-//! take the service down.
+//! Every channel, buffer, page, loop and retry has a bound, here or beside the only code that needs
+//! it. Anything unbounded can take the service down.
 
+mod delta;
 mod egress;
 mod image;
 mod log;
@@ -12,6 +14,7 @@ mod trigger;
 
 use std::time::Duration;
 
+pub use delta::*;
 pub use egress::*;
 pub use image::*;
 pub use log::*;

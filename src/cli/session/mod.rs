@@ -92,6 +92,8 @@ pub enum Session {
     },
     /// Delete a session and all its data; this cannot be undone
     Delete { session: String },
+    /// Show the agent that a session pinned, with its prompt, also after the agent was deleted
+    Agent { session: String },
     /// Show a session's usage per model
     Usage { session: String },
     /// Update title or limits; omitted ones stay unchanged
@@ -180,6 +182,9 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
         Session::Export { session, output } => export::export(&client, &session, output).await?,
         Session::Import { file } => export::import(&client, &file, json).await?,
         Session::Delete { session } => drop(client.delete(&format!("/sessions/{session}")).await?),
+        Session::Agent { session } => {
+            print::document(&client.get(&format!("/sessions/{session}/agent")).await?)
+        }
         Session::Usage { session } => export::usage(&client, &session, json).await?,
         Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
         Session::Archive { session } => act(&client, &session, "archive", json).await?,

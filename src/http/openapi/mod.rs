@@ -179,6 +179,8 @@ fn scope(path: &str, method: Method) -> String {
         // Schedules and triggers have scopes of their own.
         ("agents", Some("schedules")) => "schedules",
         ("agents", Some("hooks")) => "triggers",
+        // The prompt is configuration of the agent.
+        ("sessions", Some("agent")) => "agents",
         (group, _) => group,
     };
     let verb = if method == Method::Read { "read" } else { "write" };

@@ -58,8 +58,7 @@ pub struct EventQuery {
     /// `sse` follows the log as server-sent events.
     pub stream: Option<StreamMode>,
     /// Streams only: also send model responses while they are generated, as frames of type
-    /// `agent.message.delta` without an id. Best effort: pieces are not stored, and only the process that
-    /// runs the turn can send them.
+    /// `agent.message.delta` without an id. Best effort: they are not stored, and some may be missing.
     pub deltas: Option<bool>,
     /// A client token, for EventSource in a browser.
     #[serde(rename = "token")]

@@ -20,7 +20,7 @@ use axum::{extract::State, http::StatusCode, response::Response};
 
 use super::{
     App,
-    auth::{Caller, ReadSessions, WriteSessions},
+    auth::{Caller, ReadAgents, ReadSessions, WriteSessions},
     body::{Body, Nothing, OptionalBody},
     error::ApiError,
     idempotency::{Answer, IdempotentRequest, json},
@@ -36,7 +36,10 @@ use crate::{
     },
     journal::Unit,
     stream::view,
-    wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
+    wire::{
+        agent::PinnedAgentView,
+        session::{ModelUsage, PatchSession, SessionUsage, SessionView},
+    },
 };
 
 /// Routes of sessions.
@@ -47,6 +50,7 @@ pub fn routes() -> OpenApiRouter<App> {
         .routes(routes!(export::export))
         .routes(routes!(export::import))
         .routes(routes!(usage))
+        .routes(routes!(agent))
         .routes(routes!(sources::list))
         .routes(routes!(steer::steer, events::messages))
         .routes(routes!(events::list))
@@ -120,6 +124,27 @@ pub async fn usage(
     let models = tx.usage_by_model(id).await?.into_iter();
     let models = models.map(|(model, usage)| ModelUsage { model, usage }).collect();
     Ok(json(&SessionUsage { usage, models }))
+}
+
+/// Get the pinned agent of a session
+///
+/// The agent as the session runs it, with its prompt, also after the agent was changed or deleted. 404 for a
+/// session without an agent.
+#[utoipa::path(get, path = "/sessions/{session_id}/agent", tag = "sessions", operation_id = "getSessionAgent",
+    params(("session_id" = SessionId, Path)), responses((status = 200, body = PinnedAgentView), Errors))]
+pub async fn agent(
+    State(app): State<App>,
+    caller: Caller<ReadAgents>,
+    Path(session): Path<String>,
+) -> Result<Response, ApiError> {
+    let mut tx = app.0.store.begin(caller.org).await?;
+    let created = tx.session(path::id(&session)?).await?.created;
+    let (Some(id), Some(snapshot)) = (created.agent_id, created.agent_snapshot) else {
+        return Err(ApiError::not_found());
+    };
+    // Revisions outlive their agent.
+    let prompt = tx.revision(snapshot.revision_id).await?.prompt;
+    Ok(json(&PinnedAgentView::of(id, snapshot, prompt)))
 }
 
 /// Change title, slug, metadata or limits of a session

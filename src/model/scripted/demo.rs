@@ -1,12 +1,16 @@
 //! `scripted/demo`: a first session that fixes the sample repository for real.
 //!
 //! Called by `Scripted`. The tools run in the sandbox and each step depends on their results, so
-//! the final report is true. The session itself writes the sample into an empty workspace.
+//! the final report is true. The session itself writes the sample into an empty workspace. A later
+//! question is answered from the conversation; any other later message runs the tests again.
 
 use serde_json::{Value, json};
 
 use super::{Step, since_last_user};
-use crate::domain::{Message, tool::ToolResult};
+use crate::domain::{
+    Block, Message,
+    tool::{ToolCall, ToolResult},
+};
 
 /// Files of the sample repository: path in the workspace, content. One test fails.
 pub const SAMPLE: [(&str, &str); 3] = [
@@ -36,11 +40,60 @@ enum Stage {
 
 /// Returns the step for this history.
 pub(super) fn step(history: &[Message]) -> Step {
+    if let Some(answer) = answer(history) {
+        return says(&answer, Vec::new());
+    }
     let results = since_last_user(history).iter().filter_map(|message| match message {
         Message::Results { results } => Some(results.as_slice()),
         Message::User { .. } | Message::Assistant { .. } => None,
     });
     results.fold(Stage::Look, Stage::after).step()
+}
+
+/// Returns the answer to a question that follows a report: the edits so far, and that report.
+fn answer(history: &[Message]) -> Option<String> {
+    let asked = history.iter().rposition(|message| matches!(message, Message::User { .. }))?;
+    let (before, Message::User { text }) = (&history[..asked], &history[asked]) else { return None };
+    let report = before.windows(2).rev().find_map(report).filter(|_| text.contains('?'))?;
+    let edits: Vec<_> = before.windows(2).flat_map(edits).collect();
+    let changed = if edits.is_empty() { "I changed no file.".to_owned() } else { edits.join("\n") };
+    Some(format!("{changed}\n\nMy report was:\n\n{report}"))
+}
+
+/// Returns the text of the message that ended a turn with work: it follows results and requests no tool.
+fn report(exchange: &[Message]) -> Option<String> {
+    let [Message::Results { .. }, Message::Assistant { blocks, .. }] = exchange else { return None };
+    let mut texts = Vec::new();
+    for block in blocks {
+        match block {
+            Block::Text { text } => texts.push(text.as_str()),
+            Block::Thinking { .. } => {}
+            Block::ToolCall(_) => return None,
+        }
+    }
+    Some(texts.join("\n"))
+}
+
+/// Describes the edits that succeeded among the calls of one response and their results.
+fn edits(exchange: &[Message]) -> Vec<String> {
+    let [Message::Assistant { blocks, .. }, Message::Results { results }] = exchange else {
+        return Vec::new();
+    };
+    let succeeded = |call: &ToolCall| {
+        let mut own = results.iter().filter(|result| result.call_id == call.call_id);
+        call.tool == "edit" && own.any(|result| !result.is_error)
+    };
+    let calls = blocks.iter().filter_map(|block| match block {
+        Block::ToolCall(call) if succeeded(call) => Some(&call.input),
+        Block::ToolCall(_) | Block::Text { .. } | Block::Thinking { .. } => None,
+    });
+    let word = |input: &Value, name: &str| input[name].as_str().unwrap_or_default().to_owned();
+    calls
+        .map(|input| {
+            let (path, old, new) = (word(input, "path"), word(input, "old"), word(input, "new"));
+            format!("In `{path}` I replaced `{old}` with `{new}`.")
+        })
+        .collect()
 }
 
 impl Stage {

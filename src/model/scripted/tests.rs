@@ -185,6 +185,36 @@ async fn the_demo_repairs_the_sample_and_reports_what_the_tests_said() {
 }
 
 #[tokio::test]
+async fn the_demo_answers_a_question_about_its_work_from_the_conversation() {
+    let mut session = Session::of("demo").say("Fix the failing test.");
+    session.turn(|call| workspace(call, true)).await;
+    let mut session = session.say("Thank you. What did you change?");
+    let (answer, ran) = session.turn(|call| workspace(call, true)).await;
+    assert!(ran.is_empty(), "{ran:?}");
+    assert!(
+        answer.starts_with("In `tally.py` I replaced `prices(lines)[1:]` with `prices(lines)`."),
+        "{answer}"
+    );
+    assert!(answer.contains("The tests pass now."), "{answer}");
+    // A second question gets the same answer, and a request is work.
+    let mut session = session.say("And what else?");
+    assert_eq!(session.turn(|call| workspace(call, true)).await.0, answer);
+    let mut session = session.say("Run the tests once more.");
+    let (report, ran) = session.turn(|call| workspace(call, true)).await;
+    assert!(!ran.is_empty() && !report.contains("My report was"), "{report}");
+    // A failed edit is no change, and a first message is work even if it is a question.
+    let refused = |call: &ToolCall| match call.tool.as_str() {
+        "edit" => ("no such file".to_owned(), true),
+        _ => workspace(call, true),
+    };
+    let mut session = Session::of("demo").say("Can you fix it?");
+    let (_, ran) = session.turn(refused).await;
+    assert!(ran.contains(&"edit".to_owned()), "{ran:?}");
+    let (answer, _) = session.say("What did you change?").turn(refused).await;
+    assert!(answer.starts_with("I changed no file.") && answer.contains("I could not edit"), "{answer}");
+}
+
+#[tokio::test]
 async fn the_demo_does_not_claim_what_the_tests_do_not_show() {
     let (report, _) = Session::of("demo").say("Go").turn(|call| workspace(call, false)).await;
     assert!(report.contains("still fails"), "{report}");

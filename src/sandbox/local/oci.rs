@@ -96,7 +96,7 @@ impl Engine for Oci {
         if self.runtime.knows(sandbox) {
             deleted?;
             self.runtime
-                .forget(sandbox)
+                .remove_state(sandbox)
                 .map_err(|error: io::Error| unavailable("its state cannot be removed", &error))?;
         }
         Ok(())

@@ -108,7 +108,7 @@ impl Runtime {
     }
 
     /// Removes state that a delete left. Only call this when no process is left.
-    pub fn forget(&self, sandbox: SandboxId) -> io::Result<()> {
+    pub fn remove_state(&self, sandbox: SandboxId) -> io::Result<()> {
         for path in self.state(sandbox) {
             if path.is_dir() { remove_dir(&path)? } else { fs::remove_file(&path)? }
         }

@@ -5,4 +5,5 @@ pub mod job;
 pub mod node;
 pub mod notification;
 pub mod notify;
+mod response_delta;
 pub mod stuck;

@@ -2,8 +2,8 @@
 //!
 //! The tables are authoritative. A notification only shortens a wait, so it may be lost, duplicated
 //! or late; every waiter also polls. Outgoing notifications are coalesced: those sent during an
-//! interval leave together with the next one. Within the process, pieces of partial output and
-//! newly appended events pass through here too.
+//! interval leave together with the next one. Response deltas pass through here too, and within the
+//! process newly appended events.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -15,19 +15,28 @@ use std::{
 
 use tokio::{
     sync::{Notify, broadcast, watch},
-    time::sleep,
+    time::{Instant, sleep, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use super::{notify::Received, response_delta::Deltas};
 use crate::store::Store;
 use crate::{
-    base::limit::{NOTIFICATION_INTERVAL, STREAM_DELTAS, STREAM_RECENT_APPEND_BYTES, STREAM_RECENT_APPENDS},
+    base::{
+        Id,
+        limit::{
+            DELTA_ANNOUNCE_INTERVAL, DELTA_INTERVAL, NOTIFICATION_INTERVAL, STREAM_RECENT_APPEND_BYTES,
+            STREAM_RECENT_APPENDS,
+        },
+    },
     domain::{Entry, OperationId, OrgId, SessionId, piece::ResponseDelta},
 };
 
 /// Maximum payload of one notification in bytes; Postgres accepts at most 8,000.
-const PAYLOAD_BYTES_MAX: usize = 7_900;
+pub(super) const PAYLOAD_BYTES_MAX: usize = 7_900;
+/// Prefix of the id of a session whose deltas are followed.
+const FOLLOWED: &str = "deltas:";
 /// Delay before listening again after the connection was lost.
 const RELISTEN_DELAY: Duration = Duration::from_millis(500);
 
@@ -46,6 +55,8 @@ pub enum Notification {
     Control,
     /// A caller's exec has written output or has ended.
     Output(OperationId),
+    /// Readers of this process follow the response deltas of a session.
+    Followed(SessionId),
 }
 
 /// Notifications of a process. Cheap to clone.
@@ -56,7 +67,7 @@ struct Inner {
     process: Uuid,
     /// Watched logs, lists and execs, by the id of the session, organization or operation.
     watched: Mutex<HashMap<Uuid, Watched>>,
-    pieces: Mutex<HashMap<SessionId, broadcast::Sender<Arc<ResponseDelta>>>>,
+    deltas: Deltas,
     jobs: Notify,
     deliveries: Notify,
     controls: Notify,
@@ -86,7 +97,7 @@ impl Notifications {
         Self(Arc::new(Inner {
             process,
             watched: Mutex::default(),
-            pieces: Mutex::default(),
+            deltas: Deltas::default(),
             jobs: Notify::new(),
             deliveries: Notify::new(),
             controls: Notify::new(),
@@ -141,25 +152,21 @@ impl Notifications {
         Watch { notifications: self.clone(), watched, receiver }
     }
 
-    /// Subscribes to the pieces of a session's partial output in this process.
+    /// Subscribes to the response deltas of a session, and announces that to the other processes.
     pub fn pieces(&self, session: SessionId) -> broadcast::Receiver<Arc<ResponseDelta>> {
-        let mut pieces = self.lock(&self.0.pieces);
-        // Senders without receivers are removed when the next reader subscribes.
-        pieces.retain(|_, sender| sender.receiver_count() > 0);
-        pieces.entry(session).or_insert_with(|| broadcast::Sender::new(STREAM_DELTAS)).subscribe()
+        let receiver = self.0.deltas.follow(session);
+        self.publish_soon(Notification::Followed(session));
+        receiver
     }
 
-    /// Sends a piece to the subscribers in this process.
+    /// Sends a delta to the subscribers in this process now and to those in others soon. Best effort.
     pub fn tell(&self, piece: ResponseDelta) {
-        if let Some(sender) = self.lock(&self.0.pieces).get(&piece.session) {
-            // All receivers may be gone.
-            let _ = sender.send(Arc::new(piece));
-        }
+        self.0.deltas.send(piece);
     }
 
-    /// Returns whether a reader in this process streams the session's partial output.
+    /// Returns whether a reader streams the session's response deltas, in any process as far as known.
     pub fn has_readers(&self, session: SessionId) -> bool {
-        self.lock(&self.0.pieces).get(&session).is_some_and(|sender| sender.receiver_count() > 0)
+        self.0.deltas.has_readers(session)
     }
 
     /// Waits for a notification that a job is ready.
@@ -192,14 +199,45 @@ impl Notifications {
         }
     }
 
+    /// Sends response deltas to followers in other processes until `stop`, and announces the followers
+    /// of this process.
+    pub async fn publish_deltas(&self, store: &Store, stop: CancellationToken) {
+        let mut announced = Instant::now();
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = self.0.deltas.waiting() => {
+                    let payloads = self.0.deltas.payloads(self.0.process);
+                    if payloads.is_empty() {
+                        continue;
+                    }
+                    if let Err(error) = store.notify_deltas(&payloads).await {
+                        tracing::debug!(%error, "response deltas were dropped");
+                    }
+                    // Every notification costs the server a commit and wakes every listener.
+                    sleep(DELTA_INTERVAL).await;
+                }
+                () = sleep_until(announced + DELTA_ANNOUNCE_INTERVAL) => {
+                    announced = Instant::now();
+                    let followed = self.0.deltas.followed().into_iter();
+                    followed.for_each(|session| self.publish_soon(Notification::Followed(session)));
+                }
+            }
+        }
+    }
+
     /// Receives notifications of other processes until `stop`; reconnects after an error.
-    pub async fn listen(&self, store: &Store, stop: CancellationToken) {
+    /// `has_followers` also receives response deltas.
+    pub async fn listen(&self, store: &Store, has_followers: bool, stop: CancellationToken) {
         while !stop.is_cancelled() {
-            if let Ok(mut listener) = store.listen().await {
+            if let Ok(mut listener) = store.listen(has_followers).await {
                 // Notifications sent while nobody listened are lost, so wake every waiter once.
                 self.wake_all();
-                while let Some(Ok(payload)) = stop.run_until_cancelled(listener.next()).await {
-                    self.receive(&payload);
+                while let Some(Ok(received)) = stop.run_until_cancelled(listener.next()).await {
+                    match received {
+                        Received::Changes(payload) => self.receive(&payload),
+                        Received::Deltas(payload) => self.0.deltas.receive(self.0.process, &payload),
+                    }
                 }
             }
             stop.run_until_cancelled(tokio::time::sleep(RELISTEN_DELAY)).await;
@@ -216,11 +254,12 @@ impl Notifications {
                 "job" => self.deliver(Notification::Job),
                 "delivery" => self.deliver(Notification::Delivery),
                 "control" => self.deliver(Notification::Control),
-                id => {
-                    if let Ok(id) = Uuid::try_parse(id) {
-                        self.wake(id);
-                    }
-                }
+                word => match word.strip_prefix(FOLLOWED) {
+                    Some(id) => Uuid::try_parse(id)
+                        .into_iter()
+                        .for_each(|id| self.0.deltas.announce(Id::from_uuid(id))),
+                    None => Uuid::try_parse(word).into_iter().for_each(|id| self.wake(id)),
+                },
             }
         }
     }
@@ -233,6 +272,8 @@ impl Notifications {
             Notification::Job => self.0.jobs.notify_one(),
             Notification::Delivery => self.0.deliveries.notify_one(),
             Notification::Control => self.0.controls.notify_one(),
+            // For the other processes only.
+            Notification::Followed(_) => {}
         }
     }
 
@@ -319,7 +360,7 @@ fn payloads(process: Uuid, batch: HashSet<Notification>) -> Vec<String> {
     let mut payloads = Vec::new();
     let mut payload = head.clone();
     for notification in batch {
-        if payload.len() + 33 > PAYLOAD_BYTES_MAX {
+        if payload.len() + 1 + FOLLOWED.len() + 32 > PAYLOAD_BYTES_MAX {
             payloads.push(mem::replace(&mut payload, head.clone()));
         }
         match notification {
@@ -329,6 +370,7 @@ fn payloads(process: Uuid, batch: HashSet<Notification>) -> Vec<String> {
             Notification::Job => write!(payload, " job"),
             Notification::Delivery => write!(payload, " delivery"),
             Notification::Control => write!(payload, " control"),
+            Notification::Followed(session) => write!(payload, " {FOLLOWED}{}", session.uuid().simple()),
         }
         .expect("writing to a string cannot fail");
     }

@@ -39,7 +39,7 @@ pub(in crate::store) use overdue;
 
 /// $1 maximum number of each kind.
 const STUCK: &str = "
-with forgotten (org_id, session_id, kind, ready_at, node_id) as (
+with lost (org_id, session_id, kind, ready_at, node_id) as (
     (
         select distinct t.org_id, t.session_id, 'turn', now(), b.node_id
         from turn t
@@ -98,7 +98,7 @@ with forgotten (org_id, session_id, kind, ready_at, node_id) as (
 )
 insert into job (org_id, session_id, kind, ready_at, node_id)
 select f.org_id, f.session_id, f.kind, f.ready_at, f.node_id
-from forgotten f
+from lost f
 join session s using (org_id, session_id)
 -- Whoever holds the row may be deleting it, and the next look comes soon.
 for key share of s skip locked

@@ -118,7 +118,7 @@ impl Registration {
                 Ok(FeedRead::Next { items, has_more })
             }
             Page::Foreign => {
-                newest.forget();
+                newest.clear();
                 Ok(FeedRead::Behind)
             }
         }
@@ -167,7 +167,7 @@ impl Newest {
     }
 
     /// Discards all changes, so that every follower resumes from its own position.
-    fn forget(&mut self) {
+    fn clear(&mut self) {
         *self = Self { first: self.next() + 1, ..Self::default() };
     }
 }
@@ -201,7 +201,7 @@ mod tests {
         newest.keep(&many, true);
         assert_eq!(newest.items.len(), STREAM_FEED_EVENTS);
         assert_eq!(newest.next(), 4 + 2 * STREAM_FEED_EVENTS as u64);
-        newest.forget();
+        newest.clear();
         assert!(newest.position.is_none() && newest.first > 4 + 2 * STREAM_FEED_EVENTS as u64);
     }
 }

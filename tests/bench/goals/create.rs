@@ -42,7 +42,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     service.stop().await?;
     bare.stop().await?;
     // The turns of these sessions must not run while other goals are measured.
-    forget(bench).await?;
+    remove_jobs(bench).await?;
     measured.extend(peer::created(bench, &anchor).await?);
     anchor.close().await;
     Ok(measured)
@@ -73,7 +73,7 @@ async fn create(address: SocketAddr, agent: &str, span: Duration) -> anyhow::Res
 }
 
 /// Removes the queued jobs; the rows stay, as those of canceled sessions would.
-async fn forget(bench: &Bench) -> anyhow::Result<()> {
+async fn remove_jobs(bench: &Bench) -> anyhow::Result<()> {
     let mut connection = bench.ground.connection().await?;
     sqlx::raw_sql(
         "delete from job where kind = 'turn' and worker_id is null;

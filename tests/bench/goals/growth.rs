@@ -5,7 +5,7 @@ use serde_json::json;
 use sqlx::Connection;
 use tokio::time::{Duration, Instant};
 
-use super::idle::{copies, forget};
+use super::idle::{copies, remove_copies};
 use crate::{
     Bench, NotHere,
     anchor::{Anchor, Way},
@@ -86,7 +86,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
             },
         )
         .await?;
-    forget(&mut connection).await?;
+    remove_copies(&mut connection).await?;
     connection.close().await?;
     rig.close().await?;
     anchor.close().await;

@@ -77,7 +77,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
             },
         )
         .await?;
-    forget(&mut connection).await?;
+    remove_copies(&mut connection).await?;
     connection.close().await?;
     service.stop().await?;
     anchor.close().await;
@@ -172,7 +172,7 @@ pub async fn copies(
 }
 
 /// Removes the copies.
-pub async fn forget(connection: &mut PgConnection) -> anyhow::Result<()> {
+pub async fn remove_copies(connection: &mut PgConnection) -> anyhow::Result<()> {
     sqlx::query("set session_replication_role = replica").execute(&mut *connection).await?;
     for table in ["session", "turn", "event"] {
         let text = format!("delete from {table} where session_id::text like '01ff%-7000-8000-000000000000'");

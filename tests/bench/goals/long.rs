@@ -40,7 +40,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
             async || anchor.throughput(Way::One, bench.plan.span() / 4).await,
             async || {
                 let before = cpu::memory(service.pid)?;
-                cpu::forget_peak(service.pid)?;
+                cpu::reset_peak(service.pid)?;
                 let began = Instant::now();
                 caller.get(&format!("/sessions/{session}/events?level=internal")).await?;
                 let page = began.elapsed().as_secs_f64() * 1_000.0;

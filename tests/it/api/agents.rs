@@ -88,6 +88,8 @@ async fn a_deleted_agents_name_is_free_and_its_sessions_go_on() {
     let owner = &world.owner;
     let agent = id(&owner.post("/agents", noop("a")).await.ok());
     let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
+    let bare = id(&owner.post("/sessions", json!({})).await.ok());
+    owner.patch(&format!("/agents/{agent}"), json!({ "prompt": "Another." })).await.ok();
     let deleted = owner.delete(&format!("/agents/{agent}")).await;
     assert_eq!((deleted.status.as_u16(), &deleted.body), (204, &json!(null)));
     owner.get(&format!("/agents/{agent}")).await.error(404);
@@ -100,6 +102,15 @@ async fn a_deleted_agents_name_is_free_and_its_sessions_go_on() {
     let steered =
         owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "still there?" })).await;
     assert_eq!(steered.status, 202);
+    let snapshot = owner.get(&format!("/sessions/{session}")).await.ok()["agent_snapshot"].clone();
+    let mut pinned = owner.get(&format!("/sessions/{session}/agent")).await.ok();
+    assert_eq!((&pinned["prompt"], &pinned["agent_id"]), (&json!("Do nothing."), &json!(agent)));
+    // Apart from these two it is the snapshot.
+    for field in ["prompt", "agent_id"] {
+        pinned.as_object_mut().expect("an object").remove(field);
+    }
+    assert_eq!(pinned, snapshot);
+    owner.get(&format!("/sessions/{bare}/agent")).await.error(404);
     world.end().await;
 }
 

@@ -12,7 +12,10 @@ use tokio_tungstenite::{
 };
 
 use super::{World, id, noop};
-use crate::support::service::Caller;
+use crate::{
+    fake::{Fake, Fault, Step, anthropic::Anthropic},
+    support::service::{Caller, Ground},
+};
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
 
@@ -158,6 +161,45 @@ async fn an_answer_is_streamed_as_deltas_and_ends_as_one_event() {
     assert!(!log.to_string().contains("agent.message.delta"));
     world.owner.get(&format!("/sessions/{session}/events?deltas=true")).await.error(400);
     world.end().await;
+}
+
+/// The fake provider stops in the middle of its answer, so all that arrives is a delta.
+#[tokio::test]
+async fn deltas_reach_a_stream_of_another_process() {
+    let text = "This answer is written by a process that serves no stream. ".repeat(30);
+    let fake = Fake::script(
+        Anthropic::default(),
+        [Step { fault: Some(Fault::StallAfter(4_000)), ..Step::text(&text) }],
+    );
+    let fake = fake.await;
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let base_url = format!("--anthropic-base-url={}", fake.base_url);
+    let worker = ground.serve(&["--role=worker", &base_url]).await;
+    let owner = api.owner();
+    let agent = json!({ "name": "a", "prompt": "Write.", "model": "anthropic/m-1", "key": "sk-a-key" });
+    let agent = id(&owner.post("/agents", agent).await.ok());
+    let session = id(&owner.post("/sessions", json!({ "agent": agent })).await.ok());
+    let path = format!("/sessions/{session}/events?stream=sse&deltas=true");
+    let response = owner.request(Method::GET, &path).send().await.expect("an answer");
+    owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "Go." })).await.ok();
+    let mut chunks = response.bytes_stream();
+    let (mut all, mut said) = (String::new(), String::new());
+    // More than the first delta: later ones are joined, and not lost.
+    while said.len() < 70 {
+        let chunk = tokio::time::timeout(Duration::from_secs(60), chunks.next()).await;
+        let chunk = chunk.expect("something within a minute").expect("no end").expect("a chunk");
+        all.push_str(std::str::from_utf8(&chunk).expect("ASCII"));
+        let frames = all.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
+        let deltas = frames.filter(|frame: &Value| frame["type"] == "agent.message.delta");
+        said = deltas.map(|delta| delta["body"]["text"].as_str().expect("a text").to_owned()).collect();
+    }
+    assert!(text.starts_with(&said), "{said}");
+    assert!(!all.contains("step.completed") && fake.refusals().is_empty(), "{all}");
+    owner.post(&format!("/sessions/{session}/cancel"), json!({})).await.ok();
+    owner.settled(&session, 1).await;
+    worker.stop().await;
+    api.stop().await;
 }
 
 #[tokio::test]

@@ -126,7 +126,11 @@ async fn an_agent_is_made_changed_and_brought_back() {
     let now: Value =
         serde_json::from_slice(&run(&service, &["agent", "get", agent], "").stdout).expect("JSON");
     assert_eq!((&now["revision"], &now["limits"]["tokens"]), (&json!(1), &json!(900)));
+    let session = text(&sojourn(&service, &["create", "--agent", "a"])).trim().to_owned();
     assert!(run(&service, &["agent", "delete", agent], "").status.success());
+    let pinned = text(&sojourn(&service, &["agent", &session]));
+    let pinned: Value = serde_json::from_str(&pinned).expect("the pinned agent");
+    assert_eq!((&pinned["prompt"], &pinned["agent_id"]), (&json!("First.\n"), &json!(agent)));
     let gone = run(&service, &["agent", "get", agent], "");
     assert_eq!(gone.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&gone.stderr).contains("404"), "{gone:?}");

@@ -10,10 +10,10 @@ mod vocabulary;
 use std::{fs, path::Path};
 
 /// A text file of the repository.
-struct Source {
+pub struct Source {
     /// From the top of the repository, such as `src/http/mod.rs`.
     path: String,
-    text: String,
+    pub text: String,
 }
 
 impl Source {
@@ -61,7 +61,8 @@ fn sources(below: &[&str], endings: &[&str]) -> Vec<Source> {
     found
 }
 
-fn rust(below: &[&str]) -> Vec<Source> {
+/// Rust files below these paths.
+pub fn rust(below: &[&str]) -> Vec<Source> {
     sources(below, &[".rs"])
 }
 

@@ -60,6 +60,10 @@ const RETIRED: &[&str] = &[
     "cancelling",
     "pen",
     "pens",
+    "door",
+    "doors",
+    "house",
+    "houses",
 ];
 /// Identifiers and phrases of others, in which such a word has its ordinary meaning.
 const ALLOWED: &[&str] = &[

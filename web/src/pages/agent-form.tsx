@@ -15,6 +15,8 @@ interface Form {
   name: string;
   prompt: string;
   model: string;
+  /** Off: exactly the tools of the list, which may be empty. */
+  allTools: boolean;
   tools: string;
   credential: string;
   max_tokens: string;
@@ -28,6 +30,7 @@ function begun(agent?: Agent): Form {
     name: agent?.name ?? "",
     prompt: agent?.prompt ?? "",
     model: agent?.model ?? "",
+    allTools: agent?.tools == null,
     tools: agent?.tools?.join(", ") ?? "",
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
@@ -43,12 +46,11 @@ function configuration(form: Form, set?: Schemas["Limits"]) {
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
   if (form.effort) model_options.effort = form.effort;
   if (form.thinking) model_options.thinking = { budget_tokens: Number(form.thinking) };
-  const tools = form.tools.split(/[\s,]+/).filter(Boolean);
   return {
     prompt: form.prompt,
     model: form.model.trim(),
     model_options,
-    tools: tools.length > 0 ? tools : null,
+    tools: form.allTools ? null : form.tools.split(/[\s,]+/).filter(Boolean),
     limits: limitsOf(form.limits, set),
   };
 }
@@ -120,11 +122,17 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
       </Field>
       <details>
         <summary>Tools, options and limits</summary>
-        <Field label="Tools" hint="Comma-separated names; empty for all: bash, read, write, edit, glob, grep, ask.">
-          {(id, hint) => (
-            <input id={id} aria-describedby={hint} value={form.tools} onChange={(event) => set({ tools: event.target.value })} />
-          )}
-        </Field>
+        <label className="check">
+          <input type="checkbox" checked={form.allTools} onChange={(event) => set({ allTools: event.target.checked })} />
+          All tools except start_session
+        </label>
+        {!form.allTools && (
+          <Field label="Tools" hint="Comma-separated names, such as bash, read, write, edit, glob, grep, ask; empty for none.">
+            {(id, hint) => (
+              <input id={id} aria-describedby={hint} value={form.tools} onChange={(event) => set({ tools: event.target.value })} />
+            )}
+          </Field>
+        )}
         <div className="row">
           <Field label="Output tokens" hint="per model call; 16,384 when empty">
             {(id, hint) => (

@@ -25,6 +25,7 @@ function formOf(environment?: Environment) {
     network: writeRules(config?.network?.allow ?? []),
     variables: writeVariables(config?.env ?? {}),
     post_start: config?.lifecycle_hooks?.post_start ?? "",
+    post_clone: config?.lifecycle_hooks?.post_clone ?? "",
     secrets: (environment?.secrets ?? []).map(
       ({ name, hosts }): SecretForm => ({ name, hosts: hosts.join(", "), value: "", isStored: true }),
     ),
@@ -39,7 +40,8 @@ function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["C
   config.memory = form.memory.trim() || undefined;
   config.network = { ...config.network, allow: readRules(form.network) };
   config.env = readVariables(form.variables);
-  config.lifecycle_hooks = form.post_start.trim() ? { post_start: form.post_start } : {};
+  const script = (text: string) => (text.trim() ? text : undefined);
+  config.lifecycle_hooks = { ...config.lifecycle_hooks, post_start: script(form.post_start), post_clone: script(form.post_clone) };
   const secret = ({ name, hosts, value }: SecretForm): Secret => ({
     name: name.trim(),
     hosts: hosts.split(/[\s,]+/).filter(Boolean),
@@ -98,15 +100,20 @@ export function EnvironmentForm({ environment, onDone }: { environment?: Environ
       </Field>
       <Secrets list={form.secrets} onChange={(secrets) => set({ secrets })} />
       <details>
-        <summary>Variables and script</summary>
-        <Field label="Variables" hint="NAME=value, one per line. Visible to commands; do not put secrets here.">
+        <summary>Variables and scripts</summary>
+        <Field label="Variables" hint={'NAME=value, one per line; a value with line breaks as NAME="one\\ntwo". Visible to commands; do not put secrets here.'}>
           {(id, hint) => (
             <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.variables} onChange={(event) => set({ variables: event.target.value })} />
           )}
         </Field>
-        <Field label="Script" hint="bash script, run once in each new sandbox before its first command.">
+        <Field label="Start script" hint="bash script, run once in each new sandbox before its first command.">
           {(id, hint) => (
             <textarea id={id} aria-describedby={hint} className="mono" rows={4} spellCheck={false} value={form.post_start} onChange={(event) => set({ post_start: event.target.value })} />
+          )}
+        </Field>
+        <Field label="Clone script" hint="bash script, run once after the sources were cloned.">
+          {(id, hint) => (
+            <textarea id={id} aria-describedby={hint} className="mono" rows={4} spellCheck={false} value={form.post_clone} onChange={(event) => set({ post_clone: event.target.value })} />
           )}
         </Field>
       </details>

@@ -83,6 +83,7 @@ function Card({ environment, onEdit }: { environment: Environment; onEdit: () =>
       {image && <span className="quiet">image {image}</span>}
       {environment.build && <span className="quiet">{BUILDS[environment.build.state]}</span>}
       {lifecycle_hooks?.post_start && <span className="quiet">runs a start script</span>}
+      {lifecycle_hooks?.post_clone && <span className="quiet">runs a clone script</span>}
       {environment.secrets.map((secret) => (
         <span key={secret.name} className="quiet">
           secret <span className="mono">{secret.name}</span> for {secret.hosts.join(", ")}

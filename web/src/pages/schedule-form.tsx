@@ -3,8 +3,8 @@ import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Field, Trouble } from "../parts/basics";
+import { choice, chosen, EnvironmentSelect } from "../parts/environment-select";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
-import { useEnvironments } from "./environments";
 import { schedulesOf } from "./schedules";
 
 type Schedule = Schemas["Schedule"];
@@ -21,7 +21,6 @@ const TIMES = [
 const ZONES = ["UTC", ...Intl.supportedValuesOf("timeZone")];
 
 function begun(schedule?: Schedule) {
-  const { environment } = schedule ?? {};
   return {
     cron: schedule?.cron ?? "0 7 * * MON-FRI",
     time_zone: schedule?.time_zone ?? Intl.DateTimeFormat().resolvedOptions().timeZone,
@@ -30,7 +29,7 @@ function begun(schedule?: Schedule) {
     overlap: schedule?.overlap ?? ("skip" as Schemas["Overlap"]),
     title: schedule?.title ?? "",
     session_id: schedule?.session_id ?? "",
-    environment: typeof environment === "string" ? environment : "",
+    environment: chosen(schedule?.environment),
     limits: formOf(schedule?.limits ?? {}),
   };
 }
@@ -47,15 +46,13 @@ function read(form: Form, schedule?: Schedule): Schemas["CreateSchedule"] {
     ...when,
     title: form.title.trim() || null,
     ...(Object.keys(limits).length > 0 && { limits }),
-    // An inline environment is kept as it is.
-    ...(typeof schedule?.environment !== "object" && { environment: form.environment || null }),
+    ...choice(form.environment),
   };
 }
 
 export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone: () => void }) {
   const { agent, schedule } = props;
   const queries = useQueryClient();
-  const environments = useEnvironments();
   const [form, setForm] = useState(() => begun(schedule));
   const [invalid, setInvalid] = useState(false);
   const set = (change: Partial<Form>) => setForm({ ...form, ...change });
@@ -145,18 +142,7 @@ export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone
         )}
         {!wakes && (
           <>
-            <Field label="Environment">
-              {(id) => (
-                <select id={id} value={form.environment} onChange={(event) => set({ environment: event.target.value })}>
-                  <option value="">default</option>
-                  {environments.list.map(({ id, name }) => (
-                    <option key={id} value={id}>
-                      {name}
-                    </option>
-                  ))}
-                </select>
-              )}
-            </Field>
+            <EnvironmentSelect value={form.environment} onChange={(environment) => set({ environment })} />
             <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
           </>
         )}

@@ -3,9 +3,9 @@ import { type FormEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Copy, Field, Trouble } from "../parts/basics";
+import { choice, chosen, EnvironmentSelect } from "../parts/environment-select";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
 import { ShownOnce } from "../parts/secret";
-import { useEnvironments } from "./environments";
 import { triggersOf } from "./triggers";
 
 type Trigger = Schemas["Trigger"];
@@ -33,7 +33,7 @@ function begun(trigger?: Trigger) {
     react: writeReact(trigger?.react),
     authors: trigger?.authors ?? ("members" as Schemas["TriggerAuthors"]),
     title: trigger?.title ?? "",
-    environment: typeof trigger?.environment === "string" ? trigger.environment : "",
+    environment: chosen(trigger?.environment),
     limits: formOf(trigger?.limits ?? {}),
   };
 }
@@ -47,14 +47,12 @@ function read(form: Form, trigger?: Trigger): Omit<Schemas["CreateTrigger"], "ki
     ...(form.kind === "github" && of),
     title: form.title.trim() || null,
     ...(Object.keys(limits).length > 0 && { limits }),
-    // An inline environment is kept as it is.
-    ...(typeof trigger?.environment !== "object" && { environment: form.environment || null }),
+    ...choice(form.environment),
   };
 }
 
 export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger?: Trigger; onDone: () => void }) {
   const queries = useQueryClient();
-  const environments = useEnvironments();
   const [form, setForm] = useState(() => begun(trigger));
   const [invalid, setInvalid] = useState<string>();
   const set = (change: Partial<Form>) => setForm({ ...form, ...change });
@@ -96,18 +94,7 @@ export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger
       </Field>
       <details>
         <summary>Environment and limits</summary>
-        <Field label="Environment">
-          {(id) => (
-            <select id={id} value={form.environment} onChange={(event) => set({ environment: event.target.value })}>
-              <option value="">default</option>
-              {environments.list.map(({ id, name }) => (
-                <option key={id} value={id}>
-                  {name}
-                </option>
-              ))}
-            </select>
-          )}
-        </Field>
+        <EnvironmentSelect value={form.environment} onChange={(environment) => set({ environment })} />
         <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
       </details>
       {invalid && (

@@ -26,10 +26,11 @@ export function readRules(text: string): Rule[] {
   });
 }
 
-/** Variables as lines of NAME=value. */
+/** Variables as lines of NAME=value. A value that does not fit on a line is written as a JSON string. */
 export function writeVariables(variables: Record<string, string>): string {
+  const written = (value: string) => (/^"|[\r\n]/.test(value) ? JSON.stringify(value) : value);
   return Object.entries(variables)
-    .map(([name, value]) => `${name}=${value}`)
+    .map(([name, value]) => `${name}=${written(value)}`)
     .join("\n");
 }
 
@@ -39,7 +40,13 @@ export function readVariables(text: string): Record<string, string> {
   const pair = (line: string, at: number): [string, string] => {
     const middle = line.indexOf("=");
     if (middle < 1) throw new Error(`Line ${at + 1} of the variables must have the form “NAME=value”.`);
-    return [line.slice(0, middle).trim(), line.slice(middle + 1)];
+    const [name, value] = [line.slice(0, middle).trim(), line.slice(middle + 1)];
+    if (!value.startsWith('"')) return [name, value];
+    try {
+      return [name, String(JSON.parse(value))];
+    } catch {
+      throw new Error(`Line ${at + 1} of the variables: a value that begins with " must be a JSON string.`);
+    }
   };
   return Object.fromEntries(lines.map(pair));
 }

@@ -42,6 +42,12 @@ export function Details({ session, log }: { session: Session; log: Log }) {
         <h2>Session</h2>
         <Facts session={session} />
       </section>
+      {session.agent_id && (
+        <section>
+          <h2>Agent</h2>
+          <PinnedAgent session={session} />
+        </section>
+      )}
       {editing && <Edit session={session} onClose={() => setEditing(false)} />}
     </div>
   );
@@ -220,6 +226,38 @@ function Facts({ session }: { session: Session }) {
       </dl>
       {Object.keys(session.metadata).length > 0 && <Json value={session.metadata} label="Metadata" />}
     </>
+  );
+}
+
+function toolsOf({ tools }: Schemas["PinnedAgent"]): string {
+  if (!tools) return "all but start_session";
+  return tools.length > 0 ? tools.join(", ") : "none";
+}
+
+/** The agent as the session pinned it, also after the agent was changed or deleted. */
+function PinnedAgent({ session }: { session: Session }) {
+  const [isOpen, setOpen] = useState(false);
+  const query = useQuery({
+    queryKey: ["session", session.id, "agent"],
+    queryFn: ({ signal }) =>
+      take(api.GET("/v3/sessions/{session_id}/agent", { params: { path: { session_id: session.id } }, signal })),
+    enabled: isOpen,
+    // It never changes.
+    staleTime: Infinity,
+  });
+  return (
+    <details onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>Pinned prompt and tools</summary>
+      <Trouble error={query.error} />
+      {query.data && (
+        <>
+          <pre className="output" tabIndex={0} role="region" aria-label="Prompt">
+            {query.data.prompt}
+          </pre>
+          <p className="quiet">Tools: {toolsOf(query.data)}</p>
+        </>
+      )}
+    </details>
   );
 }
 

@@ -177,7 +177,7 @@ impl Engine for Rootless {
             cgroups.remove(sandbox).await?;
         }
         self.runtime
-            .forget(sandbox)
+            .remove_state(sandbox)
             .map_err(|error: io::Error| unavailable("its state cannot be removed", &error))
     }
 

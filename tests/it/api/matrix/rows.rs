@@ -78,6 +78,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("rotateDestinationSecret", row("sessions:write", 200, empty)),
         ("listDeliveries", row("sessions:read", 200, nothing)),
         ("getDelivery", row("sessions:read", 200, nothing)),
+        ("getSessionAgent", row("agents:read", 200, nothing)),
         ("getSessionUsage", row("sessions:read", 200, nothing)),
         ("getUsage", row("usage:read", 200, nothing)),
         ("getBudget", row("usage:read", 200, nothing)),
