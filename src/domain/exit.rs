@@ -4,7 +4,9 @@
 //! |---|---|---|---|
 //! | any but `queued` and `running`, stopped by a caller | any | any | `stopped` |
 //! | `queued`, `running`, `awaiting_input` | any | any | none yet |
-//! | `idle`, `failed` | no turn has ended | | none yet |
+//! | `idle`, canceled by a caller before its first turn | no turn has ended | | `canceled` |
+//! | `idle` | no turn has ended | | none yet |
+//! | `failed` | no turn has ended | | `error` |
 //! | `archived` | no turn has ended | | `stopped` |
 //! | `archived` | `canceled` | | `stopped` |
 //! | `archived` | `needs_input`, `requires_action` | | `stopped` |
@@ -81,7 +83,10 @@ impl Session {
         let is_idle = !matches!(self.status, Status::Queued | Status::Running);
         match self.hold {
             Some(Hold::Stopped) if is_idle => Some(ExitStatus::Stopped),
-            _ => exit_status(self.status, self.ended.as_ref()),
+            Some(Hold::Canceled) if self.status == Status::Idle => Some(ExitStatus::Canceled),
+            Some(Hold::Stopped | Hold::Canceled | Hold::Paused) | None => {
+                exit_status(self.status, self.ended.as_ref())
+            }
         }
     }
 }
@@ -93,7 +98,9 @@ fn exit_status(status: Status, ended: Option<&LastTurn>) -> Option<ExitStatus> {
         Status::Archived => true,
     };
     let open = is_closed.then_some(ExitStatus::Stopped);
-    let Some((ended, reason)) = ended.and_then(|turn| Some((turn, turn.yield_reason?))) else { return open };
+    let Some((ended, reason)) = ended.and_then(|turn| Some((turn, turn.yield_reason?))) else {
+        return open.or_else(|| (status == Status::Failed).then_some(ExitStatus::Error));
+    };
     match reason {
         YieldReason::Completed => Some(ExitStatus::Completed),
         YieldReason::NeedsInput | YieldReason::RequiresAction => open,
@@ -141,6 +148,7 @@ mod tests {
     fn the_table_holds_line_by_line() {
         let error = YieldReason::Error;
         for (reason, code, at_rest, archived) in [
+        assert_eq!(exit_status(Status::Failed, None), Some(Error));
             (YieldReason::Completed, None, Some(Completed), Some(Completed)),
             (YieldReason::NeedsInput, None, None, Some(Stopped)),
             (YieldReason::RequiresAction, None, None, Some(Stopped)),

@@ -301,7 +301,8 @@ impl SandboxSession {
         let checkpoint = match self.checkpoint(sandbox, from).await {
             Ok(checkpoint) => Some(checkpoint),
             Err(Error::Unavailable(reason)) => {
-                self.record(vec![Body::SandboxRotationFailed { sandbox_id: from, reason }]).await?;
+                self.record(vec![Body::SandboxRotationFailed { sandbox_id: from, reason, failed: false }])
+                    .await?;
                 if old.ends_at.is_some_and(|end| Instant::now() < end) {
                     // It stays in use until its end; the rotation is retried meanwhile.
                     return Ok(Attached { rotates_at: Some(Instant::now() + ROTATION_RETRY), ..*old });
@@ -322,7 +323,11 @@ impl SandboxSession {
                 Ok(new)
             }
             Err(Error::Unavailable(reason)) => {
-                let body = Body::SandboxRotationFailed { sandbox_id: from, reason: reason.clone() };
+                let body = Body::SandboxRotationFailed {
+                    sandbox_id: from,
+                    reason: reason.clone(),
+                    failed: !self.spec.has_agent,
+                };
                 self.record(vec![body]).await?;
                 Err(Error::Unavailable(reason))
             }

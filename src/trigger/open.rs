@@ -69,6 +69,7 @@ impl Refused {
             Self::Journal(journal::Error::Rejected(Rejection::BalanceExhausted)) => Some("payment_required"),
             Self::Journal(journal::Error::Rejected(Rejection::Paused)) => Some("paused"),
             Self::Journal(journal::Error::Rejected(Rejection::Stopped)) => Some("stopped"),
+            Self::Journal(journal::Error::Rejected(Rejection::Failed)) => Some("failed"),
             Self::UnknownParent => Some("unknown_parent"),
             Self::Journal(journal::Error::Rejected(Rejection::ParentArchived)) => Some("parent_archived"),
             Self::Journal(journal::Error::Rejected(Rejection::TooDeep)) => Some("too_deep"),

@@ -63,7 +63,7 @@ pub struct BudgetConsumed {
     pub turns: u64,
     /// Cost of everything that has a price, in micro-USD.
     pub cost_micros: u64,
-    /// Active seconds of ended turns.
+    /// Seconds of ended turns and of callers' commands.
     pub duration_seconds: u64,
     pub tool_calls: u64,
     /// Share of the descendant sessions; absent if the session never had a child.
@@ -99,7 +99,7 @@ impl BudgetConsumed {
             tokens: session.usage.tokens(),
             turns: u64::try_from(session.turns).unwrap_or_default(),
             cost_micros: session.usage.cost.known_micros(),
-            duration_seconds: session.active_seconds,
+            duration_seconds: session.duration_seconds(),
             tool_calls: session.usage.tool_calls,
             children: None,
         }

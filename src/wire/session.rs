@@ -303,13 +303,16 @@ pub struct SessionView {
 
 impl From<Session> for SessionView {
     fn from(session: Session) -> Self {
-        let never_ran = session.status == Status::Idle && session.input_head == 0;
         let last_turn = session.last_turn();
         let budget_consumed = BudgetConsumed::of(&session);
         let exit_status = session.exit_status();
         let created = session.created;
         Self {
             id: session.id,
+        let phase = match session.hold {
+            Some(Hold::Paused) => Some("paused"),
+            Some(Hold::Stopped | Hold::Canceled) | None => session.is_unused().then_some("pending"),
+        };
             status: session.status,
             phase: match session.hold {
                 Some(Hold::Paused) => Some("paused"),

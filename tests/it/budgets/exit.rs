@@ -65,6 +65,48 @@ async fn creator_and_stopper_of_a_session_come_from_their_keys() {
     let agent = owner.inline_agent().await;
     let id = start(owner, &agent, json!({})).await;
     let made = session(owner, &id).await;
+#[tokio::test]
+async fn a_session_without_a_turn_has_an_outcome_once_it_is_canceled_or_stopped() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    // No worker serves the stop, so it is not waited for.
+    let act = async |id: &str, verb: &str| {
+        let request = owner.request(reqwest::Method::POST, &format!("/sessions/{id}/{verb}"));
+        crate::support::service::send(request.header("Prefer", "wait=0").json(&json!({}))).await.ok()
+    };
+    for body in [json!({}), json!({ "agent": agent })] {
+        let made = owner.post("/sessions", body).await.ok()["session"].clone();
+        let id = made["id"].as_str().expect("an id");
+        assert_eq!(made["exit_status"], Value::Null);
+        let canceled = act(id, "cancel").await;
+        assert_eq!((&canceled["status"], &canceled["exit_status"]), (&json!("idle"), &json!("canceled")));
+        assert_eq!(canceled["stopped"]["by"], made["actor"]);
+        assert_eq!(act(id, "cancel").await["head"], canceled["head"], "once");
+        let stopped = act(id, "stop").await;
+        assert_eq!((&stopped["exit_status"], &stopped["status"]), (&json!("stopped"), &json!("idle")));
+        let archived = act(id, "archive").await;
+        assert_eq!(archived["exit_status"], "stopped");
+        let log = crate::turns::log(owner, id).await;
+        assert_eq!((of(&log, "session.canceled").len(), of(&log, "session.stopped").len()), (1, 1));
+    }
+    // What a caller asks for next opens the session again, and a cancel also ends a pause.
+    let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    act(id, "pause").await;
+    let canceled = act(id, "cancel").await;
+    assert_eq!((&canceled["phase"], &canceled["exit_status"]), (&json!("pending"), &json!("canceled")));
+    steer(owner, id, "Go.").await;
+    assert_eq!(session(owner, id).await["exit_status"], Value::Null);
+    let canceled = act(id, "cancel").await;
+    assert_eq!(
+        (&canceled["exit_status"], &canceled["last_turn"]["state"]),
+        (&json!("canceled"), &json!("ok"))
+    );
+    assert_eq!(act(id, "cancel").await["head"], canceled["head"], "it had a turn, which has ended");
+    scene.close().await;
+}
+
     assert!(made["actor"]["id"].as_str().is_some_and(|id| id.starts_with("key_")), "{made}");
     assert_eq!(
         (&made["source"], &made["exit_status"], &made["stopped"]),
