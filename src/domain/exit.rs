@@ -8,10 +8,12 @@
 //! | `idle` | no turn has ended | | none yet |
 //! | `failed` | no turn has ended | | `error` |
 //! | `archived` | no turn has ended | | `stopped` |
-//! | `archived` | `canceled` | | `stopped` |
+//! | `archived` | `canceled` | none | `stopped` |
 //! | `archived` | `needs_input`, `requires_action` | | `stopped` |
 //! | `idle`, `failed` | `needs_input`, `requires_action` | | none yet |
-//! | `idle`, `failed` | `canceled` | | `canceled` |
+//! | `idle`, `failed` | `canceled` | none | `canceled` |
+//! | `idle`, `failed`, `archived` | `canceled`, by a check before it started | `payment_required` | `payment_required` |
+//! | the same | the same | any other | `canceled` |
 //! | `idle`, `failed`, `archived` | `completed` | | `completed` |
 //! | the same | `budget_exceeded`, `deadline_exceeded`, `max_turns` | | `budget_hit` |
 //! | the same | `error` | `payment_required` | `payment_required` |
@@ -45,7 +47,8 @@ pub enum ExitStatus {
     LifecycleHookFailed,
     /// A repository that the session needs cannot be read.
     MissingRepoAccess,
-    /// A caller canceled the last turn.
+    /// A caller canceled the last turn, or the session before its first turn; or a check before the
+    /// turn failed.
     Canceled,
     /// The turn exhausted its attempts because its workers crashed.
     Interrupted,
@@ -104,7 +107,11 @@ fn exit_status(status: Status, ended: Option<&LastTurn>) -> Option<ExitStatus> {
     match reason {
         YieldReason::Completed => Some(ExitStatus::Completed),
         YieldReason::NeedsInput | YieldReason::RequiresAction => open,
-        YieldReason::Canceled => open.or(Some(ExitStatus::Canceled)),
+        YieldReason::Canceled => match ended.error_code.as_deref() {
+            Some("payment_required") => Some(ExitStatus::PaymentRequired),
+            Some(_) => Some(ExitStatus::Canceled),
+            None => open.or(Some(ExitStatus::Canceled)),
+        },
         YieldReason::BudgetExceeded | YieldReason::DeadlineExceeded | YieldReason::MaxTurns => {
             Some(ExitStatus::BudgetHit)
         }
@@ -141,6 +148,7 @@ mod tests {
             assert_eq!(of(status, YieldReason::Completed, None), None);
         }
         assert_eq!(exit_status(Status::Idle, None), None);
+        assert_eq!(exit_status(Status::Failed, None), Some(Error));
         assert_eq!(exit_status(Status::Archived, None), Some(Stopped));
     }
 
@@ -148,11 +156,12 @@ mod tests {
     fn the_table_holds_line_by_line() {
         let error = YieldReason::Error;
         for (reason, code, at_rest, archived) in [
-        assert_eq!(exit_status(Status::Failed, None), Some(Error));
             (YieldReason::Completed, None, Some(Completed), Some(Completed)),
             (YieldReason::NeedsInput, None, None, Some(Stopped)),
             (YieldReason::RequiresAction, None, None, Some(Stopped)),
             (YieldReason::Canceled, None, Some(Canceled), Some(Stopped)),
+            (YieldReason::Canceled, Some("agent_disabled"), Some(Canceled), Some(Canceled)),
+            (YieldReason::Canceled, Some("payment_required"), Some(PaymentRequired), Some(PaymentRequired)),
             (YieldReason::BudgetExceeded, None, Some(BudgetHit), Some(BudgetHit)),
             (YieldReason::DeadlineExceeded, None, Some(BudgetHit), Some(BudgetHit)),
             (YieldReason::MaxTurns, None, Some(BudgetHit), Some(BudgetHit)),
@@ -161,7 +170,7 @@ mod tests {
             (error, Some("lifecycle_hook_failed"), Some(LifecycleHookFailed), Some(LifecycleHookFailed)),
             (error, Some("missing_repo_access"), Some(MissingRepoAccess), Some(MissingRepoAccess)),
             (error, Some("recovery_exhausted"), Some(Interrupted), Some(Interrupted)),
-            (error, Some("agent_disabled"), Some(Error), Some(Error)),
+            (error, Some("model_unknown"), Some(Error), Some(Error)),
             (error, None, Some(Error), Some(Error)),
         ] {
             for status in [Status::Idle, Status::Failed] {

@@ -161,7 +161,7 @@ pub enum Body {
     /// A caller changed the status (archive); turn events imply their status changes.
     #[serde(rename = "session.status_changed")]
     SessionStatusChanged { from: Status, to: Status },
-    /// A check before a turn failed: the turn ends before any resource is created.
+    /// A check before a turn failed: the turn is canceled before any resource is created.
     #[serde(rename = "session.rejected")]
     SessionRejected { reason: String, message: String },
     /// Input. Creates a queued turn, or joins the queued turn named by `turn_id`. The status of an

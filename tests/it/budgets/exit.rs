@@ -17,7 +17,8 @@ fn types(log: &[Value]) -> Vec<&str> {
 fn assert_rejected(log: &[Value], reason: &str) {
     assert_eq!(types(log), ["session.created", "user.message", "session.rejected", "turn.completed"]);
     assert_eq!(log[2]["body"]["reason"], reason);
-    assert_eq!(log[3]["body"]["error"]["code"], reason);
+    let end = &log[3]["body"];
+    assert_eq!((&end["yield_reason"], &end["error"]["code"]), (&json!("canceled"), &json!(reason)));
 }
 
 #[tokio::test]
@@ -32,7 +33,13 @@ async fn a_disabled_agent_runs_nothing_until_it_is_enabled() {
     let id = created["session"]["id"].as_str().expect("an id");
     assert_rejected(&owner.settled(id, 1).await, "agent_disabled");
     let rejected = session(owner, id).await;
-    assert_eq!((&rejected["status"], &rejected["exit_status"]), (&json!("failed"), &json!("error")));
+    assert_eq!((&rejected["status"], &rejected["exit_status"]), (&json!("idle"), &json!("canceled")));
+    assert_eq!((&rejected["last_turn"]["state"], &rejected["stopped"]), (&json!("ok"), &Value::Null));
+    let other = owner.post("/sessions", json!({ "agent": agent, "input": "Go." })).await.ok();
+    let other = other["session"]["id"].as_str().expect("an id");
+    owner.settled(other, 1).await;
+    let archived = owner.post(&format!("/sessions/{other}/archive"), json!({})).await.ok();
+    assert_eq!(archived["exit_status"], "canceled", "an archive does not change the outcome");
     owner.patch(&path, json!({ "enabled": true })).await.ok();
     steer(owner, id, "Again.").await;
     assert_eq!(ends(&owner.settled(id, 2).await)[1], "completed");
@@ -58,13 +65,6 @@ async fn a_revoked_credential_rejects_the_session() {
     scene.close().await;
 }
 
-#[tokio::test]
-async fn creator_and_stopper_of_a_session_come_from_their_keys() {
-    let scene = Scene::open(&["--role=api"]).await;
-    let owner = &scene.owner;
-    let agent = owner.inline_agent().await;
-    let id = start(owner, &agent, json!({})).await;
-    let made = session(owner, &id).await;
 #[tokio::test]
 async fn a_session_without_a_turn_has_an_outcome_once_it_is_canceled_or_stopped() {
     let scene = Scene::open(&["--role=api"]).await;
@@ -107,6 +107,13 @@ async fn a_session_without_a_turn_has_an_outcome_once_it_is_canceled_or_stopped(
     scene.close().await;
 }
 
+#[tokio::test]
+async fn creator_and_stopper_of_a_session_come_from_their_keys() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let id = start(owner, &agent, json!({})).await;
+    let made = session(owner, &id).await;
     assert!(made["actor"]["id"].as_str().is_some_and(|id| id.starts_with("key_")), "{made}");
     assert_eq!(
         (&made["source"], &made["exit_status"], &made["stopped"]),
