@@ -55,6 +55,22 @@ pub struct UsageRow {
     pub usage: Usage,
 }
 
+/// Usage of a session: in total and per model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionUsage {
+    pub usage: Usage,
+    pub models: Vec<ModelUsage>,
+}
+
+/// Usage of one model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelUsage {
+    /// `provider/model`; null in a session without an agent.
+    #[schema(required)]
+    pub model: Option<String>,
+    pub usage: Usage,
+}
+
 /// Usage that counts against the session's limits of the same names. Tokens, cost and tool calls include
 /// the session's descendants.
 #[derive(Debug, Serialize, ToSchema)]

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{
     budget::BudgetConsumed,
-    context::ContextInput,
+    context::{ContextInput, ContextView},
     environment::validate_environment_choice,
     limits::LimitsInput,
     sandbox::SandboxView,
@@ -271,6 +271,8 @@ pub struct SessionView {
     #[schema(required)]
     pub sandbox: Option<SandboxView>,
     pub usage: Usage,
+    /// Defaults of its commands, and the callers' state.
+    pub context: ContextView,
     pub limits: Limits,
     /// Usage that counts against the limits so far.
     pub budget_consumed: BudgetConsumed,
@@ -327,6 +329,7 @@ impl From<Session> for SessionView {
             agent_snapshot: created.agent_snapshot,
             environment: created.environment,
             sources: created.sources,
+            context: session.context.into(),
             last_turn,
             sandbox: None,
             usage: session.usage,
@@ -354,22 +357,6 @@ impl SessionView {
         let phase = until.map(|_| "retrying").or(self.phase);
         Self { phase, next_attempt_at: until, ..self }
     }
-}
-
-/// Usage of a session: in total and per model.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct SessionUsage {
-    pub usage: Usage,
-    pub models: Vec<ModelUsage>,
-}
-
-/// Usage of one model.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ModelUsage {
-    /// `provider/model`; null in a session without an agent.
-    #[schema(required)]
-    pub model: Option<String>,
-    pub usage: Usage,
 }
 
 /// New session, with a client token for it.

@@ -36,7 +36,10 @@ use crate::{
     },
     journal::Unit,
     stream::view,
-    wire::session::{ModelUsage, PatchSession, SessionUsage, SessionView},
+    wire::{
+        budget::{ModelUsage, SessionUsage},
+        session::{PatchSession, SessionView},
+    },
 };
 
 /// Routes of sessions.

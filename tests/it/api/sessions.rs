@@ -46,6 +46,7 @@ async fn a_session_without_input_waits_and_one_without_agent_is_a_log() {
     assert_eq!((&session["status"], &session["phase"]), (&json!("idle"), &json!("pending")));
     assert_eq!((&session["title"], &session["metadata"]), (&json!("t"), &json!({ "k": [1] })));
     assert_eq!(session["last_turn"], json!(null));
+    assert_eq!(session["context"], json!({ "working_dir": null, "env_vars": {}, "custom_state": {} }));
     let bare = owner.post("/sessions", json!({})).await.ok();
     let path = format!("/sessions/{}/messages", id(&bare));
     assert_eq!(owner.post(&path, json!({ "text": "anyone?" })).await.error(409)["code"], "no_agent");
