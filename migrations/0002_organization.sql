@@ -17,7 +17,8 @@ create table org (
     -- Days after which an archived session is deleted; null for never.
     retention_days integer constraint org_retention_days check (retention_days between 1 and 36500),
     created_at timestamptz not null default now(),
-    -- While suspended, calls of the organization are refused and no turn of it starts.
+    -- While suspended, calls of the organization are refused and its turns are canceled before they
+    -- start.
     suspended_at timestamptz,
     -- The organization's data is deleted; this row stays for the audit log.
     deleted_at timestamptz,

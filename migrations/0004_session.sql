@@ -33,7 +33,7 @@ create table session (
     status text not null constraint session_status
         check (status in ('queued', 'running', 'awaiting_input', 'idle', 'failed', 'archived')),
     -- Why a caller holds the session, if one does.
-    hold text constraint session_hold check (hold in ('paused', 'stopped')),
+    hold text constraint session_hold check (hold in ('paused', 'stopped', 'canceled')),
     -- The last cancel or archive by a caller.
     stopped_by json,
     stopped_at timestamptz,
@@ -58,11 +58,12 @@ create table session (
     -- Operations that callers requested so far. A worker that sees another number than before reads
     -- the table `operation`.
     operations integer not null default 0,
-    -- Usage. `active_seconds` is the time in which turns were worked on, which `duration_seconds`
-    -- limits. `unpriced_steps` counts the model calls that no price list knew: a cost with such a
+    -- Usage. `duration_seconds` limits `active_seconds`, the time in which turns were worked on, and
+    -- `exec_ms`, the time in which callers' commands ran. `unpriced_steps` counts the model calls that no price list knew: a cost with such a
     -- part is reported as null, never as too little. Costs are in micro-USD.
     turns bigint not null default 0,
     active_seconds bigint not null default 0,
+    exec_ms bigint not null default 0,
     steps bigint not null default 0,
     unpriced_steps bigint not null default 0,
     tool_calls bigint not null default 0,

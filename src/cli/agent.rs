@@ -88,7 +88,7 @@ pub struct Limits {
     /// Maximum cost per session, in US cents
     #[arg(long, value_name = "CENTS")]
     limit_cost_cents: Option<u64>,
-    /// Maximum active time per session, in seconds over all turns
+    /// Maximum time of turns and callers' commands per session, in seconds
     #[arg(long, value_name = "SECONDS")]
     limit_duration_seconds: Option<u64>,
 }

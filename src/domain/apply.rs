@@ -32,6 +32,7 @@ impl Session {
             context: Context::default(),
             turns: 0,
             active_seconds: 0,
+            exec_ms: 0,
             usage: Usage::default(),
             created_at: event.ts,
             updated_at: event.ts,
@@ -63,11 +64,28 @@ impl Session {
                 self.status = *to;
                 self.stopped = Some(Stopped::by(event));
             }
-            Body::SessionStarted {} | Body::SessionResumed {} => self.hold = None,
+            Body::SessionStarted {} => {
+                self.hold = None;
+                if self.has_lost_sandbox() {
+                    self.status = Status::Idle;
+                }
+            }
+            Body::SessionResumed {} => self.hold = None,
             Body::SessionPaused {} => self.hold = Some(Hold::Paused),
             Body::SessionStopped { reason } => {
                 self.hold = Some(Hold::Stopped);
                 self.stopped = Some(Stopped { reason: reason.clone(), ..Stopped::by(event) });
+            }
+            Body::SessionCanceled {} => {
+                self.hold = Some(Hold::Canceled);
+                self.stopped = Some(Stopped::by(event));
+            }
+            Body::ExecStarted { .. } => drop(self.hold.take_if(|hold| *hold == Hold::Canceled)),
+            Body::ExecCompleted { .. } => self.exec_ms += exec_ms(&event.draft.body),
+            Body::SandboxRotationFailed { failed, .. } => {
+                if *failed && self.status == Status::Idle {
+                    self.status = Status::Failed;
+                }
             }
             Body::SessionContextUpdated(change) => self.context.apply(change),
             Body::UserMessage { .. } => self.take_input(event),
@@ -88,7 +106,6 @@ impl Session {
             | Body::StepCompleted(_)
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
-            | Body::ExecCompleted { .. }
             | Body::ToolResult { .. }
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
@@ -101,8 +118,8 @@ impl Session {
 
     fn take_input(&mut self, event: &Event) {
         self.input_head = event.seq;
-        // New input releases a stop, because its sender wants it processed.
-        self.hold.take_if(|hold| *hold == Hold::Stopped);
+        // New input releases a stop or a cancel, because its sender wants it processed.
+        self.hold.take_if(|hold| matches!(hold, Hold::Stopped | Hold::Canceled));
         let Some(turn_id) = event.draft.turn_id else { return };
         match &mut self.queued {
             Some(queued) => queued.input_to_seq = event.seq,
@@ -172,6 +189,14 @@ impl Session {
             };
         }
         Some(turn)
+    }
+}
+
+/// Returns the run time of a caller's command that ended; 0 for other events.
+pub(super) fn exec_ms(body: &Body) -> u64 {
+    match body {
+        Body::ExecCompleted { exec_id: Some(_), duration_ms, .. } => *duration_ms,
+        _ => 0,
     }
 }
 

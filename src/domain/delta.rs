@@ -4,12 +4,13 @@
 //! differences. A property test verifies `record == apply`.
 
 use super::{
+    apply::exec_ms,
     event::{Body, Draft, TurnCompleted, caller_events, informational},
     ids::*,
     usage::Usage,
 };
 
-/// Difference that some events of one turn make.
+/// Difference that some events of one turn or sandbox make.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {
     pub usage: Usage,
@@ -17,6 +18,10 @@ pub struct Delta {
     pub model: Option<String>,
     /// Whether a model call ended, so that its reservation is released.
     pub settles: bool,
+    /// Run time of callers' commands that ended, in milliseconds.
+    pub exec_ms: u64,
+    /// Whether an idle session becomes `failed`.
+    pub fails: bool,
     pub start: Option<Start>,
     pub end: Option<TurnCompleted>,
 }
@@ -40,6 +45,7 @@ impl Delta {
         let mut delta = Self::default();
         for draft in drafts {
             delta.usage += Usage::of(draft);
+            delta.exec_ms += exec_ms(&draft.body);
             delta.settles |= matches!(
                 draft.body,
                 Body::StepCompleted(_) | Body::StepAborted(_) | Body::ErrorModel(_) | Body::TurnCompleted(_)
@@ -51,6 +57,7 @@ impl Delta {
                     delta.start =
                         Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });
                 }
+                Body::SandboxRotationFailed { failed, .. } => delta.fails |= failed,
                 Body::TurnCompleted(completed) => delta.end = Some((**completed).clone()),
                 Body::SessionCreated(_)
                 | caller_events!()
@@ -60,6 +67,7 @@ impl Delta {
                 | Body::AgentMessage { .. }
                 | Body::AgentThinking { .. }
                 | Body::ToolCall { .. }
+                | Body::ExecStarted { .. }
                 | Body::ExecCompleted { .. }
                 | Body::ToolResult { .. }
                 | Body::ErrorModel(_)

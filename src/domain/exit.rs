@@ -4,12 +4,16 @@
 //! |---|---|---|---|
 //! | any but `queued` and `running`, stopped by a caller | any | any | `stopped` |
 //! | `queued`, `running`, `awaiting_input` | any | any | none yet |
-//! | `idle`, `failed` | no turn has ended | | none yet |
+//! | `idle`, canceled by a caller before its first turn | no turn has ended | | `canceled` |
+//! | `idle` | no turn has ended | | none yet |
+//! | `failed` | no turn has ended | | `error` |
 //! | `archived` | no turn has ended | | `stopped` |
-//! | `archived` | `canceled` | | `stopped` |
+//! | `archived` | `canceled` | none | `stopped` |
 //! | `archived` | `needs_input`, `requires_action` | | `stopped` |
 //! | `idle`, `failed` | `needs_input`, `requires_action` | | none yet |
-//! | `idle`, `failed` | `canceled` | | `canceled` |
+//! | `idle`, `failed` | `canceled` | none | `canceled` |
+//! | `idle`, `failed`, `archived` | `canceled`, by a check before it started | `payment_required` | `payment_required` |
+//! | the same | the same | any other | `canceled` |
 //! | `idle`, `failed`, `archived` | `completed` | | `completed` |
 //! | the same | `budget_exceeded`, `deadline_exceeded`, `max_turns` | | `budget_hit` |
 //! | the same | `error` | `payment_required` | `payment_required` |
@@ -43,7 +47,8 @@ pub enum ExitStatus {
     LifecycleHookFailed,
     /// A repository that the session needs cannot be read.
     MissingRepoAccess,
-    /// A caller canceled the last turn.
+    /// A caller canceled the last turn, or the session before its first turn; or a check before the
+    /// turn failed.
     Canceled,
     /// The turn exhausted its attempts because its workers crashed.
     Interrupted,
@@ -81,7 +86,10 @@ impl Session {
         let is_idle = !matches!(self.status, Status::Queued | Status::Running);
         match self.hold {
             Some(Hold::Stopped) if is_idle => Some(ExitStatus::Stopped),
-            _ => exit_status(self.status, self.ended.as_ref()),
+            Some(Hold::Canceled) if self.status == Status::Idle => Some(ExitStatus::Canceled),
+            Some(Hold::Stopped | Hold::Canceled | Hold::Paused) | None => {
+                exit_status(self.status, self.ended.as_ref())
+            }
         }
     }
 }
@@ -93,11 +101,17 @@ fn exit_status(status: Status, ended: Option<&LastTurn>) -> Option<ExitStatus> {
         Status::Archived => true,
     };
     let open = is_closed.then_some(ExitStatus::Stopped);
-    let Some((ended, reason)) = ended.and_then(|turn| Some((turn, turn.yield_reason?))) else { return open };
+    let Some((ended, reason)) = ended.and_then(|turn| Some((turn, turn.yield_reason?))) else {
+        return open.or_else(|| (status == Status::Failed).then_some(ExitStatus::Error));
+    };
     match reason {
         YieldReason::Completed => Some(ExitStatus::Completed),
         YieldReason::NeedsInput | YieldReason::RequiresAction => open,
-        YieldReason::Canceled => open.or(Some(ExitStatus::Canceled)),
+        YieldReason::Canceled => match ended.error_code.as_deref() {
+            Some("payment_required") => Some(ExitStatus::PaymentRequired),
+            Some(_) => Some(ExitStatus::Canceled),
+            None => open.or(Some(ExitStatus::Canceled)),
+        },
         YieldReason::BudgetExceeded | YieldReason::DeadlineExceeded | YieldReason::MaxTurns => {
             Some(ExitStatus::BudgetHit)
         }
@@ -134,6 +148,7 @@ mod tests {
             assert_eq!(of(status, YieldReason::Completed, None), None);
         }
         assert_eq!(exit_status(Status::Idle, None), None);
+        assert_eq!(exit_status(Status::Failed, None), Some(Error));
         assert_eq!(exit_status(Status::Archived, None), Some(Stopped));
     }
 
@@ -145,6 +160,8 @@ mod tests {
             (YieldReason::NeedsInput, None, None, Some(Stopped)),
             (YieldReason::RequiresAction, None, None, Some(Stopped)),
             (YieldReason::Canceled, None, Some(Canceled), Some(Stopped)),
+            (YieldReason::Canceled, Some("agent_disabled"), Some(Canceled), Some(Canceled)),
+            (YieldReason::Canceled, Some("payment_required"), Some(PaymentRequired), Some(PaymentRequired)),
             (YieldReason::BudgetExceeded, None, Some(BudgetHit), Some(BudgetHit)),
             (YieldReason::DeadlineExceeded, None, Some(BudgetHit), Some(BudgetHit)),
             (YieldReason::MaxTurns, None, Some(BudgetHit), Some(BudgetHit)),
@@ -153,7 +170,7 @@ mod tests {
             (error, Some("lifecycle_hook_failed"), Some(LifecycleHookFailed), Some(LifecycleHookFailed)),
             (error, Some("missing_repo_access"), Some(MissingRepoAccess), Some(MissingRepoAccess)),
             (error, Some("recovery_exhausted"), Some(Interrupted), Some(Interrupted)),
-            (error, Some("agent_disabled"), Some(Error), Some(Error)),
+            (error, Some("model_unknown"), Some(Error), Some(Error)),
             (error, None, Some(Error), Some(Error)),
         ] {
             for status in [Status::Idle, Status::Failed] {

@@ -190,7 +190,7 @@ fn measured(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)>
     let all = [
         ("tokens", usage.tokens(), limits.tokens),
         ("cost_micros", usage.cost.known_micros(), limits.cost_micros),
-        ("duration_seconds", session.active_seconds, limits.duration_seconds),
+        ("duration_seconds", session.duration_seconds(), limits.duration_seconds),
         ("tool_calls", usage.tool_calls, limits.tool_calls),
     ];
     all.into_iter().filter_map(|(name, used, allowed)| Some((name, used, allowed?)))

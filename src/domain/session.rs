@@ -28,7 +28,8 @@ pub enum Status {
     AwaitingInput,
     /// No turn is open; accepts input.
     Idle,
-    /// The last turn failed before it did anything; accepts input.
+    /// The last turn failed before it did anything, or the sandbox of a session without an agent
+    /// could not be replaced.
     Failed,
     /// Closed; read-only.
     Archived,
@@ -73,7 +74,7 @@ pub struct Limits {
     /// Cost of the whole session, in micro-USD.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cost_micros: Option<u64>,
-    /// Time that workers spend on turns, in seconds, over the whole session.
+    /// Time of turns and of callers' commands, in seconds, over the whole session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub duration_seconds: Option<u64>,
     /// Tool calls of the whole session.
@@ -167,7 +168,7 @@ pub struct Session {
     pub actor: Actor,
     /// The last time that a caller canceled, stopped or archived it.
     pub stopped: Option<Stopped>,
-    /// Whether a caller paused or stopped it.
+    /// Whether a caller paused, stopped or canceled it.
     pub hold: Option<Hold>,
     /// Context that its commands start with.
     pub context: Context,
@@ -175,6 +176,8 @@ pub struct Session {
     pub turns: i64,
     /// Seconds that workers spent on ended turns.
     pub active_seconds: u64,
+    /// Run time of callers' commands that ended, in milliseconds.
+    pub exec_ms: u64,
     pub usage: Usage,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
@@ -188,6 +191,8 @@ pub enum Hold {
     Paused,
     /// Its sandbox is hibernated; a message or a start releases the hold.
     Stopped,
+    /// Canceled before its first turn. Refuses nothing; a message, a start or a command releases it.
+    Canceled,
 }
 
 /// The actor who stopped a session, and the time.
@@ -212,6 +217,21 @@ impl Session {
     /// Returns whether input waits for a turn.
     pub fn is_pending(&self) -> bool {
         self.input_head > self.input_cursor
+    }
+
+    /// Returns whether it never had input and is open.
+    pub fn is_unused(&self) -> bool {
+        self.status == Status::Idle && self.input_head == 0
+    }
+
+    /// Returns the seconds that count against `duration_seconds`.
+    pub fn duration_seconds(&self) -> u64 {
+        self.active_seconds + self.exec_ms / 1_000
+    }
+
+    /// Returns whether it is a sandbox without an agent whose sandbox could not be replaced.
+    pub fn has_lost_sandbox(&self) -> bool {
+        self.status == Status::Failed && self.created.agent_snapshot.is_none()
     }
 
     /// Returns the turn to show: the running one, else the queued one, else the last ended one.

@@ -36,7 +36,7 @@ pub enum YieldReason {
     DeadlineExceeded,
     /// `turns` or `steps` are used up.
     MaxTurns,
-    /// A caller canceled it.
+    /// A caller canceled it, or a check before it started failed; see `error`.
     Canceled,
     /// The turn failed; see `error`.
     Error,
@@ -58,7 +58,7 @@ impl YieldReason {
     }
 }
 
-/// Reason of a failed turn.
+/// Reason of a failed turn, or of one that a check canceled before it started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct TurnError {
     /// Stable code, such as `sandbox_unavailable`.

@@ -64,6 +64,8 @@ impl Usage {
             Body::SessionCreated(_)
             | caller_events!()
             | Body::SessionRejected { .. }
+            | Body::ExecStarted { .. }
+            | Body::SandboxRotationFailed { .. }
             | Body::UserMessage { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }

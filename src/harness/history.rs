@@ -118,6 +118,8 @@ impl Conversation {
             Body::SessionCreated(_)
             | caller_events!()
             | Body::SessionRejected { .. }
+            | Body::ExecStarted { .. }
+            | Body::SandboxRotationFailed { .. }
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }

@@ -155,7 +155,7 @@ impl Run<'_> {
 
     /// Returns the seconds that this turn may take before the session's limit is used up.
     fn duration_left(&self, limits: Limits) -> Option<u64> {
-        limits.duration_seconds.map(|allowed| allowed.saturating_sub(self.tally.ended_seconds))
+        limits.duration_seconds.map(|allowed| allowed.saturating_sub(self.session.duration_seconds()))
     }
 
     /// Returns the limit whose deadline came first.
@@ -164,7 +164,7 @@ impl Run<'_> {
         let left = self.duration_left(limits);
         match limits.duration_seconds {
             Some(allowed) if left <= limits.turn_seconds.or(left) => {
-                limits::budget("duration_seconds", used + self.tally.ended_seconds, allowed)
+                limits::budget("duration_seconds", used + self.session.duration_seconds(), allowed)
             }
             _ => {
                 let allowed = limits.turn_seconds.unwrap_or(used);

@@ -40,8 +40,6 @@ pub(super) struct Tally {
     pub own: Usage,
     /// Number of turns that have started.
     pub turns: u64,
-    /// Seconds that workers spent on ended turns.
-    pub ended_seconds: u64,
     /// Limits with a warning: those of the session, and of this turn.
     warned: HashSet<(String, u64)>,
 }
@@ -51,8 +49,7 @@ impl Tally {
     pub(super) fn of<'a>(turn: TurnId, log: impl IntoIterator<Item = &'a Draft>) -> Self {
         let (session, own) = (Usage::default(), Usage::default());
         let below = Consumed::default();
-        let mut tally =
-            Self { turn, session, below, own, turns: 0, ended_seconds: 0, warned: HashSet::new() };
+        let mut tally = Self { turn, session, below, own, turns: 0, warned: HashSet::new() };
         log.into_iter().for_each(|draft| tally.add(draft));
         tally
     }
@@ -67,7 +64,6 @@ impl Tally {
         }
         match &draft.body {
             Body::TurnStarted { attempt: 1, .. } => self.turns += 1,
-            Body::TurnCompleted(completed) => self.ended_seconds += completed.active_seconds,
             Body::LimitWarning { limit, allowed, session_id: None, .. } if is_own || !is_of_turn(limit) => {
                 self.warned.insert((limit.clone(), *allowed));
             }
@@ -81,11 +77,13 @@ impl Tally {
     }
 
     /// Returns the due warnings: 80 % of a limit are used; once per value of the limit.
-    pub(super) fn warnings(&self, limits: Limits, active_seconds: u64) -> Vec<Body> {
+    ///
+    /// `active_seconds` are those of this turn, `other_seconds` those of the session beside it.
+    pub(super) fn warnings(&self, limits: Limits, active_seconds: u64, other_seconds: u64) -> Vec<Body> {
         let used = [
             ("tokens", self.session.tokens() + self.below.tokens, limits.tokens),
             ("cost_micros", self.session.cost.known_micros() + self.below.cost_micros, limits.cost_micros),
-            ("duration_seconds", self.ended_seconds + active_seconds, limits.duration_seconds),
+            ("duration_seconds", other_seconds + active_seconds, limits.duration_seconds),
             ("tool_calls", self.session.tool_calls + self.below.tool_calls, limits.tool_calls),
             ("turns", self.turns, limits.turns),
             ("turn_seconds", active_seconds, limits.turn_seconds),
@@ -126,7 +124,7 @@ pub(super) fn forbids_start(session: &Session) -> Option<ExceededLimit> {
         })
         .or_else(|| used_up(limits, session.usage))
         .or_else(|| {
-            let used = session.active_seconds;
+            let used = session.duration_seconds();
             let exceeded = limits.duration_seconds.filter(|allowed| used >= *allowed);
             exceeded.map(|allowed| budget("duration_seconds", used, allowed))
         })

@@ -255,10 +255,8 @@ impl<'a> Run<'a> {
         drafts.iter().for_each(|draft| tally.add(draft));
         // Nothing may follow the end of a turn.
         let ends = drafts.last().is_some_and(|last| matches!(last.body, Body::TurnCompleted(_)));
-        if ends {
-            tally.ended_seconds = self.tally.ended_seconds;
-        }
-        let due = tally.warnings(self.session.created.limits, self.active_seconds());
+        let (limits, other_seconds) = (self.session.created.limits, self.session.duration_seconds());
+        let due = tally.warnings(limits, self.active_seconds(), other_seconds);
         let place = drafts.len() - usize::from(ends);
         drafts.splice(place..place, due.into_iter().map(|body| self.draft(body, Actor::system())));
     }

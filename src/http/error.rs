@@ -188,6 +188,7 @@ impl From<Rejection> for ApiError {
             Rejection::BalanceExhausted => Self::payment_required("payment_required", message),
             Rejection::Paused => Self::conflict("paused", message),
             Rejection::Stopped => Self::conflict("stopped", message),
+            Rejection::Failed => Self::conflict("failed", message),
             Rejection::ParentArchived => Self::conflict("parent_archived", message),
             Rejection::TooDeep => Self::conflict("too_deep", message),
             Rejection::TooManyDescendants => Self::conflict("too_many_sessions_below", message),

@@ -33,7 +33,7 @@ pub(crate) use egress::{EgressAttachment, EgressPolicy};
 pub use idle::IdlePolicy;
 pub(crate) use idle::Next;
 pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle};
-pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs};
+pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
 pub(crate) use session::SandboxSession;
 pub(crate) use spec::SandboxSpec;
 

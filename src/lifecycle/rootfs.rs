@@ -188,6 +188,12 @@ impl Denied {
     }
 }
 
+/// Whether the root file system of a session's sandboxes is yet to be built on this node.
+pub(crate) fn lacks_rootfs(sandboxes: &Sandboxes, session: &Session) -> bool {
+    let rootfs = rootfs_of(session, &sandboxes.default_image);
+    sandboxes.images.as_ref().is_some_and(|images| !images.is_ready(&rootfs))
+}
+
 /// Checks whether a session's root file system exists, and records in its log what it waits for.
 pub(crate) async fn check_rootfs(
     sandboxes: &Sandboxes,

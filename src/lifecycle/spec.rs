@@ -40,6 +40,8 @@ pub(crate) struct SandboxSpec {
     pub life: Option<Life>,
     /// Working directory and variables with which commands start.
     pub context: Context,
+    /// The session has an agent. Without one, it fails when its sandbox cannot be replaced.
+    pub has_agent: bool,
 }
 
 impl SandboxSpec {
@@ -49,6 +51,7 @@ impl SandboxSpec {
             rootfs: rootfs_of(session, default_image),
             sources: session.created.sources.clone(),
             context: session.context.clone(),
+            has_agent: session.created.agent_snapshot.is_some(),
             ..spec
         }
     }
@@ -106,6 +109,7 @@ fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {
         sources: Vec::new(),
         life: snapshot.config.life(),
         context: Context::default(),
+        has_agent: false,
     }
 }
 

@@ -21,8 +21,9 @@ use crate::{
 /// Error code of a turn that was abandoned after too many crashes.
 pub(crate) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
 
-/// Ends a turn that cannot run: open calls get a result, and the session stays steerable. The
-/// session is `failed` when the turn did nothing, or crashed too often.
+/// Ends a turn that cannot run: open calls get a result, and the session stays steerable. A turn that
+/// a check rejected is canceled. The session is `failed` when the turn failed before it did anything,
+/// or crashed too often.
 pub(crate) async fn end_early(
     runtime: &Runtime,
     writer: &Writer,
@@ -71,14 +72,19 @@ pub(crate) async fn end_early(
     if let Some(spend) = spend {
         drafts.push(draft(spend.exceeded()));
     }
+    let yield_reason = match spend {
+        Some(_) => YieldReason::BudgetExceeded,
+        None if rejects => YieldReason::Canceled,
+        None => YieldReason::Error,
+    };
     let error = spend.is_none().then(|| TurnError { code: code.to_owned(), message });
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
         turn_id: turn,
-        yield_reason: if error.is_some() { YieldReason::Error } else { YieldReason::BudgetExceeded },
+        yield_reason,
         result_event_id: None,
         usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,
         active_seconds: 0,
-        failed: error.is_some() && (code == RECOVERY_EXHAUSTED || !did_something),
+        failed: yield_reason == YieldReason::Error && (code == RECOVERY_EXHAUSTED || !did_something),
         error,
         limit: spend.map(|spend| spend.limit.to_owned()),
     }))));

@@ -65,6 +65,14 @@ pub(crate) struct Attempt {
 }
 
 impl Runtime {
+    /// Returns why the queued turn of `session` may not start, if a check fails.
+    ///
+    /// # Errors
+    /// `Unavailable` when the database is unreachable.
+    pub(crate) async fn refusal(&self, org: OrgId, session: &Session) -> Result<Option<Refusal>, Halt> {
+        Ok(preflight::check(self, org, session).await?.err())
+    }
+
     /// Prepares a turn of `session`: checks, agent, model, sandbox and log. The inner `Err` refuses it.
     ///
     /// # Errors
@@ -118,7 +126,10 @@ impl Runtime {
                 return Ok(Err(Refusal::error("model_unknown", reason)));
             }
             Err(NoModel::NoCredential { provider }) => {
-                return Ok(Err(Refusal::rejected("no_credential", provider)));
+                return Ok(Err(Refusal {
+                    rejects: session.running.is_none(),
+                    ..Refusal::error("no_credential", provider)
+                }));
             }
         };
         let credential = match credential {

@@ -1,7 +1,7 @@
 //! Checks before a turn starts, so that nothing is provisioned for a turn that may not run.
 //!
-//! A failed check rejects the session: an event with the reason, the end of the turn, no sandbox. A
-//! turn that another worker started is not checked again.
+//! A failed check rejects the session: an event with the reason, the canceled turn, no sandbox. A turn
+//! that another worker started is not checked again.
 
 use super::{Runtime, unavailable};
 use crate::{
@@ -22,7 +22,7 @@ pub(crate) struct Refusal {
     pub message: String,
     /// The exceeded spend cap: the turn ends with `budget_exceeded`, not with an error.
     pub spend: Option<Spend>,
-    /// A check before the turn failed, so the session was rejected.
+    /// A check before the turn failed: the turn is canceled, not failed.
     pub rejects: bool,
 }
 
@@ -54,6 +54,10 @@ pub(super) async fn check(
     let agent = session.created.agent_id;
     let billing: Billing = runtime.sandboxes.store.billing(org, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
+    if starts && billing.is_suspended {
+        let words = "the organization is suspended; steer the session after it is resumed";
+        return Ok(Err(Refusal::rejected("organization_suspended", words)));
+    }
     if starts && !billing.agent_enabled {
         let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
         return Ok(Err(Refusal::rejected("agent_disabled", words)));

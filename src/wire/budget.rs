@@ -55,6 +55,22 @@ pub struct UsageRow {
     pub usage: Usage,
 }
 
+/// Usage of a session: in total and per model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct SessionUsage {
+    pub usage: Usage,
+    pub models: Vec<ModelUsage>,
+}
+
+/// Usage of one model.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct ModelUsage {
+    /// `provider/model`; null in a session without an agent.
+    #[schema(required)]
+    pub model: Option<String>,
+    pub usage: Usage,
+}
+
 /// Usage that counts against the session's limits of the same names. Tokens, cost and tool calls include
 /// the session's descendants.
 #[derive(Debug, Serialize, ToSchema)]
@@ -63,7 +79,7 @@ pub struct BudgetConsumed {
     pub turns: u64,
     /// Cost of everything that has a price, in micro-USD.
     pub cost_micros: u64,
-    /// Active seconds of ended turns.
+    /// Seconds of ended turns and of callers' commands.
     pub duration_seconds: u64,
     pub tool_calls: u64,
     /// Share of the descendant sessions; absent if the session never had a child.
@@ -99,7 +115,7 @@ impl BudgetConsumed {
             tokens: session.usage.tokens(),
             turns: u64::try_from(session.turns).unwrap_or_default(),
             cost_micros: session.usage.cost.known_micros(),
-            duration_seconds: session.active_seconds,
+            duration_seconds: session.duration_seconds(),
             tool_calls: session.usage.tool_calls,
             children: None,
         }

@@ -36,7 +36,7 @@ pub struct LimitsInput {
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub cost_cap_cents: Option<Option<u64>>,
-    /// Active time of the whole session: sum of the durations of its turns, in seconds.
+    /// Time of the whole session, in seconds: sum of its turns and of callers' commands.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
     pub duration_seconds: Option<Option<u64>>,

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use super::{
     budget::BudgetConsumed,
-    context::ContextInput,
+    context::{ContextInput, ContextView},
     environment::validate_environment_choice,
     limits::LimitsInput,
     sandbox::SandboxView,
@@ -240,7 +240,8 @@ pub struct ConversationRef {
 pub struct SessionView {
     pub id: SessionId,
     pub status: Status,
-    /// Refines `status` when one of these applies: `pending`, `paused` or `retrying`; otherwise null.
+    /// Refines `status` when one of these applies: `pending`, `creating_sandbox`, `rotating`, `paused` or
+    /// `retrying`; otherwise null.
     #[schema(required)]
     pub phase: Option<&'static str>,
     /// While `phase` is `retrying`: time at which the turn continues.
@@ -270,6 +271,8 @@ pub struct SessionView {
     /// Null until a command needs a sandbox, and after the session is archived.
     #[schema(required)]
     pub sandbox: Option<SandboxView>,
+    /// Defaults of its commands, and the callers' state.
+    pub context: ContextView,
     pub usage: Usage,
     pub limits: Limits,
     /// Usage that counts against the limits so far.
@@ -303,18 +306,18 @@ pub struct SessionView {
 
 impl From<Session> for SessionView {
     fn from(session: Session) -> Self {
-        let never_ran = session.status == Status::Idle && session.input_head == 0;
         let last_turn = session.last_turn();
         let budget_consumed = BudgetConsumed::of(&session);
         let exit_status = session.exit_status();
+        let phase = match session.hold {
+            Some(Hold::Paused) => Some("paused"),
+            Some(Hold::Stopped | Hold::Canceled) | None => session.is_unused().then_some("pending"),
+        };
         let created = session.created;
         Self {
             id: session.id,
             status: session.status,
-            phase: match session.hold {
-                Some(Hold::Paused) => Some("paused"),
-                Some(Hold::Stopped) | None => never_ran.then_some("pending"),
-            },
+            phase,
             next_attempt_at: None,
             queue_position: None,
             head: session.head,
@@ -326,6 +329,7 @@ impl From<Session> for SessionView {
             sources: created.sources,
             last_turn,
             sandbox: None,
+            context: session.context.into(),
             usage: session.usage,
             limits: created.limits,
             budget_consumed,
@@ -353,22 +357,6 @@ impl SessionView {
     }
 }
 
-/// Usage of a session: in total and per model.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct SessionUsage {
-    pub usage: Usage,
-    pub models: Vec<ModelUsage>,
-}
-
-/// Usage of one model.
-#[derive(Debug, Serialize, ToSchema)]
-pub struct ModelUsage {
-    /// `provider/model`; null in a session without an agent.
-    #[schema(required)]
-    pub model: Option<String>,
-    pub usage: Usage,
-}
-
 /// New session, with a client token for it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct CreatedSession {
@@ -392,11 +380,15 @@ pub struct Steered {
     pub session: SessionRef,
 }
 
-/// Reference to an event, by id and `seq`.
+/// Reference to an input event, by id and `seq`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventRef {
     pub id: EventId,
     pub seq: i64,
+    /// Time at which a turn consumed the input: null, because the message was accepted just now.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub processed_at: Option<OffsetDateTime>,
 }
 
 /// Reference to a session, with its status and the `seq` of its newest event.

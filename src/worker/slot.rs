@@ -13,7 +13,7 @@ use crate::{
     domain::{Session, Status, TurnId, session::Hold},
     harness::Halt,
     journal::Writer,
-    lifecycle::{self, BUILD_FAILED, RootfsStatus, check_rootfs},
+    lifecycle::{self, BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs},
     operation::OperationServer,
     queue::Lease,
     store::{
@@ -176,6 +176,13 @@ async fn run_next(
         return end_early(&worker.runtime, &writer, turn, Refusal::error(RECOVERY_EXHAUSTED, message))
             .await
             .map(Some);
+    }
+    // Nothing is built for a turn that may not start.
+    if session.running.is_none()
+        && lacks_rootfs(&worker.runtime.sandboxes, &session)
+        && let Some(refusal) = worker.runtime.refusal(org, &session).await?
+    {
+        return end_early(&worker.runtime, &writer, turn, refusal).await.map(Some);
     }
     match check_rootfs(&worker.runtime.sandboxes, lease.fence(), &session).await {
         Ok(RootfsStatus::Ready) => {}

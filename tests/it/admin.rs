@@ -47,24 +47,35 @@ async fn until(caller: &Caller, status: u16) -> serde_json::Value {
 }
 
 #[tokio::test]
-async fn a_suspended_organization_waits_and_goes_on() {
+async fn a_suspended_organization_has_its_turns_refused_until_it_is_resumed() {
     let ground = Ground::new().await;
     let service = ground.serve(&["--role=api"]).await;
     let owner = service.owner();
     let organization = owner.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
-    let session = owner.play(json!([{ "text": "Later." }])).await;
+    let session = owner.play(json!([{ "text": "Never." }])).await;
     run(&ground, &["suspend-org", &organization]);
     assert_eq!(until(&owner, 403).await["error"]["code"], "organization_suspended");
     assert!(run(&ground, &["list-orgs"]).contains(&format!("{organization} suspended")));
     let worker = ground.serve(&["--role=worker"]).await;
-    // Long enough for a worker to claim it.
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    let ended = "select count(*) from turn where yield_reason is not null";
+    let begun = Instant::now();
+    while ground.count(ended).await == 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "its turn is never refused");
+        tokio::task::yield_now().await;
+    }
     run(&ground, &["resume-org", &organization]);
     until(&owner, 200).await;
     let log = owner.settled(&session, 1).await;
-    let resumed = owner.get("/audit?action=organization.resumed").await.ok()["data"][0]["at"].clone();
-    let started = log.iter().find(|event| event["type"] == "turn.started").expect("it ran");
-    assert!(started["ts"].as_str() >= resumed.as_str(), "no turn starts while it is suspended");
+    let types: Vec<_> = log.iter().map(|event| event["type"].as_str().expect("a type")).collect();
+    assert_eq!(types, ["session.created", "user.message", "session.rejected", "turn.completed"]);
+    assert_eq!(log[2]["body"]["reason"], "organization_suspended");
+    let path = format!("/sessions/{session}");
+    let refused = owner.get(&path).await.ok();
+    assert_eq!((&refused["status"], &refused["exit_status"]), (&json!("idle"), &json!("canceled")));
+    let again = json!({ "script": [{ "text": "Now." }] }).to_string();
+    owner.post(&format!("{path}/messages"), json!({ "text": again })).await.ok();
+    owner.settled(&session, 2).await;
+    assert_eq!(owner.get(&path).await.ok()["exit_status"], "completed");
     worker.stop().await;
     service.stop().await;
 }

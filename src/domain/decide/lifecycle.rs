@@ -7,17 +7,18 @@ use crate::domain::{
     session::{Hold, Session, Status},
 };
 
-/// Starts the sandbox; appends an event if there was no sandbox or the session was stopped.
+/// Starts the sandbox; appends an event if there was no sandbox, or the session was stopped, canceled
+/// or failed.
 pub(super) fn start(session: &Session, has_sandbox: bool, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
     match session.hold {
         _ if session.status == Status::Archived => return Err(Rejection::Archived),
         Some(Hold::Paused) => return Err(Rejection::Paused),
-        Some(Hold::Stopped) | None => {}
+        Some(Hold::Stopped | Hold::Canceled) | None => {}
     }
     if let Some((limit, ..)) = operation::used_up(session) {
         return Err(Rejection::BudgetExceeded(limit));
     }
-    let is_new = session.hold.is_some() || !has_sandbox;
+    let is_new = session.hold.is_some() || session.has_lost_sandbox() || !has_sandbox;
     Ok(is_new.then(|| stamp.draft(None, Body::SessionStarted {})).into_iter().collect())
 }
 
@@ -30,7 +31,7 @@ pub(super) fn stop(
     if session.status == Status::Archived {
         return Err(Rejection::Archived);
     }
-    let mut drafts = cancel::decide(session, stamp);
+    let mut drafts = cancel::turns(session, stamp);
     if session.hold != Some(Hold::Stopped) {
         drafts.push(stamp.draft(None, Body::SessionStopped { reason }));
     }
@@ -42,7 +43,7 @@ pub(super) fn pause(session: &Session, stamp: &Stamp) -> Result<Vec<Draft>, Reje
         _ if session.status == Status::Archived => Err(Rejection::Archived),
         Some(Hold::Stopped) => Err(Rejection::Stopped),
         Some(Hold::Paused) => Ok(Vec::new()),
-        None => Ok(vec![stamp.draft(None, Body::SessionPaused {})]),
+        Some(Hold::Canceled) | None => Ok(vec![stamp.draft(None, Body::SessionPaused {})]),
     }
 }
 
@@ -51,7 +52,7 @@ pub(super) fn resume(session: &Session, stamp: &Stamp) -> Result<Vec<Draft>, Rej
         _ if session.status == Status::Archived => Err(Rejection::Archived),
         Some(Hold::Stopped) => Err(Rejection::Stopped),
         Some(Hold::Paused) => Ok(vec![stamp.draft(None, Body::SessionResumed {})]),
-        None => Ok(Vec::new()),
+        Some(Hold::Canceled) | None => Ok(Vec::new()),
     }
 }
 
@@ -60,6 +61,6 @@ pub(super) fn wake(session: &Session) -> Result<Vec<Draft>, Rejection> {
     match session.hold {
         _ if session.status == Status::Archived => Err(Rejection::Archived),
         Some(Hold::Paused) => Err(Rejection::Paused),
-        Some(Hold::Stopped) | None => Ok(Vec::new()),
+        Some(Hold::Stopped | Hold::Canceled) | None => Ok(Vec::new()),
     }
 }

@@ -39,7 +39,7 @@ pub use patch::Change;
 pub enum Command {
     /// Send input.
     Steer(Input),
-    /// End the running and the queued turn.
+    /// End the running and the queued turn; or cancel a session that never had one.
     Cancel,
     /// Close the session permanently.
     Archive {
@@ -131,6 +131,9 @@ pub enum Rejection {
     /// The session is stopped.
     #[error("the session is stopped; start it first")]
     Stopped,
+    /// The sandbox of a session without an agent could not be replaced.
+    #[error("the session failed because its sandbox could not be replaced; start it to try again")]
+    Failed,
     /// A limit of an ancestor session is used up; its name, and the ancestor.
     #[error("the limit `{0}` of the ancestor session {1} is used up; raise it to continue")]
     AncestorLimitExceeded(&'static str, SessionId),

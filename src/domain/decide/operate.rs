@@ -20,7 +20,10 @@ pub(super) fn decide(
         _ if session.status == Status::Archived => return Err(Rejection::Archived),
         Some(Hold::Paused) => return Err(Rejection::Paused),
         Some(Hold::Stopped) => return Err(Rejection::Stopped),
-        None => {}
+        Some(Hold::Canceled) | None => {}
+    }
+    if is_use && session.has_lost_sandbox() {
+        return Err(Rejection::Failed);
     }
     let is_restore = matches!(request, Request::Restore { .. });
     if is_restore && session.running.is_some() {

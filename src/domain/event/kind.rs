@@ -3,9 +3,14 @@
 use super::{Body, Level, informational};
 
 impl Body {
-    /// Returns whether an event of a leased turn changes what a list of sessions shows.
+    /// Returns whether an event of a worker changes what a list of sessions shows.
     pub fn changes_status(&self) -> bool {
-        matches!(self, Self::TurnStarted { .. } | Self::TurnCompleted(_))
+        matches!(
+            self,
+            Self::TurnStarted { .. }
+                | Self::TurnCompleted(_)
+                | Self::SandboxRotationFailed { failed: true, .. }
+        )
     }
 
     /// Returns the type on the wire, such as `turn.completed`.
@@ -18,6 +23,7 @@ impl Body {
             Self::SessionPaused {} => "session.paused",
             Self::SessionResumed {} => "session.resumed",
             Self::SessionStopped { .. } => "session.stopped",
+            Self::SessionCanceled {} => "session.canceled",
             Self::SessionContextUpdated(_) => "session.context_updated",
             Self::ToolRegistered(_) => "tool.registered",
             Self::SessionRejected { .. } => "session.rejected",
@@ -84,6 +90,9 @@ impl Body {
             | Self::SessionPaused {}
             | Self::SessionResumed {}
             | Self::SessionStopped { .. }
+            | Self::SessionCanceled {}
+            | Self::SandboxRotationFailed { .. }
+            | Self::ExecStarted { .. }
             | Self::SessionRejected { .. }
             | Self::TurnCancelRequested { .. }
             | Self::TurnStarted { .. }

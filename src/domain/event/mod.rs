@@ -129,7 +129,8 @@ pub enum Body {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         limits: Option<Limits>,
     },
-    /// A caller started the sandbox; releases a stop.
+    /// A caller started the sandbox; releases a stop and a cancel, and makes a session whose sandbox
+    /// could not be replaced `idle`.
     #[serde(rename = "session.started")]
     SessionStarted {},
     /// A caller paused the session. No new work starts until it is resumed: messages are queued, a
@@ -146,6 +147,10 @@ pub enum Body {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         reason: Option<String>,
     },
+    /// A caller canceled the session before it had a turn. The next message, start or command
+    /// releases it.
+    #[serde(rename = "session.canceled")]
+    SessionCanceled {},
     /// The context of the session's commands changed; absent keys are unchanged, null removes a
     /// key.
     #[serde(rename = "session.context_updated")]
@@ -156,7 +161,7 @@ pub enum Body {
     /// A caller changed the status (archive); turn events imply their status changes.
     #[serde(rename = "session.status_changed")]
     SessionStatusChanged { from: Status, to: Status },
-    /// A check before a turn failed: the turn ends before any resource is created.
+    /// A check before a turn failed: the turn is canceled before any resource is created.
     #[serde(rename = "session.rejected")]
     SessionRejected { reason: String, message: String },
     /// Input. Creates a queued turn, or joins the queued turn named by `turn_id`. The status of an
@@ -322,13 +327,20 @@ pub enum Body {
     /// Another sandbox has replaced it.
     #[serde(rename = "sandbox.rotation_completed")]
     SandboxRotationCompleted { from_sandbox_id: SandboxId, sandbox_id: SandboxId, duration_ms: u64 },
-    /// The replacement failed; the next use creates a sandbox.
+    /// The replacement failed; the next use creates a sandbox. With `failed`, the status becomes
+    /// `failed`.
     #[serde(rename = "sandbox.rotation_failed")]
-    SandboxRotationFailed { sandbox_id: SandboxId, reason: String },
+    SandboxRotationFailed {
+        sandbox_id: SandboxId,
+        reason: String,
+        /// No sandbox could be created for a session without an agent.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        failed: bool,
+    },
     /// A caller extended the sandbox's life; appended at most once in 5 minutes.
     #[serde(rename = "sandbox.heartbeat")]
     SandboxHeartbeat { sandbox_id: SandboxId },
-    /// A caller started a command; `exec.completed` follows.
+    /// A caller started a command; `exec.completed` follows. Releases a cancel.
     #[serde(rename = "exec.started")]
     ExecStarted { exec_id: OperationId, command: String, working_dir: String },
     /// A caller wrote a file in the sandbox, or unpacked an archive below a directory.
@@ -411,11 +423,9 @@ macro_rules! informational {
             | $crate::domain::event::Body::SandboxFilesLost { .. }
             | $crate::domain::event::Body::SandboxRotationStarted { .. }
             | $crate::domain::event::Body::SandboxRotationCompleted { .. }
-            | $crate::domain::event::Body::SandboxRotationFailed { .. }
             | $crate::domain::event::Body::SandboxHeartbeat { .. }
             | $crate::domain::event::Body::EgressAllowed { .. }
             | $crate::domain::event::Body::EgressDenied { .. }
-            | $crate::domain::event::Body::ExecStarted { .. }
             | $crate::domain::event::Body::FileWritten { .. }
             | $crate::domain::event::Body::ToolRegistered(_)
             | $crate::domain::event::Body::WakeScheduled { .. }
@@ -442,6 +452,7 @@ macro_rules! caller_events {
             | $crate::domain::event::Body::SessionPaused {}
             | $crate::domain::event::Body::SessionResumed {}
             | $crate::domain::event::Body::SessionStopped { .. }
+            | $crate::domain::event::Body::SessionCanceled {}
             | $crate::domain::event::Body::SessionContextUpdated(_)
     };
 }

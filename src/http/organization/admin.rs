@@ -131,7 +131,7 @@ pub async fn patch(
 
 /// Suspend an organization
 ///
-/// Its requests are rejected and no turn of it starts.
+/// Its requests are rejected, and its turns are canceled before they start.
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/suspend", tag = "admin",
     operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]

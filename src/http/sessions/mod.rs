@@ -38,7 +38,8 @@ use crate::{
     stream::view,
     wire::{
         agent::PinnedAgentView,
-        session::{ModelUsage, PatchSession, SessionUsage, SessionView},
+        budget::{ModelUsage, SessionUsage},
+        session::{PatchSession, SessionView},
     },
 };
 
@@ -177,8 +178,8 @@ pub async fn patch(
 
 /// Cancel the running and the queued turn
 ///
-/// The queued turn ends immediately, the running one as soon as possible. Without either, nothing
-/// happens.
+/// The queued turn ends immediately, the running one as soon as possible. A session that never had a turn
+/// is canceled itself: its `exit_status` is `canceled` until the next message, start or command.
 #[utoipa::path(post, path = "/sessions/{session_id}/cancel", tag = "sessions", operation_id = "cancelSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn cancel(

@@ -20,6 +20,8 @@ pub struct Billing {
     pub agent_enabled: bool,
     /// A spend cap or a balance limits the cost of calls.
     pub is_bound: bool,
+    /// The operator suspended the organization.
+    pub is_suspended: bool,
 }
 
 #[derive(FromRow)]
@@ -29,6 +31,7 @@ struct Row {
     has_balance: bool,
     organization_caps: Option<String>,
     agent_caps: Option<String>,
+    is_suspended: bool,
 }
 
 const PRICES: &str = "select prices::text from billing where org_id = $1";
@@ -49,8 +52,9 @@ impl Store {
         let row: Row = sqlx::query_as(
             "select o.prices::text, coalesce(g.enabled, true) as agent_enabled,
                     o.balance_micros is not null as has_balance, o.spend_caps::text as organization_caps,
-                    g.spend_caps::text as agent_caps
+                    g.spend_caps::text as agent_caps, t.suspended_at is not null as is_suspended
              from (values ($1::uuid, $2::uuid)) as wanted (org_id, agent_id)
+             left join org t on t.org_id = wanted.org_id
              left join billing o on o.org_id = wanted.org_id
              left join agent g on g.org_id = wanted.org_id and g.agent_id = wanted.agent_id",
         )
@@ -67,6 +71,7 @@ impl Store {
             is_bound: row.has_balance
                 || bind(row.organization_caps.as_deref())?
                 || bind(row.agent_caps.as_deref())?,
+            is_suspended: row.is_suspended,
         })
     }
 

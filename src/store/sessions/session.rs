@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::store::{
     Error, Result, Store, Tx,
-    column::{from_json, from_word, uncount, word},
+    column::{count, from_json, from_word, uncount, word},
     stuck::{self, overdue},
     turn,
     usage::Counters,
@@ -47,6 +47,7 @@ struct Row {
     ended_turn_id: Option<Uuid>,
     turns: i64,
     active_seconds: i64,
+    exec_ms: i64,
     #[sqlx(flatten)]
     counters: Counters,
     actor: Option<String>,
@@ -81,8 +82,8 @@ macro_rules! columns {
             snapshot!("session"),
             "::text as agent_snapshot, environment::text, sources::text, title, key, client_id, slug,
                     metadata::text, limits::text, source, status, head, input_head, input_cursor, running_turn_id,
-                    queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, input_tokens, output_tokens,
-                    cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
+                    queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, exec_ms, input_tokens,
+                    output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
                     sandbox_memory_micros, fee_micros, unpriced_steps, actor::text, stopped_by::text, stopped_at,
                     stop_reason, hold, context::text, parent_session_id, created_at, updated_at
              from session ",
@@ -164,6 +165,7 @@ impl Row {
             context: self.context.as_deref().map(from_json).transpose()?.unwrap_or_default(),
             turns: self.turns,
             active_seconds: uncount(self.active_seconds),
+            exec_ms: uncount(self.exec_ms),
             usage: self.counters.into(),
             created_at: self.created_at,
             updated_at: self.updated_at,
@@ -307,10 +309,11 @@ impl Tx {
     /// Writes the usage counters of an imported session from its folded state.
     pub async fn write_imported_usage(&mut self, session: &Session) -> Result<()> {
         let org = self.org.uuid();
-        sqlx::query("update session set tool_calls = $3 where org_id = $1 and session_id = $2")
+        sqlx::query("update session set tool_calls = $3, exec_ms = $4 where org_id = $1 and session_id = $2")
             .bind(org)
             .bind(session.id.uuid())
-            .bind(crate::store::column::count(session.usage.tool_calls))
+            .bind(count(session.usage.tool_calls))
+            .bind(count(session.exec_ms))
             .execute(self.connection())
             .await?;
         Ok(())

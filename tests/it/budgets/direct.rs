@@ -104,6 +104,40 @@ async fn limits_of_a_session_are_reported_once_by_commands_too() {
 }
 
 #[tokio::test]
+async fn the_run_time_of_commands_counts_against_the_duration_limit() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let id = open(owner, json!({ "agent": agent, "limits": { "duration_seconds": 1 } })).await;
+    let run = json!({ "command": "sleep 0.6" });
+    let used = async || {
+        owner.get(&format!("/sessions/{id}")).await.ok()["budget_consumed"]["duration_seconds"].clone()
+    };
+    exec(owner, &id, &run, None).await.ok();
+    assert_eq!(used().await, 0);
+    exec(owner, &id, &run, None).await.ok();
+    assert_eq!(used().await, 1, "1.2 s together");
+    assert_eq!(exec(owner, &id, &run, None).await.error(402)["code"], "budget_exceeded");
+    let exceeded = json!({ "limit": "duration_seconds", "used": 1, "allowed": 1 });
+    assert_eq!(told(&log(owner, &id).await, "limit.exceeded"), [&exceeded]);
+    // No turn starts either.
+    owner.post(&format!("/sessions/{id}/messages"), json!({ "text": "Go." })).await.ok();
+    let all = owner.settled(&id, 1).await;
+    assert_eq!(crate::turns::ends(&all), ["budget_exceeded"]);
+    assert_eq!(of(&all, "turn.started").len(), 0);
+    // It survives an export.
+    let path = format!("/sessions/{id}/export");
+    let file = owner.request(reqwest::Method::GET, &path).send().await.expect("an answer");
+    let file = file.text().await.expect("lines");
+    let request = owner.request(reqwest::Method::POST, "/sessions/import");
+    let request = request.header("Content-Type", "application/x-ndjson").body(file);
+    let imported = crate::support::service::send(request).await.ok()["session"].clone();
+    let imported = owner.get(&format!("/sessions/{}", imported["id"].as_str().expect("an id"))).await.ok();
+    assert_eq!(imported["budget_consumed"]["duration_seconds"], 1);
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn commands_that_race_for_a_cap_overstep_it_by_one_at_most() {
     const CAP: u64 = 2_500;
     let (scene, _operator) = priced().await;

@@ -17,7 +17,8 @@ fn types(log: &[Value]) -> Vec<&str> {
 fn assert_rejected(log: &[Value], reason: &str) {
     assert_eq!(types(log), ["session.created", "user.message", "session.rejected", "turn.completed"]);
     assert_eq!(log[2]["body"]["reason"], reason);
-    assert_eq!(log[3]["body"]["error"]["code"], reason);
+    let end = &log[3]["body"];
+    assert_eq!((&end["yield_reason"], &end["error"]["code"]), (&json!("canceled"), &json!(reason)));
 }
 
 #[tokio::test]
@@ -32,7 +33,13 @@ async fn a_disabled_agent_runs_nothing_until_it_is_enabled() {
     let id = created["session"]["id"].as_str().expect("an id");
     assert_rejected(&owner.settled(id, 1).await, "agent_disabled");
     let rejected = session(owner, id).await;
-    assert_eq!((&rejected["status"], &rejected["exit_status"]), (&json!("failed"), &json!("error")));
+    assert_eq!((&rejected["status"], &rejected["exit_status"]), (&json!("idle"), &json!("canceled")));
+    assert_eq!((&rejected["last_turn"]["state"], &rejected["stopped"]), (&json!("ok"), &Value::Null));
+    let other = owner.post("/sessions", json!({ "agent": agent, "input": "Go." })).await.ok();
+    let other = other["session"]["id"].as_str().expect("an id");
+    owner.settled(other, 1).await;
+    let archived = owner.post(&format!("/sessions/{other}/archive"), json!({})).await.ok();
+    assert_eq!(archived["exit_status"], "canceled", "an archive does not change the outcome");
     owner.patch(&path, json!({ "enabled": true })).await.ok();
     steer(owner, id, "Again.").await;
     assert_eq!(ends(&owner.settled(id, 2).await)[1], "completed");
@@ -55,6 +62,48 @@ async fn a_revoked_credential_rejects_the_session() {
     assert_eq!(fake.calls(), 0);
     // No other session can be created with it either.
     assert_eq!(owner.post("/sessions", json!({ "agent": agent })).await.error(422)["code"], "no_credential");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_session_without_a_turn_has_an_outcome_once_it_is_canceled_or_stopped() {
+    let scene = Scene::open(&["--role=api"]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    // No worker serves the stop, so it is not waited for.
+    let act = async |id: &str, verb: &str| {
+        let request = owner.request(reqwest::Method::POST, &format!("/sessions/{id}/{verb}"));
+        crate::support::service::send(request.header("Prefer", "wait=0").json(&json!({}))).await.ok()
+    };
+    for body in [json!({}), json!({ "agent": agent })] {
+        let made = owner.post("/sessions", body).await.ok()["session"].clone();
+        let id = made["id"].as_str().expect("an id");
+        assert_eq!(made["exit_status"], Value::Null);
+        let canceled = act(id, "cancel").await;
+        assert_eq!((&canceled["status"], &canceled["exit_status"]), (&json!("idle"), &json!("canceled")));
+        assert_eq!(canceled["stopped"]["by"], made["actor"]);
+        assert_eq!(act(id, "cancel").await["head"], canceled["head"], "once");
+        let stopped = act(id, "stop").await;
+        assert_eq!((&stopped["exit_status"], &stopped["status"]), (&json!("stopped"), &json!("idle")));
+        let archived = act(id, "archive").await;
+        assert_eq!(archived["exit_status"], "stopped");
+        let log = crate::turns::log(owner, id).await;
+        assert_eq!((of(&log, "session.canceled").len(), of(&log, "session.stopped").len()), (1, 1));
+    }
+    // What a caller asks for next opens the session again, and a cancel also ends a pause.
+    let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    act(id, "pause").await;
+    let canceled = act(id, "cancel").await;
+    assert_eq!((&canceled["phase"], &canceled["exit_status"]), (&json!("pending"), &json!("canceled")));
+    steer(owner, id, "Go.").await;
+    assert_eq!(session(owner, id).await["exit_status"], Value::Null);
+    let canceled = act(id, "cancel").await;
+    assert_eq!(
+        (&canceled["exit_status"], &canceled["last_turn"]["state"]),
+        (&json!("canceled"), &json!("ok"))
+    );
+    assert_eq!(act(id, "cancel").await["head"], canceled["head"], "it had a turn, which has ended");
     scene.close().await;
 }
 

@@ -147,7 +147,9 @@ async fn a_balance_is_paid_from_and_topped_up() {
     let second = start(owner, &agent, json!({})).await;
     let log = owner.settled(&second, 1).await;
     assert_eq!(of(&log, "session.rejected")[0]["body"]["reason"], "payment_required");
-    assert_eq!(session(owner, &second).await["status"], "failed");
+    assert_eq!(of(&log, "turn.completed")[0]["body"]["yield_reason"], "canceled");
+    let unpaid = session(owner, &second).await;
+    assert_eq!((&unpaid["status"], &unpaid["exit_status"]), (&json!("idle"), &json!("payment_required")));
 
     operator.store.top_up(operator.org, 5_000).await.expect("a balance");
     steer(owner, &id, "Go on.").await;

@@ -302,6 +302,7 @@ async fn a_context_outlives_its_sandbox() {
     let log = owner.settled(&id, 1).await;
     assert_eq!(outputs(&log), ["/workspace/project\n1  x y\n"], "the agent's tools too");
     assert_eq!(owner.get(&path).await.ok(), expected);
+    assert_eq!(session(owner, &id).await["context"], expected, "it is part of the session");
     let said = of(&log, "session.context_updated");
     assert_eq!((said.len(), &said[0]["level"]), (2, &json!("internal")));
     for (bad, param) in [

@@ -115,3 +115,39 @@ async fn a_sandbox_is_as_small_as_its_environment() {
     assert!(outputs(&log)[0].contains("137") || of(&log, "exec.completed")[0]["body"]["cause"] == "oom");
     scene.close().await;
 }
+
+#[tokio::test]
+async fn a_session_without_an_agent_fails_when_its_sandbox_cannot_be_replaced() {
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=600", "--sandbox-hibernate-after-seconds=600"]).await;
+    let owner = &scene.owner;
+    let environment = |image: &str| {
+        let rotation = json!({ "pre_rotate_buffer_seconds": 2 });
+        let config = json!({ "image": image, "timeout_seconds": 4, "rotation": rotation });
+        let pinned = json!({ "environment_id": null, "name": null, "config": config });
+        format!("update session set environment = '{pinned}'")
+    };
+    let created = owner.post("/sessions", json!({ "environment": { "timeout_seconds": 60 } })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    scene.ground.sql(&environment("host")).await;
+    let exec = async |command: &str| {
+        owner.post(&format!("/sessions/{id}/exec"), json!({ "command": command })).await
+    };
+    exec("echo here > a").await.ok();
+    // No sandbox can be made of an image that no worker has.
+    scene.ground.sql(&environment("absent")).await;
+    let log = until(owner, &id, "sandbox.rotation_failed").await;
+    let failed = of(&log, "sandbox.rotation_failed")[0];
+    assert_eq!((&failed["body"]["failed"], &failed["turn_id"]), (&json!(true), &Value::Null));
+    let shown = session(owner, &id).await;
+    assert_eq!((&shown["status"], &shown["exit_status"]), (&json!("failed"), &json!("error")));
+    let listed = owner.get("/sessions?status=failed").await.ok();
+    assert_eq!(listed["data"][0]["id"], id.as_str());
+    assert_eq!(exec("cat a").await.error(409)["code"], "failed");
+    // A start tries again, with the files of the checkpoint.
+    scene.ground.sql(&environment("host")).await;
+    let started = owner.post(&format!("/sessions/{id}/start"), json!({})).await.ok();
+    assert_eq!((&started["status"], &started["exit_status"]), (&json!("idle"), &Value::Null));
+    assert_eq!(exec("cat a").await.ok()["stdout"], "here\n");
+    scene.close().await;
+}

@@ -10,7 +10,7 @@ export const LIMITS = [
   ["cost_micros", "Cost", "maximum cost of the session, in dollars"],
   ["turns", "Turns", "in the whole session"],
   ["tool_calls", "Tool calls", "in the whole session"],
-  ["duration_seconds", "Seconds of work", "sum over all turns"],
+  ["duration_seconds", "Seconds of work", "turns and callers' commands"],
   ["turn_seconds", "Seconds per turn", "wall-clock time of one turn"],
   ["steps", "Steps per turn", "model calls; 200 when empty"],
 ] as const satisfies [Name, string, string][];

@@ -42,7 +42,7 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
     case "sandbox.files_lost":
       return { tone: "bad", title: "Files lost with the disk", detail: body.since === undefined ? "all files" : `changes after ${when(body.since)}` };
     case "sandbox.rotation_failed":
-      return { tone: "warn", title: "The sandbox could not be replaced", detail: text(body.reason) };
+      return { tone: body.failed ? "bad" : "warn", title: "The sandbox could not be replaced", detail: text(body.reason) };
     case "sandbox.lost":
       return { tone: "warn", title: "Sandbox lost", detail: text(body.reason) };
     case "sandbox.terminated":
@@ -61,6 +61,8 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       return { tone: "bad", title: "Turn not started", detail: text(body.message) };
     case "turn.cancel_requested":
       return { tone: "plain", title: body.mode === "interrupt" ? "Interrupted by a message" : "Cancellation requested" };
+    case "session.canceled":
+      return { tone: "plain", title: "Session canceled" };
     case "session.status_changed":
       return { tone: "plain", title: `Session ${text(body.to)}` };
     case "session.updated":

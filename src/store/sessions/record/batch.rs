@@ -40,6 +40,8 @@ struct Members {
     codes: Vec<Option<String>>,
     messages: Vec<Option<String>>,
     seconds: Vec<Option<i64>>,
+    exec_ms: Vec<i64>,
+    fails: Vec<bool>,
     used: Used,
 }
 
@@ -125,6 +127,8 @@ impl Members {
         self.codes.push(error.map(|error| storable(&error.code)));
         self.messages.push(error.map(|error| storable(&error.message)));
         self.seconds.push(end.map(|end| count(end.active_seconds)));
+        self.exec_ms.push(count(delta.exec_ms));
+        self.fails.push(delta.fails);
         self.used.push(delta);
     }
 }
@@ -185,6 +189,8 @@ impl Store {
             .bind(members.used.sandbox_memory_micros)
             .bind(members.used.fee_micros)
             .bind(members.used.unpriced_steps)
+            .bind(members.exec_ms)
+            .bind(members.fails)
             .fetch_all(&self.append)
             .await?;
         Ok(rows)
@@ -202,7 +208,8 @@ pub(in crate::store) fn places_of_events(records: &[Record]) -> Vec<i64> {
     records.iter().flat_map(|record| 1..=record.events.len() as i64).collect()
 }
 
-/// $1-$16 the members, $17-$28 their events, $29-$42 the usage of the members.
+/// $1-$16 the members, $17-$28 their events, $29-$42 the usage of the members, $43 run time of callers'
+/// commands, $44 whether an idle session fails.
 ///
 /// Locked rows are read in their current state, not in the statement's snapshot, so the conditions
 /// of `fit` stay true until the commit.
@@ -214,11 +221,11 @@ with m as (
                 $8::integer[], $9::bigint[], $10::text[], $11::text[], $12::text[], $13::uuid[], $14::text[],
                 $15::text[], $16::bigint[], $29::boolean[], $30::text[], $31::boolean[], $32::bigint[],
                 $33::bigint[], $34::bigint[], $35::bigint[], $36::bigint[], $37::bigint[], $38::bigint[],
-                $39::bigint[], $40::bigint[], $41::bigint[], $42::bigint[]) with ordinality
+                $39::bigint[], $40::bigint[], $41::bigint[], $42::bigint[], $43::bigint[], $44::boolean[]) with ordinality
         as m (org_id, session_id, epoch, worker_id, turn_id, ts, events, attempt, window_to, status, state,
               yield_reason, result_event_id, error_code, error_message, active_seconds, uses, model, settles,
               input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros,
-              sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps, member)
+              sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps, exec_ms, fails, member)
 ), locked as (
     select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
     from m
@@ -243,6 +250,7 @@ with m as (
         updated_at = m.ts,
         status = case
             when m.attempt is not null then 'running'
+            when m.fails and u.status = 'idle' then 'failed'
             when m.status is null then u.status
             when u.running_turn_id = m.turn_id and u.queued_turn_id is not null then 'queued'
             else m.status
@@ -279,8 +287,9 @@ with m as (
         fee_micros = u.fee_micros + m.fee_micros,
         unpriced_steps = u.unpriced_steps + m.unpriced_steps,
         active_seconds = u.active_seconds + coalesce(m.active_seconds, 0),
+        exec_ms = u.exec_ms + m.exec_ms,
         listed_in = case
-            when m.attempt is not null or m.status is not null then pg_current_xact_id()
+            when m.attempt is not null or m.status is not null or m.fails then pg_current_xact_id()
             else u.listed_in
         end
     from fit m

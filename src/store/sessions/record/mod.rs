@@ -145,6 +145,8 @@ impl Store {
             .bind(!delta.usage.is_none())
             .bind(delta.model)
             .bind(delta.settles)
+            .bind(count(delta.exec_ms))
+            .bind(delta.fails)
             .fetch_one(&self.append)
             .await
             .map_err(Error::from)?;
@@ -154,7 +156,8 @@ impl Store {
 
 /// $1 organization, $2 session, $3 epoch, $4 worker, $5 turn or null, $6 time, $7-$16 events, $17
 /// attempt and $18 window of a start, $19-$25 an end, $26-$36 usage, $37 whether there is any
-/// usage, $38 the model that answered, $39 whether a call has ended.
+/// usage, $38 the model that answered, $39 whether a call has ended, $40 run time of callers'
+/// commands, $41 whether an idle session fails.
 const RECORD: &str = concat!(
     "
 with s as (
@@ -163,6 +166,7 @@ with s as (
         updated_at = $6,
         status = case
             when $17::integer is not null then 'running'
+            when $41 and status = 'idle' then 'failed'
             when $19::text is null then status
             when running_turn_id = $5 and queued_turn_id is not null then 'queued'
             else $19
@@ -196,7 +200,8 @@ with s as (
         fee_micros = fee_micros + $35,
         unpriced_steps = unpriced_steps + $36,
         active_seconds = active_seconds + coalesce($25, 0),
-        listed_in = case when $17 is not null or $19 is not null then pg_current_xact_id() else listed_in end
+        exec_ms = exec_ms + $40,
+        listed_in = case when $17 is not null or $19 is not null or $41 then pg_current_xact_id() else listed_in end
     where org_id = $1
       and session_id = $2
       and epoch = $3

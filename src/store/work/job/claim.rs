@@ -64,6 +64,8 @@ impl Store {
     /// the session.
     ///
     /// With `takes_over`, also claims jobs whose holder let its lease expire.
+    ///
+    /// Of a suspended organization, only turns that have not started are claimed, to be rejected.
     pub async fn claim(
         &self,
         claimant: Claimant,
@@ -157,12 +159,13 @@ with recursive visited as (
     from (
         select d.org_id, d.session_id, d.kind, d.taken_over
         from round r
-        join org t on t.org_id = r.org_id and t.suspended_at is null
+        join org t on t.org_id = r.org_id and t.deleted_at is null
         cross join lateral (
             select j.org_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
             from job j
             where j.org_id = r.org_id
               and j.ready_at <= now()
+              and (t.suspended_at is null or j.kind = 'turn')
               and (j.worker_id is null
                    or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
               and (j.node_id is null or j.node_id = $2 or j.kind <> 'idle' and not exists (
@@ -195,6 +198,7 @@ with recursive visited as (
               and s.epoch = (
                   select e.epoch from session e where e.org_id = d.org_id and e.session_id = d.session_id
               )
+              and (t.suspended_at is null or s.running_turn_id is null)
             limit 1
             for update skip locked
         ) s

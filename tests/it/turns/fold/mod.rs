@@ -13,7 +13,7 @@ use proptest::{
 use serde_json::{Map, json};
 use sojourn::{
     domain::{
-        Actor, Block, Body, Cost, Event, Level, Session, SessionId, StopReason, TurnId, Usage,
+        Actor, Block, Body, Cost, Event, Level, OperationId, Session, SessionId, StopReason, TurnId, Usage,
         context::ContextChange,
         decide::{Change, Command, Input, Rejection},
         event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
@@ -50,6 +50,10 @@ enum Act {
     Fail,
     Result,
     End(YieldReason),
+    /// The end of a caller's command, of this run time in milliseconds.
+    Exec(u64),
+    /// The sandbox of an idle session cannot be replaced.
+    LoseSandbox,
     /// A worker that lost the session writes.
     Stale,
 }
@@ -103,6 +107,8 @@ fn act() -> impl Strategy<Value = Act> {
         1 => Just(Act::Fail),
         5 => Just(Act::Result),
         4 => reason.prop_map(Act::End),
+        2 => (1..3_000u64).prop_map(Act::Exec),
+        1 => Just(Act::LoseSandbox),
         2 => Just(Act::Stale),
     ]
 }
@@ -156,6 +162,14 @@ impl FakeWorker {
         self.old = Some(writer);
     }
 
+    /// Writes an event of the session alone, as the server of callers' operations does.
+    async fn write_beside(&self, world: &World, body: Body) {
+        let Some(lease) = &self.lease else { return };
+        let writer = world.journal.writer(lease.fence(), None);
+        let beside = Draft { turn_id: None, ..draft(world, world.origin.id(), body) };
+        writer.record(vec![beside]).await.expect("a holder writes");
+    }
+
     /// A write of an old writer is refused, unless its lease is still the current one.
     async fn write_stale(&self, world: &World, id: SessionId) {
         let Some(old) = &self.old else { return };
@@ -197,16 +211,16 @@ fn result(call: &ToolCall) -> Body {
     }
 }
 
-fn exec(call: &ToolCall) -> Body {
+fn exec(call: &ToolCall, exec_id: Option<OperationId>, duration_ms: u64) -> Body {
     Body::ExecCompleted {
         call_id: call.call_id.clone(),
-        exec_id: None,
+        exec_id,
         command: "true".to_owned(),
         exit_code: 0,
         summary: String::new(),
         bytes: 0,
         cause: "exited".to_owned(),
-        duration_ms: 1,
+        duration_ms,
         cpu_micros: 5,
         memory_micros: 2,
     }
@@ -232,7 +246,7 @@ fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), ac
             vec![Body::ErrorModel(Failure { code, message: String::new(), retry_at: None })]
         }
         Act::Result if is_started => {
-            open.iter().take(1).flat_map(|call| [exec(call), result(call)]).collect()
+            open.iter().take(1).flat_map(|call| [exec(call, None, 1), result(call)]).collect()
         }
         // A limit may end a turn before it starts.
         Act::End(reason) if is_started || session.running.is_none() => {
@@ -334,6 +348,17 @@ async fn play(world: &World, acts: &[Act]) {
             }
             Act::Stale => {
                 hand.write_stale(world, id).await;
+                Ok(())
+            }
+            Act::Exec(duration_ms) => {
+                let call = ToolCall { call_id: "x".to_owned(), tool: String::new(), input: json!({}) };
+                hand.write_beside(world, exec(&call, Some(world.origin.id()), *duration_ms)).await;
+                Ok(())
+            }
+            Act::LoseSandbox => {
+                let (sandbox_id, reason) = (world.origin.id(), "no space".to_owned());
+                let body = Body::SandboxRotationFailed { sandbox_id, reason, failed: true };
+                hand.write_beside(world, body).await;
                 Ok(())
             }
             Act::Start | Act::Step { .. } | Act::Fail | Act::Result | Act::End(_) => {
