@@ -62,9 +62,9 @@ fn split(draft: &Draft) -> Result<(String, Option<String>), Error> {
     Ok((cut(body), Some(whole)))
 }
 
-/// Returns a body of the same shape that fits the row.
+/// Returns a body of the same type that fits the row.
 ///
-/// Truncates long strings. If the body is still too large, keeps only its scalar top-level fields.
+/// Truncates long strings. If the body is still too large, empties arrays and drops objects, the largest first.
 fn cut(mut body: Value) -> String {
     for bytes_max in STRING_BYTES {
         shorten(&mut body, bytes_max);
@@ -73,10 +73,30 @@ fn cut(mut body: Value) -> String {
             return text;
         }
     }
-    if let Value::Object(fields) = &mut body {
-        fields.retain(|_, value| !matches!(value, Value::Array(_) | Value::Object(_)));
+    let mut text = column::json(&body);
+    for name in by_size(&body) {
+        if text.len() <= EVENT_BODY_BYTES_MAX {
+            break;
+        }
+        // The schema of every type requires its arrays, but no object that can be large.
+        match body.get_mut(&name) {
+            Some(Value::Array(items)) => items.clear(),
+            Some(_) | None => drop(body.as_object_mut().and_then(|fields| fields.remove(&name))),
+        }
+        text = column::json(&body);
     }
-    column::json(&body)
+    text
+}
+
+/// Names of the arrays and objects in a body, the largest first.
+fn by_size(body: &Value) -> Vec<String> {
+    let fields = body.as_object().into_iter().flatten();
+    let mut sizes: Vec<_> = fields
+        .filter(|(_, value)| matches!(value, Value::Array(_) | Value::Object(_)))
+        .map(|(name, value)| (column::json(value).len(), name.clone()))
+        .collect();
+    sizes.sort_by(|one, other| other.cmp(one));
+    sizes.into_iter().map(|(_, name)| name).collect()
 }
 
 fn shorten(value: &mut Value, bytes_max: usize) {
@@ -105,5 +125,15 @@ mod tests {
             let cut: Value = serde_json::from_str(&text).expect("still JSON");
             assert_eq!(cut["call_id"], "c1");
         }
+    }
+
+    #[test]
+    fn a_cut_body_loses_its_largest_fields_only() {
+        let many: Vec<_> = (0..2_000).map(|at| json!({"text": format!("block {at} of many more")})).collect();
+        let input: Map<_, _> = (0..2_000).map(|at| (format!("field {at}"), json!("some text"))).collect();
+        let body =
+            json!({"raw": many, "blocks": many, "usage": {"steps": 1}, "input": input, "stop": "end_turn"});
+        let cut: Value = serde_json::from_str(&cut(body)).expect("still JSON");
+        assert_eq!(cut, json!({"raw": [], "blocks": [], "usage": {"steps": 1}, "stop": "end_turn"}));
     }
 }

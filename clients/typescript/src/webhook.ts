@@ -1,15 +1,17 @@
 // Verification of webhooks by Standard Webhooks 1.0.0: sender and time.
+import type { components } from "./schema.js";
+
+type Schemas = components["schemas"];
 
 /** A verified delivery. */
-export interface Webhook {
+export type Webhook = Schemas["WebhookPayload"] & {
   /** Equal on every attempt of a delivery: use it to detect repeats. */
   id: string;
+  /** Type of the event. */
   type: string;
-  sessionId: string;
-  eventId: string;
-  metadata: Record<string, unknown>;
-  event: Record<string, any>;
-}
+  /** The event: of a log, or a notice of the organization. Narrowed by its `type`. */
+  event: Schemas["Event"] | Schemas["Notice"];
+};
 
 /** The delivery is not from the service, or its timestamp is too far from now. */
 export class WebhookError extends Error {

@@ -1,6 +1,6 @@
 //! The log as pages: filters, single events, large bodies, results, turns, steps.
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use super::{World, data, id, noop};
 
@@ -101,6 +101,13 @@ async fn a_large_body_is_complete_in_its_content() {
     assert_eq!(whole.headers["content-security-policy"], "sandbox");
     assert_eq!(whole.body["text"], long.as_str());
     assert_eq!(cut["body_bytes"], json!(whole.body.to_string().len()));
+    // An object that is too large with short strings is dropped; the rest of the body stays.
+    let fields: Map<_, _> = (0..2_000).map(|at| (format!("field {at}"), json!("some text"))).collect();
+    let input = json!({ "text": "a form", "fields": fields });
+    let asked = id(&owner.post("/sessions", json!({ "agent": "a", "input": input })).await.ok());
+    let events = owner.get(&format!("/sessions/{asked}/messages")).await.ok();
+    let cut = &data(&events)[0];
+    assert_eq!((&cut["body"], &cut["body_truncated"]), (&json!({ "text": "a form" }), &json!(true)));
     // A body that fits is complete in both places, without a truncation mark.
     let fits = "x".repeat(30_000);
     let sent = owner.post(&format!("{path}/messages"), json!({ "text": fits })).await.ok();
