@@ -1,0 +1,48 @@
+// Form fields of the sessions that a schedule or trigger starts: title, environment, limits.
+import type { Schemas } from "../api/client";
+import { Select, type SetForm, TextField } from "../parts/form";
+import { formOf, LimitFields, limitsOf } from "../parts/limits";
+import { useEnvironments } from "./environments";
+
+type Template = Pick<Schemas["Schedule"], "title" | "environment" | "limits">;
+
+export function templateForm(of?: Template) {
+  return {
+    title: of?.title ?? "",
+    environment: typeof of?.environment === "string" ? of.environment : "",
+    limits: formOf(of?.limits ?? {}),
+  };
+}
+
+type TemplateForm = ReturnType<typeof templateForm>;
+
+export function readTemplate(form: TemplateForm, before?: Template) {
+  const limits = limitsOf(form.limits, before?.limits ?? {});
+  return {
+    title: form.title.trim() || null,
+    ...(Object.keys(limits).length > 0 && { limits }),
+    // An inline environment is kept as it is.
+    ...(typeof before?.environment !== "object" && { environment: form.environment || null }),
+  };
+}
+
+export function TitleField({ form, set }: { form: TemplateForm; set: SetForm<TemplateForm> }) {
+  return <TextField label="Title" hint="Title of the sessions that it starts." value={form.title} onChange={(title) => set({ title })} />;
+}
+
+export function EnvironmentAndLimits({ form, set }: { form: TemplateForm; set: SetForm<TemplateForm> }) {
+  const environments = useEnvironments();
+  return (
+    <>
+      <Select label="Environment" value={form.environment} onChange={(environment) => set({ environment })}>
+        <option value="">default</option>
+        {environments.list.map(({ id, name }) => (
+          <option key={id} value={id}>
+            {name}
+          </option>
+        ))}
+      </Select>
+      <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
+    </>
+  );
+}
