@@ -1,14 +1,15 @@
 //! `sojourn agent ...`: manage agents and their revisions.
 
-use std::{fs, io::Read, path::PathBuf};
+use std::path::PathBuf;
 
 use anyhow::Context;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection},
-    print,
+    input, print,
 };
 
 /// Agent commands.
@@ -40,13 +41,14 @@ pub enum Agent {
 }
 
 /// Agent fields; omitted ones stay unchanged.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct Fields {
     /// System prompt
     #[arg(long, conflicts_with = "prompt_file")]
     prompt: Option<String>,
     /// File with the system prompt; - for standard input
     #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
     prompt_file: Option<PathBuf>,
     /// Model as provider/model
     #[arg(long)]
@@ -57,40 +59,47 @@ pub struct Fields {
     /// Tools that the agent may use, comma-separated
     #[arg(long, value_delimiter = ',')]
     tools: Option<Vec<String>>,
+    #[command(flatten)]
+    model_options: ModelOptions,
+    #[command(flatten)]
+    limits: Limits,
+}
+
+/// Options of each model call.
+#[derive(Debug, Args, Serialize)]
+struct ModelOptions {
     /// Maximum output tokens per model call
     #[arg(long)]
     max_tokens: Option<u64>,
     /// Reasoning effort: low, medium or high
     #[arg(long)]
     effort: Option<String>,
-    #[command(flatten)]
-    limits: Limits,
 }
 
 /// Limits; omitted ones stay unchanged.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct Limits {
     /// Maximum tokens per session
-    #[arg(long)]
-    limit_tokens: Option<u64>,
+    #[arg(long = "limit-tokens", value_name = "LIMIT_TOKENS")]
+    tokens: Option<u64>,
     /// Maximum turns per session
-    #[arg(long)]
-    limit_turns: Option<u64>,
+    #[arg(long = "limit-turns", value_name = "LIMIT_TURNS")]
+    turns: Option<u64>,
     /// Maximum model calls per turn
-    #[arg(long)]
-    limit_steps: Option<u64>,
+    #[arg(long = "limit-steps", value_name = "LIMIT_STEPS")]
+    steps: Option<u64>,
     /// Maximum wall-clock time per turn, in seconds
-    #[arg(long)]
-    limit_turn_seconds: Option<u64>,
+    #[arg(long = "limit-turn-seconds", value_name = "LIMIT_TURN_SECONDS")]
+    turn_seconds: Option<u64>,
     /// Maximum tool calls per session
-    #[arg(long, value_name = "N")]
-    limit_tool_calls: Option<u64>,
+    #[arg(long = "limit-tool-calls", value_name = "N")]
+    tool_calls: Option<u64>,
     /// Maximum cost per session, in US cents
-    #[arg(long, value_name = "CENTS")]
-    limit_cost_cents: Option<u64>,
+    #[arg(long = "limit-cost-cents", value_name = "CENTS")]
+    cost_cap_cents: Option<u64>,
     /// Maximum time of turns and callers' commands per session, in seconds
-    #[arg(long, value_name = "SECONDS")]
-    limit_duration_seconds: Option<u64>,
+    #[arg(long = "limit-duration-seconds", value_name = "SECONDS")]
+    duration_seconds: Option<u64>,
 }
 
 /// Resolves an agent's name to its id; an id is returned unchanged.
@@ -103,60 +112,13 @@ pub(super) async fn id(client: &Client, agent: &str) -> anyhow::Result<String> {
     found.map(str::to_owned).with_context(|| format!("no agent is named {agent}"))
 }
 
-impl Limits {
-    /// Writes the given limits into a request body.
-    pub fn write(&self, body: &mut Value) {
-        let named = [
-            ("tokens", self.limit_tokens),
-            ("turns", self.limit_turns),
-            ("steps", self.limit_steps),
-            ("turn_seconds", self.limit_turn_seconds),
-            ("tool_calls", self.limit_tool_calls),
-            ("cost_cap_cents", self.limit_cost_cents),
-            ("duration_seconds", self.limit_duration_seconds),
-        ];
-        for (name, value) in named {
-            if let Some(value) = value {
-                body["limits"][name] = value.into();
-            }
-        }
-    }
-}
-
 impl Fields {
-    fn body(self) -> anyhow::Result<Value> {
-        let mut body = json!({});
-        let prompt = match self.prompt_file {
-            Some(file) => Some(read(&file)?),
-            None => self.prompt,
-        };
-        let texts = [("prompt", prompt), ("model", self.model), ("credential", self.credential)];
-        for (name, value) in texts {
-            if let Some(value) = value {
-                body[name] = value.into();
-            }
+    fn body(mut self, named: Value) -> anyhow::Result<Value> {
+        if let Some(file) = self.prompt_file.take() {
+            self.prompt = Some(input::text(&file)?);
         }
-        if let Some(tools) = self.tools {
-            body["tools"] = tools.into();
-        }
-        if let Some(tokens) = self.max_tokens {
-            body["model_options"]["max_tokens"] = tokens.into();
-        }
-        if let Some(effort) = self.effort {
-            body["model_options"]["effort"] = effort.into();
-        }
-        self.limits.write(&mut body);
-        Ok(body)
+        input::body(named, &self)
     }
-}
-
-fn read(file: &PathBuf) -> anyhow::Result<String> {
-    if file.as_os_str() == "-" {
-        let mut text = String::new();
-        std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
-        return Ok(text);
-    }
-    fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
 /// Runs a command.
@@ -167,16 +129,12 @@ pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> 
         Agent::List => list(&client, json).await?,
         Agent::Get { agent } => print::document(&client.get(&format!("/agents/{agent}")).await?),
         Agent::Create { name, fields } => {
-            let mut body = fields.body()?;
-            body["name"] = name.into();
-            shown(&client.post("/agents", &body).await?, json);
+            shown(&client.post("/agents", &fields.body(json!({ "name": name }))?).await?, json);
         }
         Agent::Update { agent, fields } => {
-            shown(&client.patch(&format!("/agents/{agent}"), &fields.body()?).await?, json);
+            shown(&client.patch(&format!("/agents/{agent}"), &fields.body(json!({}))?).await?, json);
         }
-        Agent::Delete { agent } => {
-            client.delete(&format!("/agents/{agent}")).await?;
-        }
+        Agent::Delete { agent } => drop(client.delete(&format!("/agents/{agent}")).await?),
         Agent::Revisions { agent } => revisions(&client, &agent, json).await?,
         Agent::Activate { agent, revision } => {
             let path = format!("/agents/{agent}/revisions/{revision}/activate");
@@ -187,25 +145,21 @@ pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> 
 }
 
 fn shown(agent: &Value, json: bool) {
-    if json {
-        return print::document(agent);
-    }
-    print::line(&format!("{} revision {}", agent["id"].as_str().unwrap_or_default(), agent["revision"]));
+    print::answer(agent, json, &format!("{} revision {}", print::cell(&agent["id"]), agent["revision"]));
 }
 
 async fn list(client: &Client, json: bool) -> anyhow::Result<()> {
-    let agents = print::Column::text;
-    let columns = [agents("AGENT", "id"), agents("NAME", "name"), agents("MODEL", "model")];
+    let columns = [("AGENT", "id"), ("NAME", "name"), ("MODEL", "model")];
     print::page(client, "/agents", &columns, json).await
 }
 
 async fn revisions(client: &Client, agent: &str, json: bool) -> anyhow::Result<()> {
     let columns = [
-        print::Column::text("REVISION", "id"),
-        print::Column::text("NUMBER", "number"),
-        print::Column::text("ACTIVE", "active"),
-        print::Column::text("MODEL", "model"),
-        print::Column::text("CREATED", "created_at"),
+        ("REVISION", "id"),
+        ("NUMBER", "number"),
+        ("ACTIVE", "active"),
+        ("MODEL", "model"),
+        ("CREATED", "created_at"),
     ];
     print::page(client, &format!("/agents/{agent}/revisions"), &columns, json).await
 }

@@ -2,13 +2,10 @@
 //!
 //! A key is read from standard input: other users could see it on a command line.
 
-use std::io::{BufRead, IsTerminal, stdin};
-
-use anyhow::{Context, bail};
 use clap::Subcommand;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{client::Connection, print};
+use super::{client::Connection, input, print};
 
 /// Credential commands.
 #[derive(Debug, Subcommand)]
@@ -44,52 +41,35 @@ pub async fn run(command: Credential, connection: &Connection) -> anyhow::Result
     match command {
         Credential::List => {
             let columns = [
-                print::Column::text("CREDENTIAL", "id"),
-                print::Column::text("PROVIDER", "provider"),
-                print::Column::text("NAME", "name"),
-                print::Column::text("ENDS IN", "last4"),
-                print::Column::text("DEFAULT", "is_default"),
+                ("CREDENTIAL", "id"),
+                ("PROVIDER", "provider"),
+                ("NAME", "name"),
+                ("ENDS IN", "last4"),
+                ("DEFAULT", "is_default"),
             ];
             print::page(&client, "/credentials", &columns, json).await?;
         }
         Credential::Create { provider, name, base_url, default } => {
-            let mut body = json!({ "provider": provider, "key": key()?, "is_default": default });
-            for (field, value) in [("name", name), ("base_url", base_url)] {
-                if let Some(value) = value {
-                    body[field] = value.into();
-                }
-            }
-            shown(&client.post("/credentials", &body).await?, json);
+            let body = json!({
+                "provider": provider, "key": input::secret("provider's key")?, "is_default": default, "name": name, "base_url": base_url,
+            });
+            print::field(&client.post("/credentials", &input::given(body)).await?, json, "id");
         }
         Credential::Rotate { credential } => {
             let path = format!("/credentials/{credential}");
-            shown(&client.patch(&path, &json!({ "key": key()? })).await?, json);
+            print::field(
+                &client.patch(&path, &json!({ "key": input::secret("provider's key")? })).await?,
+                json,
+                "id",
+            );
         }
         Credential::Default { credential } => {
-            shown(&client.put("/credentials/default", &json!({ "credential": credential })).await?, json);
+            let body = json!({ "credential": credential });
+            print::field(&client.put("/credentials/default", &body).await?, json, "id");
         }
         Credential::Delete { credential } => {
-            client.delete(&format!("/credentials/{credential}")).await?;
+            drop(client.delete(&format!("/credentials/{credential}")).await?);
         }
     }
     Ok(())
-}
-
-fn shown(credential: &Value, json: bool) {
-    if json {
-        return print::document(credential);
-    }
-    print::line(credential["id"].as_str().unwrap_or_default());
-}
-
-fn key() -> anyhow::Result<String> {
-    if stdin().is_terminal() {
-        eprintln!("Enter the provider's key (it is echoed; use a pipe to hide it):");
-    }
-    let mut line = String::new();
-    stdin().lock().read_line(&mut line).context("standard input cannot be read")?;
-    match line.trim() {
-        "" => bail!("standard input contains no key"),
-        key => Ok(key.to_owned()),
-    }
 }

@@ -2,15 +2,15 @@
 //!
 //! The value of a secret is read from standard input: other users could see it on a command line.
 
-use std::{collections::BTreeMap, fs, io::Read, path::PathBuf};
+use std::{collections::BTreeMap, path::PathBuf};
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection},
-    print, source,
+    input, print, source,
 };
 
 /// Environment commands.
@@ -114,21 +114,24 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
             print::document(&client.get(&format!("/environments/{environment}")).await?);
         }
         Environment::Create { name, fields } => {
-            let body = json!({ "name": name, "config": fields.config(json!({}))? });
-            shown(&client.post("/environments", &body).await?, json);
+            let body = json!({ "name": name, "config": fields.change()? });
+            print::field(&client.post("/environments", &body).await?, json, "id");
         }
         Environment::Update { environment, name, fields } => {
             let path = format!("/environments/{environment}");
             let mut body = json!({});
-            if fields.is_any_set() {
+            let change = fields.change()?;
+            if fields.config.is_some() {
+                body["config"] = change;
+            } else if change != json!({}) {
                 // PATCH replaces the whole `config`, so start from the current one.
-                let before = client.get(&path).await?;
-                body["config"] = fields.config(before["config"].clone())?;
+                body["config"] = client.get(&path).await?["config"].take();
+                apply(&mut body["config"], change);
             }
             if let Some(name) = name {
                 body["name"] = name.into();
             }
-            shown(&client.patch(&path, &body).await?, json);
+            print::field(&client.patch(&path, &body).await?, json, "id");
         }
         Environment::Build { environment } => {
             let path = format!("/environments/{environment}/build");
@@ -136,14 +139,14 @@ pub async fn run(command: Environment, connection: &Connection) -> anyhow::Resul
             print::answer(&built, json, built["build"]["state"].as_str().unwrap_or("nothing to build"));
         }
         Environment::SetSecret { environment, name, hosts } => {
-            let secret = json!({ "name": name, "hosts": hosts, "value": value()? });
-            shown(&replace_secret(&client, &environment, &name, Some(secret)).await?, json);
+            let secret = json!({ "name": name, "hosts": hosts, "value": input::secret("value")? });
+            print::field(&replace_secret(&client, &environment, &name, Some(secret)).await?, json, "id");
         }
         Environment::RemoveSecret { environment, name } => {
-            shown(&replace_secret(&client, &environment, &name, None).await?, json);
+            print::field(&replace_secret(&client, &environment, &name, None).await?, json, "id");
         }
         Environment::Delete { environment } => {
-            client.delete(&format!("/environments/{environment}")).await?;
+            drop(client.delete(&format!("/environments/{environment}")).await?);
         }
     }
     Ok(())
@@ -169,96 +172,45 @@ async fn replace_secret(
 }
 
 impl Fields {
-    fn is_any_set(&self) -> bool {
-        self.config.is_some()
-            || self.image.is_some()
-            || ![&self.apt, &self.pip, &self.npm].iter().all(|names| names.is_empty())
-            || self.allow_package_managers
-            || self.cpus.is_some()
-            || self.memory.is_some()
-            || self.pids.is_some()
-            || self.disk.is_some()
-            || !self.variables.is_empty()
-            || !self.allow.is_empty()
-            || self.post_start.is_some()
-            || self.post_clone.is_some()
-            || !self.sources.is_empty()
-    }
-
-    /// Returns `before` with the given fields replaced.
-    fn config(&self, before: Value) -> anyhow::Result<Value> {
+    /// Returns the fields of `config` that were given.
+    fn change(&self) -> anyhow::Result<Value> {
+        let Self { image, apt, pip, npm, cpus, memory, pids, disk, sources, .. } = self;
         if let Some(file) = &self.config {
-            let text = text_of(file)?;
-            return serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()));
+            return input::json(file);
         }
-        let mut config = before;
-        if let Some(image) = &self.image {
-            config["image"] = image.as_str().into();
-        }
-        for (kind, names) in [("apt", &self.apt), ("pip", &self.pip), ("npm", &self.npm)] {
-            if !names.is_empty() {
-                config["packages"][kind] = json!(names);
-            }
-        }
-        if let Some(cpus) = self.cpus {
-            config["cpus"] = cpus.into();
-        }
-        if let Some(memory) = &self.memory {
-            config["memory"] = memory.as_str().into();
-        }
-        if let Some(pids) = self.pids {
-            config["pids"] = pids.into();
-        }
-        if let Some(disk) = &self.disk {
-            config["disk"] = disk.as_str().into();
-        }
-        if !self.variables.is_empty() {
-            config["env"] = json!(self.variables.iter().cloned().collect::<BTreeMap<_, _>>());
-        }
-        if !self.allow.is_empty() {
-            let rules: Vec<_> = self.allow.iter().map(|host| json!({ "host": host })).collect();
-            config["network"]["allow"] = json!(rules);
-        }
-        if self.allow_package_managers {
-            config["network"]["allow_package_managers"] = true.into();
-        }
-        for (name, file) in [("post_start", &self.post_start), ("post_clone", &self.post_clone)] {
-            if let Some(file) = file {
-                config["lifecycle_hooks"][name] = text_of(file)?.into();
-            }
-        }
-        if !self.sources.is_empty() {
-            config["sources"] = json!(self.sources);
-        }
-        Ok(config)
+        let script = |file: &Option<PathBuf>| file.as_deref().map(input::text).transpose();
+        let rules: Vec<_> = self.allow.iter().map(|host| json!({ "host": host })).collect();
+        let managers = self.allow_package_managers.then_some(true);
+        Ok(input::given(json!({
+            "image": image, "cpus": cpus, "memory": memory, "pids": pids, "disk": disk, "sources": sources,
+            "packages": { "apt": apt, "pip": pip, "npm": npm },
+            "env": self.variables.iter().cloned().collect::<BTreeMap<_, _>>(),
+            "network": { "allow": rules, "allow_package_managers": managers },
+            "lifecycle_hooks": {
+                "post_start": script(&self.post_start)?, "post_clone": script(&self.post_clone)?,
+            },
+        })))
     }
 }
 
-fn text_of(file: &PathBuf) -> anyhow::Result<String> {
-    let mut text = String::new();
-    if file.as_os_str() == "-" {
-        std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
-        return Ok(text);
+/// Replaces the fields of `config` that `change` names; variables are replaced as a whole.
+fn apply(config: &mut Value, change: Value) {
+    match change {
+        Value::Object(fields) => {
+            for (name, value) in fields {
+                match name.as_str() {
+                    "packages" | "network" | "lifecycle_hooks" => apply(&mut config[name], value),
+                    _ => config[name] = value,
+                }
+            }
+        }
+        value => *config = value,
     }
-    fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()))
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     Ok((name.to_owned(), value.to_owned()))
-}
-
-fn value() -> anyhow::Result<String> {
-    let mut text = String::new();
-    std::io::stdin().read_to_string(&mut text).context("standard input cannot be read")?;
-    match text.trim_end_matches(['\r', '\n']) {
-        "" => bail!("standard input contains no value"),
-        value => Ok(value.to_owned()),
-    }
-}
-
-fn shown(environment: &Value, json: bool) {
-    print::answer(environment, json, environment["id"].as_str().unwrap_or_default());
 }
 
 async fn list(client: &Client, json: bool) -> anyhow::Result<()> {

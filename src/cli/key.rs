@@ -5,7 +5,7 @@ use clap::Subcommand;
 use serde_json::{Value, json};
 use time::{Duration, OffsetDateTime, format_description::well_known::Rfc3339};
 
-use super::{client::Connection, print};
+use super::{client::Connection, input, print};
 use crate::base::Origin;
 
 /// API key commands.
@@ -47,32 +47,28 @@ pub async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
     match command {
         Key::List => {
             let columns = [
-                print::Column::text("KEY", "id"),
-                print::Column::text("NAME", "name"),
-                print::Column::text("ENDS IN", "hint"),
-                print::Column::text("SCOPES", "scopes"),
-                print::Column::text("LAST USED", "last_used_at"),
-                print::Column::text("EXPIRES", "expires_at"),
-                print::Column::text("REVOKED", "revoked_at"),
+                ("KEY", "id"),
+                ("NAME", "name"),
+                ("ENDS IN", "hint"),
+                ("SCOPES", "scopes"),
+                ("LAST USED", "last_used_at"),
+                ("EXPIRES", "expires_at"),
+                ("REVOKED", "revoked_at"),
             ];
             print::page(&client, "/keys", &columns, json).await?;
         }
         Key::Get { key } => print::document(&client.get(&format!("/keys/{key}")).await?),
         Key::Create { name, scopes, expires_in, cli } => {
             let source = if cli { "cli" } else { "api" };
-            let mut body = json!({ "name": name, "scopes": scopes, "source": source });
-            if let Some(days) = expires_in {
-                body["expires_at"] = after(days)?.into();
-            }
-            secret(&client.post("/keys", &body).await?, json);
+            let expires_at = expires_in.map(after).transpose()?;
+            let body = json!({ "name": name, "scopes": scopes, "source": source, "expires_at": expires_at });
+            secret(&client.post("/keys", &input::given(body)).await?, json);
         }
         Key::Rotate { key, overlap } => {
-            let body = overlap.map_or(json!({}), |overlap| json!({ "overlap_seconds": overlap }));
+            let body = input::given(json!({ "overlap_seconds": overlap }));
             secret(&client.post(&format!("/keys/{key}/rotate"), &body).await?, json);
         }
-        Key::Revoke { key } => {
-            client.delete(&format!("/keys/{key}")).await?;
-        }
+        Key::Revoke { key } => drop(client.delete(&format!("/keys/{key}")).await?),
     }
     Ok(())
 }
@@ -80,9 +76,9 @@ pub async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
 /// Prints only the secret to standard output, for pipes, and other information to standard error.
 fn secret(key: &Value, json: bool) {
     if !json {
-        eprintln!("{} is shown once; store it now", key["id"].as_str().unwrap_or_default());
+        eprintln!("{} is shown once; store it now", print::cell(&key["id"]));
     }
-    print::answer(key, json, key["key"].as_str().unwrap_or_default());
+    print::field(key, json, "key");
 }
 
 fn after(days: u16) -> anyhow::Result<String> {

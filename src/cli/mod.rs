@@ -11,6 +11,7 @@ mod credential;
 mod doctor;
 mod environment;
 mod first_session;
+mod input;
 mod key;
 mod print;
 mod report;
@@ -22,7 +23,7 @@ mod source;
 mod trigger;
 mod webhook;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 
 use crate::{config::Settings, http};
 
@@ -42,82 +43,27 @@ enum Command {
     /// Run the service, or one of its roles
     Serve(Box<Settings>),
     /// Create, follow, steer and end sessions
-    Session {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: session::Session,
-    },
+    Session(Remote<session::Session>),
     /// Run a load test against a running service
-    Bench {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(flatten)]
-        load: bench::Load,
-    },
+    Bench(RemoteArgs<bench::Load>),
     /// Manage agents and their revisions
-    Agent {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: agent::Agent,
-    },
+    Agent(Remote<agent::Agent>),
     /// Manage schedules that start sessions at given times
-    Schedule {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: schedule::Schedule,
-    },
+    Schedule(Remote<schedule::Schedule>),
     /// Manage triggers: inbound webhooks that start sessions of an agent
-    Trigger {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: trigger::Trigger,
-    },
+    Trigger(Remote<trigger::Trigger>),
     /// Manage credentials of model providers and repositories
-    Credential {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: credential::Credential,
-    },
+    Credential(Remote<credential::Credential>),
     /// Manage sandbox environments: image, resources, network policy, secrets
-    Environment {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: environment::Environment,
-    },
+    Environment(Remote<environment::Environment>),
     /// Create, rotate and revoke API keys
-    Key {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(subcommand)]
-        command: key::Key,
-    },
+    Key(Remote<key::Key>),
     /// Manage webhooks, inspect deliveries, receive them locally
-    Webhook {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(flatten)]
-        command: webhook::Webhook,
-    },
+    Webhook(RemoteArgs<webhook::Webhook>),
     /// Show usage and cost
-    Usage {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(flatten)]
-        wanted: report::Usage,
-    },
+    Usage(RemoteArgs<report::Usage>),
     /// Show the organization's audit log
-    Audit {
-        #[command(flatten)]
-        connection: client::Connection,
-        #[command(flatten)]
-        wanted: report::Audit,
-    },
+    Audit(RemoteArgs<report::Audit>),
     /// Check that this machine meets the requirements
     Doctor {
         #[command(flatten)]
@@ -135,6 +81,26 @@ enum Command {
     Openapi,
 }
 
+/// A group of commands that call a service.
+#[derive(Debug, Args)]
+#[group(skip)]
+struct Remote<C: Subcommand> {
+    #[command(flatten)]
+    connection: client::Connection,
+    #[command(subcommand)]
+    command: C,
+}
+
+/// A single command that calls a service.
+#[derive(Debug, Args)]
+#[group(skip)]
+struct RemoteArgs<C: Args> {
+    #[command(flatten)]
+    connection: client::Connection,
+    #[command(flatten)]
+    command: C,
+}
+
 #[derive(Debug, Subcommand)]
 enum Admin {
     #[command(flatten)]
@@ -147,17 +113,17 @@ enum Admin {
 pub async fn run(cli: Cli) -> anyhow::Result<u8> {
     match cli.command {
         Command::Serve(settings) => serve::run(*settings).await?,
-        Command::Session { connection, command } => return session::run(command, &connection).await,
-        Command::Bench { connection, load } => return bench::run(load, &connection).await,
-        Command::Agent { connection, command } => agent::run(command, &connection).await?,
-        Command::Schedule { connection, command } => schedule::run(command, &connection).await?,
-        Command::Trigger { connection, command } => trigger::run(command, &connection).await?,
-        Command::Credential { connection, command } => credential::run(command, &connection).await?,
-        Command::Environment { connection, command } => environment::run(command, &connection).await?,
-        Command::Key { connection, command } => key::run(command, &connection).await?,
-        Command::Webhook { connection, command } => return webhook::run(command, &connection).await,
-        Command::Usage { connection, wanted } => report::usage(wanted, &connection).await?,
-        Command::Audit { connection, wanted } => report::audit(wanted, &connection).await?,
+        Command::Session(of) => return session::run(of.command, &of.connection).await,
+        Command::Bench(of) => return bench::run(of.command, &of.connection).await,
+        Command::Agent(of) => agent::run(of.command, &of.connection).await?,
+        Command::Schedule(of) => schedule::run(of.command, &of.connection).await?,
+        Command::Trigger(of) => trigger::run(of.command, &of.connection).await?,
+        Command::Credential(of) => credential::run(of.command, &of.connection).await?,
+        Command::Environment(of) => environment::run(of.command, &of.connection).await?,
+        Command::Key(of) => key::run(of.command, &of.connection).await?,
+        Command::Webhook(of) => return webhook::run(of.command, &of.connection).await,
+        Command::Usage(of) => report::usage(of.command, &of.connection).await?,
+        Command::Audit(of) => report::audit(of.command, &of.connection).await?,
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

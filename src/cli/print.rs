@@ -46,22 +46,8 @@ pub fn event(event: &Value) -> String {
         .to_owned()
 }
 
-/// A table column: its heading and field.
-pub struct Column {
-    heading: &'static str,
-    field: &'static str,
-}
-
-impl Column {
-    /// A column that shows a field as text; numbers and booleans as in JSON.
-    pub fn text(heading: &'static str, field: &'static str) -> Self {
-        Self { heading, field }
-    }
-
-    fn of(&self, row: &Value) -> String {
-        cell(&row[self.field])
-    }
-}
+/// A table column: its heading and the field of a row that it shows.
+pub type Column = (&'static str, &'static str);
 
 /// Formats a value as a cell: text unchanged, lists comma-separated.
 pub fn cell(value: &Value) -> String {
@@ -91,6 +77,11 @@ pub fn answer(answer: &Value, json: bool, short: &str) {
     if json { document(answer) } else { line(short) }
 }
 
+/// Prints the response as JSON, or only one of its fields.
+pub fn field(response: &Value, json: bool, name: &str) {
+    answer(response, json, &cell(&response[name]));
+}
+
 /// Reads a whole list, page by page.
 pub async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
     let mut data = Vec::new();
@@ -117,10 +108,9 @@ pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
     if json {
         return document(&serde_json::json!({ "data": data }));
     }
-    let heading: Vec<_> = columns.iter().map(|column| column.heading).collect();
-    let rows: Vec<Vec<_>> =
-        data.iter().map(|row| columns.iter().map(|column| column.of(row)).collect()).collect();
-    table(&heading, &rows);
+    let heading: Vec<_> = columns.iter().map(|(heading, _)| *heading).collect();
+    let cells = |row: &Value| columns.iter().map(|(_, field)| cell(&row[*field])).collect();
+    table(&heading, &data.iter().map(cells).collect::<Vec<_>>());
 }
 
 /// Replaces control characters: text from an organization or an agent must not control the terminal.

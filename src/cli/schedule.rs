@@ -1,12 +1,13 @@
 //! `sojourn schedule ...`: manage schedules of an agent.
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     agent::{self, Limits},
     client::{Client, Connection},
-    print::{self, Column},
+    input, print,
 };
 
 /// Schedule commands; the agent is given by id or name.
@@ -55,7 +56,7 @@ pub enum Schedule {
 }
 
 /// Schedule fields; omitted ones stay unchanged.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct Fields {
     /// IANA time zone of the cron expression [default: UTC]
     #[arg(long)]
@@ -73,109 +74,59 @@ pub struct Fields {
     limits: Limits,
 }
 
-impl Fields {
-    fn body(self, more: [(&str, Option<String>); 3]) -> Value {
-        let mut body = json!({});
-        let named = [
-            ("time_zone", self.time_zone),
-            ("overlap", self.overlap),
-            ("title", self.title),
-            ("environment", self.environment),
-        ];
-        for (name, value) in named.into_iter().chain(more) {
-            if let Some(value) = value {
-                body[name] = value.into();
-            }
-        }
-        self.limits.write(&mut body);
-        body
-    }
-}
-
-impl Schedule {
-    /// Id or name of the agent.
-    fn agent(&self) -> &str {
-        match self {
-            Self::List { agent }
-            | Self::Get { agent, .. }
-            | Self::Create { agent, .. }
-            | Self::Update { agent, .. }
-            | Self::Enable { agent, .. }
-            | Self::Disable { agent, .. }
-            | Self::Delete { agent, .. }
-            | Self::Fire { agent, .. }
-            | Self::Runs { agent, .. } => agent,
-        }
-    }
-}
-
 /// Runs a command.
 pub async fn run(command: Schedule, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
-    let all = format!("/agents/{}/schedules", agent::id(&client, command.agent()).await?);
-    let one = |schedule: &str| format!("{all}/{schedule}");
+    let all =
+        async |agent: &str| anyhow::Ok(format!("/agents/{}/schedules", agent::id(&client, agent).await?));
+    let one = async |agent: &str, schedule: &str| anyhow::Ok(format!("{}/{schedule}", all(agent).await?));
     match command {
-        Schedule::List { .. } => list(&client, &all, json).await?,
-        Schedule::Get { schedule, .. } => {
-            print::document(&client.get(&one(&schedule)).await?);
+        Schedule::List { agent } => list(&client, &all(&agent).await?, json).await?,
+        Schedule::Get { agent, schedule } => {
+            print::document(&client.get(&one(&agent, &schedule).await?).await?);
         }
-        Schedule::Create { cron, input, session, fields, .. } => {
-            let more = [("cron", Some(cron)), ("input", Some(input)), ("session_id", session)];
-            shown(&client.post(&all, &fields.body(more)).await?, json);
+        Schedule::Create { agent, cron, input, session, fields } => {
+            let named = json!({ "cron": cron, "input": input, "session_id": session });
+            shown(&client.post(&all(&agent).await?, &input::body(named, &fields)?).await?, json);
         }
-        Schedule::Update { schedule, cron, input, fields, .. } => {
-            let body = fields.body([("cron", cron), ("input", input), ("session_id", None)]);
-            shown(&client.patch(&one(&schedule), &body).await?, json);
+        Schedule::Update { agent, schedule, cron, input, fields } => {
+            let body = input::body(json!({ "cron": cron, "input": input }), &fields)?;
+            shown(&client.patch(&one(&agent, &schedule).await?, &body).await?, json);
         }
-        Schedule::Enable { schedule, .. } => {
-            shown(&client.patch(&one(&schedule), &json!({ "enabled": true })).await?, json);
+        Schedule::Enable { agent, schedule } => {
+            shown(&client.patch(&one(&agent, &schedule).await?, &json!({ "enabled": true })).await?, json);
         }
-        Schedule::Disable { schedule, .. } => {
-            shown(&client.patch(&one(&schedule), &json!({ "enabled": false })).await?, json);
+        Schedule::Disable { agent, schedule } => {
+            shown(&client.patch(&one(&agent, &schedule).await?, &json!({ "enabled": false })).await?, json);
         }
-        Schedule::Delete { schedule, .. } => {
-            client.delete(&one(&schedule)).await?;
+        Schedule::Delete { agent, schedule } => drop(client.delete(&one(&agent, &schedule).await?).await?),
+        Schedule::Fire { agent, schedule } => {
+            let path = format!("{}/fire", one(&agent, &schedule).await?);
+            print::field(&client.post(&path, &json!({})).await?, json, "session_id");
         }
-        Schedule::Fire { schedule, .. } => {
-            let run = client.post(&format!("{}/fire", one(&schedule)), &json!({})).await?;
-            if json {
-                print::document(&run);
-            } else {
-                print::line(run["session_id"].as_str().unwrap_or_default());
-            }
-        }
-        Schedule::Runs { schedule, .. } => runs(&client, &one(&schedule), json).await?,
+        Schedule::Runs { agent, schedule } => runs(&client, &one(&agent, &schedule).await?, json).await?,
     }
     Ok(())
 }
 
 fn shown(schedule: &Value, json: bool) {
-    if json {
-        return print::document(schedule);
-    }
-    let id = schedule["id"].as_str().unwrap_or_default();
     let next = schedule["next_fire_at"].as_str().map_or("off".to_owned(), |at| format!("next at {at}"));
-    print::line(&format!("{id} {next}"));
+    print::answer(schedule, json, &format!("{} {next}", print::cell(&schedule["id"])));
 }
 
 async fn list(client: &Client, path: &str, json: bool) -> anyhow::Result<()> {
     let columns = [
-        Column::text("SCHEDULE", "id"),
-        Column::text("CRON", "cron"),
-        Column::text("TIME ZONE", "time_zone"),
-        Column::text("NEXT", "next_fire_at"),
-        Column::text("PAUSED", "paused_reason"),
+        ("SCHEDULE", "id"),
+        ("CRON", "cron"),
+        ("TIME ZONE", "time_zone"),
+        ("NEXT", "next_fire_at"),
+        ("PAUSED", "paused_reason"),
     ];
     print::page(client, path, &columns, json).await
 }
 
 async fn runs(client: &Client, schedule: &str, json: bool) -> anyhow::Result<()> {
-    let columns = [
-        Column::text("RUN", "id"),
-        Column::text("SLOT", "slot"),
-        Column::text("STATE", "state"),
-        Column::text("SESSION", "session_id"),
-    ];
+    let columns = [("RUN", "id"), ("SLOT", "slot"), ("STATE", "state"), ("SESSION", "session_id")];
     print::page(client, &format!("{schedule}/runs"), &columns, json).await
 }

@@ -1,14 +1,13 @@
 //! `sojourn trigger ...`: manage inbound webhooks that start sessions of an agent.
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     agent::{self, Limits},
     client::{Client, Connection},
-    print::{self, Column},
-    webhook,
+    input, print, webhook,
 };
 
 /// Trigger commands; the agent is given by id or name.
@@ -54,14 +53,14 @@ pub enum Trigger {
 }
 
 /// Trigger fields; omitted ones stay unchanged.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct Fields {
     /// GitHub user whose mention in a new comment starts a session
     #[arg(long, value_name = "USER")]
     mention: Option<String>,
     /// GitHub event that starts a session, with its actions, e.g. issues:opened,labeled
-    #[arg(long, value_name = "EVENT:ACTION,...")]
-    react: Vec<String>,
+    #[arg(long, value_name = "EVENT:ACTION,...", value_parser = event)]
+    react: Vec<Value>,
     /// Authors who may start a session: members or anyone
     #[arg(long)]
     authors: Option<String>,
@@ -75,49 +74,9 @@ pub struct Fields {
     limits: Limits,
 }
 
-impl Fields {
-    fn body(self) -> anyhow::Result<Value> {
-        let mut body = json!({});
-        let named = [
-            ("mention", self.mention),
-            ("authors", self.authors),
-            ("title", self.title),
-            ("environment", self.environment),
-        ];
-        for (name, value) in named {
-            if let Some(value) = value {
-                body[name] = value.into();
-            }
-        }
-        if !self.react.is_empty() {
-            let react: anyhow::Result<Vec<Value>> = self.react.iter().map(|text| event(text)).collect();
-            body["react"] = react?.into();
-        }
-        self.limits.write(&mut body);
-        Ok(body)
-    }
-}
-
-impl Trigger {
-    /// Id or name of the agent.
-    fn agent(&self) -> &str {
-        match self {
-            Self::List { agent }
-            | Self::Get { agent, .. }
-            | Self::Create { agent, .. }
-            | Self::Update { agent, .. }
-            | Self::Enable { agent, .. }
-            | Self::Disable { agent, .. }
-            | Self::Rotate { agent, .. }
-            | Self::Delete { agent, .. } => agent,
-        }
-    }
-}
-
 /// Parses `issues:opened,labeled` into its API form.
-fn event(text: &str) -> anyhow::Result<Value> {
-    let (event, actions) =
-        text.split_once(':').with_context(|| format!("{text} is not EVENT:ACTION,ACTION"))?;
+fn event(text: &str) -> Result<Value, &'static str> {
+    let (event, actions) = text.split_once(':').ok_or("expected EVENT:ACTION,ACTION")?;
     let actions: Vec<&str> = actions.split(',').map(str::trim).collect();
     Ok(json!({ "event": event.trim(), "actions": actions }))
 }
@@ -126,53 +85,49 @@ fn event(text: &str) -> anyhow::Result<Value> {
 pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
-    let all = format!("/agents/{}/hooks", agent::id(&client, command.agent()).await?);
-    let one = |trigger: &str| format!("{all}/{trigger}");
+    let all = async |agent: &str| anyhow::Ok(format!("/agents/{}/hooks", agent::id(&client, agent).await?));
+    let one = async |agent: &str, trigger: &str| anyhow::Ok(format!("{}/{trigger}", all(agent).await?));
     match command {
-        Trigger::List { .. } => list(&client, &all, json).await?,
-        Trigger::Get { trigger, .. } => print::document(&client.get(&one(&trigger)).await?),
-        Trigger::Create { kind, fields, secret_stdin, .. } => {
-            let mut body = fields.body()?;
-            body["kind"] = kind.into();
-            if secret_stdin {
-                body["secret"] = webhook::secret()?.into();
-            }
-            let made = client.post(&all, &body).await?;
+        Trigger::List { agent } => list(&client, &all(&agent).await?, json).await?,
+        Trigger::Get { agent, trigger } => print::document(&client.get(&one(&agent, &trigger).await?).await?),
+        Trigger::Create { agent, kind, fields, secret_stdin } => {
+            let secret = secret_stdin.then(|| input::secret("secret")).transpose()?;
+            let body = input::body(json!({ "kind": kind, "secret": secret }), &fields)?;
+            let made = client.post(&all(&agent).await?, &body).await?;
             if !json {
                 eprintln!("{}", client.address(made["path"].as_str().unwrap_or_default()));
             }
             webhook::print_secret(&made, json);
         }
-        Trigger::Update { trigger, fields, .. } => {
-            print::answer(&client.patch(&one(&trigger), &fields.body()?).await?, json, &trigger);
+        Trigger::Update { agent, trigger, fields } => {
+            let body = input::body(json!({}), &fields)?;
+            print::answer(&client.patch(&one(&agent, &trigger).await?, &body).await?, json, &trigger);
         }
-        Trigger::Enable { trigger, .. } => {
-            print::answer(&client.patch(&one(&trigger), &json!({ "enabled": true })).await?, json, "on");
+        Trigger::Enable { agent, trigger } => {
+            let body = json!({ "enabled": true });
+            print::answer(&client.patch(&one(&agent, &trigger).await?, &body).await?, json, "on");
         }
-        Trigger::Disable { trigger, .. } => {
-            print::answer(&client.patch(&one(&trigger), &json!({ "enabled": false })).await?, json, "off");
+        Trigger::Disable { agent, trigger } => {
+            let body = json!({ "enabled": false });
+            print::answer(&client.patch(&one(&agent, &trigger).await?, &body).await?, json, "off");
         }
-        Trigger::Rotate { trigger, overlap, .. } => {
-            let body = overlap.map_or(json!({}), |overlap| json!({ "overlap_seconds": overlap }));
-            webhook::print_secret(
-                &client.post(&format!("{}/rotate-secret", one(&trigger)), &body).await?,
-                json,
-            );
+        Trigger::Rotate { agent, trigger, overlap } => {
+            let path = format!("{}/rotate-secret", one(&agent, &trigger).await?);
+            let body = input::given(json!({ "overlap_seconds": overlap }));
+            webhook::print_secret(&client.post(&path, &body).await?, json);
         }
-        Trigger::Delete { trigger, .. } => drop(client.delete(&one(&trigger)).await?),
+        Trigger::Delete { agent, trigger } => drop(client.delete(&one(&agent, &trigger).await?).await?),
     }
     Ok(())
 }
 
 async fn list(client: &Client, path: &str, json: bool) -> anyhow::Result<()> {
-    let page = client.get(path).await?;
     let columns = [
-        Column::text("TRIGGER", "id"),
-        Column::text("KIND", "kind"),
-        Column::text("MENTION", "mention"),
-        Column::text("ENABLED", "enabled"),
-        Column::text("TITLE", "title"),
+        ("TRIGGER", "id"),
+        ("KIND", "kind"),
+        ("MENTION", "mention"),
+        ("ENABLED", "enabled"),
+        ("TITLE", "title"),
     ];
-    print::rows(page["data"].as_array().cloned().unwrap_or_default(), &columns, json);
-    Ok(())
+    print::page(client, path, &columns, json).await
 }

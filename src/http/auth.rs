@@ -19,14 +19,16 @@ use subtle::ConstantTimeEq;
 pub use super::rate::RateKey;
 use super::{
     App,
-    error::ApiError,
+    error::{ApiError, Result},
+    page::List,
     path::{self, CallerOrg},
     rate::AllowanceSlot,
 };
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
     domain::{Actor, ActorKind, KeyId, Level, OrgId, SessionId, decide::Stamp, session::Source},
-    store::{Result as StoreResult, audit::Act, key::LiveKey, token::LiveToken},
+    journal::{self, Unit},
+    store::{Result as StoreResult, Tx, audit::Act, key::LiveKey, token::LiveToken},
     wire::ErrorType,
 };
 
@@ -106,6 +108,7 @@ scopes! {
 
 /// A caller with an API key that has the scope.
 pub struct Caller<S: Scope> {
+    pub app: App,
     pub org: OrgId,
     pub actor: Actor,
     pub source: Source,
@@ -118,6 +121,7 @@ pub struct Caller<S: Scope> {
 
 /// A caller of one session, with an API key or with that session's client token.
 pub struct SessionCaller<S: Scope> {
+    pub app: App,
     pub org: OrgId,
     pub session: SessionId,
     pub actor: Actor,
@@ -132,34 +136,65 @@ pub struct SessionCaller<S: Scope> {
 pub struct Proof(SecretString);
 
 impl<S: Scope> Caller<S> {
-    /// Returns the author and origin to record with a command.
-    pub fn stamp(&self, origin: &Origin) -> Stamp {
-        Stamp { actor: self.actor.clone(), origin: origin.clone() }
+    /// Returns the service's source of time and ids.
+    pub fn origin(&self) -> &Origin {
+        self.app.0.journal.origin()
     }
 
-    /// Builds an audit record of an action by this caller.
-    pub fn act(
+    /// Returns the author and origin to record with a command.
+    pub fn stamp(&self) -> Stamp {
+        Stamp { actor: self.actor.clone(), origin: self.origin().clone() }
+    }
+
+    /// Begins a transaction in the caller's organization.
+    pub async fn begin(&self) -> StoreResult<Tx> {
+        self.app.0.store.begin(self.org).await
+    }
+
+    /// Begins a unit of work in the caller's organization.
+    pub async fn unit(&self) -> Result<Unit, journal::Error> {
+        self.app.0.journal.begin(self.org).await
+    }
+
+    /// Identifies a list of the caller's organization by its name and all its filters.
+    pub fn list(&self, name: &str, filters: &impl std::fmt::Debug) -> List<'_> {
+        List::new(&self.app, self.org, name, filters)
+    }
+
+    /// Adds an action by this caller to the audit log.
+    pub async fn record_audit(
         &self,
-        origin: &Origin,
+        tx: &mut Tx,
         action: &'static str,
         target: impl ToString,
         details: serde_json::Value,
-    ) -> Act<'_> {
-        Act { id: origin.id(), actor: &self.actor, action, target: Some(target.to_string()), details }
+    ) -> StoreResult<()> {
+        let (id, target) = (self.origin().id(), Some(target.to_string()));
+        tx.record_audit(&Act { id, actor: &self.actor, action, target, details }).await
     }
 }
 
 impl<S: Scope> SessionCaller<S> {
     /// Returns the author and origin to record with a command.
-    pub fn stamp(&self, origin: &Origin) -> Stamp {
-        Stamp { actor: self.actor.clone(), origin: origin.clone() }
+    pub fn stamp(&self) -> Stamp {
+        Stamp { actor: self.actor.clone(), origin: self.app.0.journal.origin().clone() }
+    }
+
+    /// Begins a transaction in the session's organization.
+    pub async fn begin(&self) -> StoreResult<Tx> {
+        self.app.0.store.begin(self.org).await
+    }
+
+    /// Identifies a list of the organization by its name and all its filters.
+    pub fn list(&self, name: &str, filters: &impl std::fmt::Debug) -> List<'_> {
+        List::new(&self.app, self.org, name, filters)
     }
 }
 
 impl<S: Scope> FromRequestParts<App> for Caller<S> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
         let key = app.open_key(&secret).await?;
         app.take_request(RateKey::Key(key.key), key.org, parts)?;
@@ -168,6 +203,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         }
         parts.extensions.insert(CallerOrg(key.org));
         Ok(Self {
+            app: app.clone(),
             org: key.org,
             actor: key_actor(&key),
             source: source_of(&key, &parts.headers),
@@ -181,7 +217,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
 impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let Path(segments): Path<HashMap<String, String>> =
             Path::from_request_parts(parts, app).await.map_err(|_| ApiError::not_found())?;
         let wanted = segments.get("session_id").map(String::as_str).unwrap_or_default();
@@ -201,9 +237,15 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             }
             let session = path::resolve(app, key.org, wanted).await?;
             parts.extensions.insert(CallerOrg(key.org));
-            let (org, actor) = (key.org, key_actor(&key));
-            let proof = Proof(secret.into());
-            return Ok(Self { org, session, actor, level: Level::Internal, proof, scope: PhantomData });
+            return Ok(Self {
+                app: app.clone(),
+                org: key.org,
+                session,
+                actor: key_actor(&key),
+                level: Level::Internal,
+                proof: Proof(secret.into()),
+                scope: PhantomData,
+            });
         }
         let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
         app.take_request(RateKey::Tokens(token.session), token.org, parts)?;
@@ -214,6 +256,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         }
         parts.extensions.insert(CallerOrg(token.org));
         Ok(Self {
+            app: app.clone(),
             org: token.org,
             session,
             actor: token_actor(&token),
@@ -225,16 +268,19 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
 }
 
 /// The operator of the deployment. No organization's key is accepted.
-pub struct Operator(());
+pub struct Operator {
+    pub app: App,
+    proof: PhantomData<()>,
+}
 
 impl FromRequestParts<App> for Operator {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
         let given = sha256(secret.as_bytes());
         let is_held = app.0.operator.is_some_and(|held| held.ct_eq(&given).into());
-        if is_held { Ok(Self(())) } else { Err(wrong_key()) }
+        if is_held { Ok(Self { app: app.clone(), proof: PhantomData }) } else { Err(wrong_key()) }
     }
 }
 
@@ -288,7 +334,7 @@ impl KeyCache {
 
 impl App {
     /// Returns the key with this secret, if it is valid and its organization is not suspended.
-    async fn open_key(&self, secret: &str) -> Result<LiveKey, ApiError> {
+    async fn open_key(&self, secret: &str) -> Result<LiveKey> {
         let key = self.live_key(secret).await?.ok_or_else(wrong_key)?;
         if key.is_suspended { Err(suspended()) } else { Ok(key) }
     }
@@ -310,7 +356,7 @@ impl App {
 
     /// Takes one request from the rate limits of the caller and of its organization, and records the
     /// remaining allowance of the one with fewer requests left.
-    pub(super) fn take_request(&self, who: RateKey, org: OrgId, parts: &Parts) -> Result<(), ApiError> {
+    pub(super) fn take_request(&self, who: RateKey, org: OrgId, parts: &Parts) -> Result<()> {
         let is_trigger = matches!(who, RateKey::Trigger(_));
         let rates = if is_trigger { &self.0.trigger_rates } else { &self.0.rates };
         let own = rates.take(who);

@@ -10,14 +10,11 @@ use axum::{
 use garde::Validate;
 use serde::de::DeserializeOwned;
 
-use super::error::ApiError;
-use crate::{base::seal::sha256, wire::ErrorType};
+use super::error::{ApiError, Result};
+use crate::wire::ErrorType;
 
-/// A validated JSON body and the SHA-256 of its bytes.
-pub struct Body<T> {
-    pub value: T,
-    pub digest: [u8; 32],
-}
+/// A validated JSON body.
+pub struct Body<T>(pub T);
 
 impl<T, S> FromRequest<S> for Body<T>
 where
@@ -26,18 +23,18 @@ where
 {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
         let is_json = is_json(request.headers());
         let bytes = bytes(request, state).await?;
         if !is_json {
             return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
         }
-        Ok(Self { value: parse(&bytes)?, digest: sha256(&bytes) })
+        parse(&bytes).map(Self)
     }
 }
 
 /// A body that may be absent; the value is then the default.
-pub struct OptionalBody<T>(pub Body<T>);
+pub struct OptionalBody<T>(pub T);
 
 impl<T, S> FromRequest<S> for OptionalBody<T>
 where
@@ -46,30 +43,26 @@ where
 {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
         let is_json = is_json(request.headers());
         let bytes = bytes(request, state).await?;
-        let digest = sha256(&bytes);
         if bytes.is_empty() {
-            return Ok(Self(Body { value: T::default(), digest }));
+            return Ok(Self(T::default()));
         }
         if !is_json {
             return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
         }
-        Ok(Self(Body { value: parse(&bytes)?, digest }))
+        parse(&bytes).map(Self)
     }
 }
 
-/// The raw bytes of an `application/x-ndjson` body and their SHA-256.
-pub struct Lines {
-    pub bytes: Bytes,
-    pub digest: [u8; 32],
-}
+/// The raw bytes of an `application/x-ndjson` body.
+pub struct Lines(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Lines {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
         let is_lines = essence(request.headers()).eq_ignore_ascii_case("application/x-ndjson");
         let bytes = bytes(request, state).await?;
         if !is_lines {
@@ -78,8 +71,7 @@ impl<S: Send + Sync> FromRequest<S> for Lines {
                 "send the body as application/x-ndjson",
             ));
         }
-        let digest = sha256(&bytes);
-        Ok(Self { bytes, digest })
+        Ok(Self(bytes))
     }
 }
 
@@ -89,7 +81,7 @@ pub struct Raw(pub Bytes);
 impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
         bytes(request, state).await.map(Self)
     }
 }
@@ -99,7 +91,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 #[serde(deny_unknown_fields)]
 pub struct Nothing {}
 
-pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes, ApiError> {
+pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes> {
     Bytes::from_request(request, state).await.map_err(|rejection| {
         let kind = match rejection.status().as_u16() {
             413 => ErrorType::TooLarge,
@@ -120,7 +112,7 @@ pub(super) fn essence(headers: &HeaderMap) -> &str {
     media_type.split(';').next().unwrap_or_default().trim()
 }
 
-fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T, ApiError> {
+fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T> {
     // serde would accept an array as the fields in order.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiError::new(ErrorType::Invalid, "the body must be a JSON object"));

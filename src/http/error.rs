@@ -9,6 +9,9 @@ use axum::{
 
 use crate::{blob, domain::decide::Rejection, journal, net, store, trigger::Refused, wire::ErrorType};
 
+/// Result of a handler.
+pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+
 /// Error response of a handler.
 #[derive(Debug, Clone)]
 pub struct ApiError {

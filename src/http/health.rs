@@ -4,7 +4,7 @@ use axum::{Json, extract::State};
 use serde::Serialize;
 use utoipa::ToSchema;
 
-use super::{App, error::ApiError, openapi::Errors};
+use super::{App, error::Result, openapi::Errors};
 
 /// Response of a healthy process.
 #[derive(Serialize, ToSchema)]
@@ -27,7 +27,7 @@ pub async fn healthz() -> Json<Health> {
 /// Returns 200 if the database responds.
 #[utoipa::path(get, path = "/readyz", tag = "service", security(()), operation_id = "readyz",
     responses((status = 200, body = Health), Errors))]
-pub async fn readyz(State(app): State<App>) -> Result<Json<Health>, ApiError> {
+pub async fn readyz(State(app): State<App>) -> Result<Json<Health>> {
     app.0.store.ping().await?;
     Ok(Json(Health { status: "ok" }))
 }

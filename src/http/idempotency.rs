@@ -1,14 +1,18 @@
 //! Idempotent writes: a repeated request has one effect and gets the same response.
 
 use axum::{
-    extract::FromRequestParts,
-    http::{HeaderValue, StatusCode, header, request::Parts},
+    extract::{FromRequest, Request},
+    http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde::Serialize;
 use serde_json::Value;
 
-use super::{App, error::ApiError};
+use super::{
+    App,
+    body::{self, Nothing, OptionalBody},
+    error::{ApiError, Result},
+};
 use crate::{
     base::{limit::IDEMPOTENCY_KEY_BYTES_MAX, seal::sha256},
     domain::OrgId,
@@ -16,12 +20,17 @@ use crate::{
     store::idempotency::{Slot, SlotState},
 };
 
-/// The `Idempotency-Key` of a request and its target.
+/// The `Idempotency-Key` of a request, its target and its body. As an extractor: of a request without fields.
 pub struct IdempotentRequest {
     /// Keys of the request, usually zero or one. A match of any of them identifies a repeated request.
     keys: Vec<String>,
     target: String,
+    /// SHA-256 of the body.
+    digest: [u8; 32],
 }
+
+/// An idempotent request, and its body as the extractor `B` reads it.
+pub struct Idempotent<B>(pub IdempotentRequest, pub B);
 
 /// Response of an idempotent write.
 #[derive(Debug)]
@@ -60,19 +69,37 @@ impl IntoResponse for Answer {
     }
 }
 
-impl FromRequestParts<App> for IdempotentRequest {
+impl<B: FromRequest<App, Rejection = ApiError>> FromRequest<App> for Idempotent<B> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        let (parts, body) = request.into_parts();
         let keys = parts.headers.get("idempotency-key").map(key_of).transpose()?.into_iter().collect();
-        Ok(Self { keys, target: format!("{} {}", parts.method, parts.uri.path()) })
+        let target = format!("{} {}", parts.method, parts.uri.path());
+        let bytes = body::bytes(Request::new(body), app).await?;
+        let once = IdempotentRequest::of(keys, target, &bytes);
+        Ok(Self(once, B::from_request(Request::from_parts(parts, bytes.into()), app).await?))
+    }
+}
+
+impl FromRequest<App> for IdempotentRequest {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        let Idempotent(once, _) = Idempotent::<OptionalBody<Nothing>>::from_request(request, app).await?;
+        Ok(once)
     }
 }
 
 impl IdempotentRequest {
-    /// Creates a request identified by keys other than an `Idempotency-Key` header.
-    pub fn of(keys: Vec<String>, target: String) -> Self {
-        Self { keys, target }
+    /// Creates a request identified by `keys`.
+    pub fn of(keys: Vec<String>, target: String, body: &[u8]) -> Self {
+        Self { keys, target, digest: sha256(body) }
+    }
+
+    /// Returns the SHA-256 of the body.
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
     }
 
     /// Returns the first key, if any.
@@ -80,9 +107,9 @@ impl IdempotentRequest {
         self.keys.first().map(String::as_str)
     }
 
-    /// Returns the slots that store the response to a request with this body digest.
-    pub fn slots(&self, digest: [u8; 32]) -> impl Iterator<Item = Slot> {
-        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &digest].concat());
+    /// Returns the slots that store the response.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &self.digest].concat());
         let slot = move |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
         self.keys.iter().map(slot)
     }
@@ -95,11 +122,10 @@ impl IdempotentRequest {
         &self,
         app: &App,
         org: OrgId,
-        digest: [u8; 32],
-        work: impl AsyncFnOnce(&mut Unit) -> Result<Answer, ApiError>,
-    ) -> Result<Answer, ApiError> {
+        work: impl AsyncFnOnce(&mut Unit) -> Result<Answer>,
+    ) -> Result<Answer> {
         let mut unit = app.0.journal.begin(org).await?;
-        for slot in self.slots(digest) {
+        for slot in self.slots() {
             match unit.claim_slot(slot).await? {
                 None => {}
                 Some(SlotState::Replay { status, body }) => {
@@ -121,11 +147,9 @@ impl IdempotentRequest {
         unit.commit().await?;
         Ok(answer)
     }
-}
 
-impl IdempotentRequest {
     /// Deletes the stored response, because the request was rejected after all.
-    pub async fn delete_stored(&self, app: &App, org: OrgId) -> Result<(), ApiError> {
+    pub async fn delete_stored(&self, app: &App, org: OrgId) -> Result<()> {
         if self.keys.is_empty() {
             return Ok(());
         }
@@ -148,7 +172,7 @@ fn mismatch() -> ApiError {
 }
 
 /// Parses an `Idempotency-Key` header.
-pub fn key_of(value: &HeaderValue) -> Result<String, ApiError> {
+pub fn key_of(value: &HeaderValue) -> Result<String> {
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
     text.map(str::to_owned).ok_or_else(|| {
         let message =
@@ -163,7 +187,7 @@ pub fn no_content() -> Response {
 }
 
 /// Builds a JSON response with `Cache-Control: no-store`.
-pub fn json(body: &impl Serialize) -> Response {
+pub fn respond(body: &impl Serialize) -> Response {
     let mut response = axum::Json(body).into_response();
     response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response

@@ -16,6 +16,7 @@ mod openapi;
 mod organization;
 mod page;
 mod path;
+mod prelude;
 mod rate;
 mod serve;
 mod sessions;

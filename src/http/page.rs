@@ -4,7 +4,10 @@ use axum::{extract::FromRequestParts, http::request::Parts};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use utoipa::IntoParams;
 
-use super::{App, error::ApiError};
+use super::{
+    App,
+    error::{ApiError, Result},
+};
 use crate::{
     base::{
         cursor,
@@ -36,7 +39,7 @@ where
 {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self> {
         let pairs = url::form_urlencoded::parse(parts.uri.query().unwrap_or_default().as_bytes());
         serde_path_to_error::deserialize(serde_urlencoded::Deserializer::new(pairs))
             .map(Self)
@@ -48,7 +51,7 @@ where
 ///
 /// # Errors
 /// 400 if it is 0 or larger than `PAGE_ROWS_MAX`.
-pub fn rows(limit: Option<u32>) -> Result<usize, ApiError> {
+pub fn rows(limit: Option<u32>) -> Result<usize> {
     match limit.unwrap_or(PAGE_ROWS_DEFAULT) {
         rows @ 1..=PAGE_ROWS_MAX => Ok(rows as usize),
         _ => Err(ApiError::invalid("limit", format!("`limit` must be 1 to {PAGE_ROWS_MAX}"))),
@@ -68,7 +71,7 @@ impl<'a> List<'a> {
     }
 
     /// Decodes the position in a cursor.
-    pub fn position<P: DeserializeOwned>(&self, cursor: Option<&str>) -> Result<Option<P>, ApiError> {
+    pub fn position<P: DeserializeOwned>(&self, cursor: Option<&str>) -> Result<Option<P>> {
         cursor
             .map(|cursor| cursor::decode(self.app.0.store.master(), &self.scope, cursor))
             .transpose()
@@ -80,18 +83,37 @@ impl<'a> List<'a> {
         cursor::encode(self.app.0.store.master(), &self.scope, position)
     }
 
-    /// Builds a page of at most `rows`. `read` has one row more if there is a next page.
-    pub fn page<R, V, P: Serialize>(
+    /// Begins a page of `limit` rows after `cursor`.
+    pub fn at<P: DeserializeOwned>(self, limit: Option<u32>, cursor: Option<&str>) -> Result<PageOf<'a, P>> {
+        Ok(PageOf { rows: rows(limit)?, below: self.position(cursor)?, list: self })
+    }
+}
+
+/// A page to read of a list.
+pub struct PageOf<'a, P> {
+    list: List<'a>,
+    rows: usize,
+    /// Position after which the page begins.
+    pub below: Option<P>,
+}
+
+impl<P: Serialize> PageOf<'_, P> {
+    /// Returns the number of rows to read: one more than the page has, to see whether there is a next page.
+    pub fn limit(&self) -> i64 {
+        self.rows as i64 + 1
+    }
+
+    /// Builds the page from the rows that were read.
+    pub fn page<R, V>(
         &self,
         mut read: Vec<R>,
-        rows: usize,
         position: impl Fn(&R) -> P,
         view: impl FnMut(R) -> V,
     ) -> Page<V> {
-        let has_more = read.len() > rows;
-        read.truncate(rows);
+        let has_more = read.len() > self.rows;
+        read.truncate(self.rows);
         let last = read.last().filter(|_| has_more).map(position);
-        let next_cursor = last.map(|last| self.encode(&last));
+        let next_cursor = last.map(|last| self.list.encode(&last));
         Page { data: read.into_iter().map(view).collect(), next_cursor }
     }
 }

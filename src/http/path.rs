@@ -9,14 +9,18 @@ use axum::{
     http::request::Parts,
 };
 
-use super::{App, error::ApiError};
+use super::{
+    App,
+    error::{ApiError, Result},
+};
 use crate::{
     base::{Id, Kind},
     domain::{AgentKind, EnvironmentKind, OrgId, SessionKind},
     store::{self, Tx},
 };
 
-/// The segments of a path; segments that cannot be decoded are 404.
+/// The ids in a path. A malformed id, or a segment that cannot be decoded, is 404 and not 400, so that the
+/// response does not depend on whether an id is well formed.
 ///
 /// A name of an agent or environment and a slug of a session are replaced by the id. This requires that an
 /// extractor before this one has authenticated the caller.
@@ -31,22 +35,24 @@ pub trait Segments: Sized {
     fn of(segments: Vec<String>) -> Option<Self>;
 }
 
-impl Segments for String {
+impl<K: Kind> Segments for Id<K> {
     fn of(segments: Vec<String>) -> Option<Self> {
-        <[Self; 1]>::try_from(segments).ok().map(|[only]| only)
+        let [only]: [String; 1] = segments.try_into().ok()?;
+        only.parse().ok()
     }
 }
 
-impl Segments for (String, String) {
+impl<A: FromStr, B: FromStr> Segments for (A, B) {
     fn of(segments: Vec<String>) -> Option<Self> {
-        <[String; 2]>::try_from(segments).ok().map(Self::from)
+        let [first, second]: [String; 2] = segments.try_into().ok()?;
+        Some((first.parse().ok()?, second.parse().ok()?))
     }
 }
 
 impl<T: Segments> FromRequestParts<App> for Path<T> {
     type Rejection = ApiError;
 
-    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self, ApiError> {
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let org = parts.extensions.get::<CallerOrg>().copied();
         let params =
             RawPathParams::from_request_parts(parts, app).await.map_err(|_| ApiError::not_found())?;
@@ -69,9 +75,8 @@ impl<T: Segments> FromRequestParts<App> for Path<T> {
     }
 }
 
-/// Parses the id in a path segment. A malformed id is 404 and not 400, so that the response does not
-/// depend on whether an id is well formed.
-pub fn id<K: Kind>(segment: &str) -> Result<Id<K>, ApiError> {
+/// Parses an id outside of the path. A malformed one is 404, as in the path.
+pub fn id<K: Kind>(segment: &str) -> Result<Id<K>> {
     Id::from_str(segment).map_err(|_| ApiError::not_found())
 }
 
@@ -104,7 +109,7 @@ impl Named for SessionKind {
 ///
 /// # Errors
 /// 404 if no resource of the organization has this name.
-pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K>, ApiError> {
+pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K>> {
     match Id::from_str(text) {
         Ok(id) => Ok(id),
         // No name contains U+0000, which a text parameter cannot carry.
@@ -117,11 +122,7 @@ pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K
 }
 
 /// Resolves a filter that may be absent.
-pub async fn resolve_optional<K: Named>(
-    app: &App,
-    org: OrgId,
-    text: Option<&str>,
-) -> Result<Option<Id<K>>, ApiError> {
+pub async fn resolve_optional<K: Named>(app: &App, org: OrgId, text: Option<&str>) -> Result<Option<Id<K>>> {
     match text {
         Some(text) => resolve(app, org, text).await.map(Some),
         None => Ok(None),

@@ -4,16 +4,15 @@
 //! result. Both are the same text. A position is an offset in that text, so a reader can resume with
 //! another process or after the end.
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
-    time::{Instant, sleep_until, timeout},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
 
-use super::{Streams, follower::Open};
+use super::{
+    Streams,
+    reader::{Ended, Reader},
+};
 use crate::{
     base::{
-        limit::{EXEC_OUTPUT_CHUNK_BYTES, STREAM_HEARTBEAT, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+        limit::{EXEC_OUTPUT_CHUNK_BYTES, STREAM_POLL},
         text,
     },
     domain::{
@@ -57,19 +56,13 @@ struct NewOutput {
     pieces: Vec<(OutputStream, u64, String)>,
 }
 
-/// The follower ends: the command has ended, or the reader is gone, too slow, or must resume with another
-/// process.
-struct Ended;
-
 pub(super) struct Follower {
     store: Store,
     output: Watch,
     /// Archiving a session ends its commands and only notifies about the log.
     log: Watch,
     tail: ExecTail,
-    lines: mpsc::Sender<ExecLine>,
-    heartbeat: Instant,
-    _permit: OwnedSemaphorePermit,
+    reader: Reader<ExecLine>,
 }
 
 impl ExecPlace {
@@ -97,30 +90,17 @@ impl std::str::FromStr for ExecPlace {
 }
 
 impl Follower {
-    pub(super) fn new(
-        streams: &Streams,
-        tail: ExecTail,
-        lines: mpsc::Sender<ExecLine>,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn new(streams: &Streams, tail: ExecTail, reader: Reader<ExecLine>) -> Self {
         Self {
             store: streams.store.clone(),
             output: streams.notifications.watch_output(tail.exec),
             log: streams.notifications.watch(tail.session),
             tail,
-            lines,
-            heartbeat: Instant::now() + STREAM_HEARTBEAT,
-            _permit: permit,
+            reader,
         }
     }
 
-    pub(super) async fn run(mut self, stop: CancellationToken) {
-        let _open = Open::new();
-        // Ended in either case; no one to report to.
-        let _ = stop.run_until_cancelled(self.follow()).await;
-    }
-
-    async fn follow(&mut self) -> Result<(), Ended> {
+    pub(super) async fn follow(mut self) -> Result<(), Ended> {
         loop {
             self.output.seen();
             self.log.seen();
@@ -131,15 +111,14 @@ impl Follower {
                     tracing::debug!(%error, session.id = %self.tail.session, "exec stream read failed, retrying");
                 }
             }
-            let closed = self.lines.clone();
-            let poll = Instant::now() + STREAM_POLL;
-            tokio::select! {
-                () = self.output.changed() => {}
-                () = self.log.changed() => {}
-                () = sleep_until(poll) => {}
-                () = sleep_until(self.heartbeat) => self.send(ExecLine::Alive).await?,
-                () = closed.closed() => return Err(Ended),
-            }
+            let due = async {
+                tokio::select! {
+                    () = self.output.changed() => {}
+                    () = self.log.changed() => {}
+                    () = sleep(STREAM_POLL) => {}
+                }
+            };
+            self.reader.wait(due).await?;
         }
     }
 
@@ -182,15 +161,7 @@ impl Follower {
 
     async fn frame(&mut self, frame: &ExecFrame) -> Result<(), Ended> {
         let json = serde_json::to_string(frame).expect("frame types serialize to JSON");
-        self.send(ExecLine::Frame { place: self.tail.place, json }).await
-    }
-
-    async fn send(&mut self, line: ExecLine) -> Result<(), Ended> {
-        self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
-        match timeout(STREAM_WRITE_TIMEOUT, self.lines.send(line)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Ended),
-        }
+        self.reader.send(ExecLine::Frame { place: self.tail.place, json }).await
     }
 }
 

@@ -2,21 +2,18 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, broadcast, mpsc},
-    time::{Instant, sleep_until, timeout},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::{sync::broadcast, time::sleep};
 
 use super::{
     Frame, Item, Streams, Tail,
     feed::{FeedRead, Registration},
     frame::is_wanted,
+    reader::{Ended, Reader},
 };
 use crate::{
     base::{
         Origin, Timestamp,
-        limit::{STREAM_DELTAS, STREAM_HEARTBEAT, STREAM_PAGE_ROWS, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+        limit::{STREAM_DELTAS, STREAM_PAGE_ROWS, STREAM_POLL},
     },
     domain::{Level, piece::ResponseDelta},
     store::{self, Store, event::Range, notification::Watch},
@@ -31,40 +28,14 @@ pub(super) struct Follower {
     /// Pieces of responses that come after events not yet sent.
     pending: VecDeque<Arc<ResponseDelta>>,
     tail: Tail,
-    frames: mpsc::Sender<Frame>,
-    heartbeat: Instant,
+    reader: Reader<Frame>,
     origin: Origin,
     /// True once the end of the log was reached: later events are live.
     is_current: bool,
-    _permit: OwnedSemaphorePermit,
 }
-
-/// Counts an open stream in `sojourn_streams` while it exists.
-pub(super) struct Open;
-
-impl Open {
-    pub(super) fn new() -> Self {
-        metrics::gauge!("sojourn_streams").increment(1.0);
-        Self
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        metrics::gauge!("sojourn_streams").decrement(1.0);
-    }
-}
-
-/// The follower ends: the reader is gone, too slow, or must resume with another process.
-struct Ended;
 
 impl Follower {
-    pub(super) fn new(
-        streams: &Streams,
-        tail: Tail,
-        frames: mpsc::Sender<Frame>,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(super) fn new(streams: &Streams, tail: Tail, reader: Reader<Frame>) -> Self {
         // Pieces of an unfinished response have at least the level `progress`.
         let wants_pieces = tail.deltas && tail.level >= Level::Progress;
         Self {
@@ -74,37 +45,28 @@ impl Follower {
             pieces: wants_pieces.then(|| streams.notifications.pieces(tail.session)),
             pending: VecDeque::new(),
             tail,
-            frames,
-            heartbeat: Instant::now() + STREAM_HEARTBEAT,
+            reader,
             origin: streams.origin.clone(),
             is_current: false,
-            _permit: permit,
         }
     }
 
-    pub(super) async fn run(mut self, stop: CancellationToken) {
-        let _open = Open::new();
-        // Ended in either case; no one to report to.
-        let _ = stop.run_until_cancelled(self.follow()).await;
-    }
-
-    async fn follow(&mut self) -> Result<(), Ended> {
+    pub(super) async fn follow(mut self) -> Result<(), Ended> {
         loop {
             let notifications = self.watch.seen();
             if self.read_new(notifications).await? {
                 continue;
             }
-            let closed = self.frames.clone();
-            let poll = Instant::now() + STREAM_POLL;
-            tokio::select! {
-                () = self.watch.changed() => {}
-                piece = next(&mut self.pieces) => {
-                    self.pending.push_back(piece);
-                    self.send_pieces().await?;
+            let due = async {
+                tokio::select! {
+                    () = self.watch.changed() => None,
+                    piece = next(&mut self.pieces) => Some(piece),
+                    () = sleep(STREAM_POLL) => None,
                 }
-                () = sleep_until(poll) => {}
-                () = sleep_until(self.heartbeat) => self.send(Frame::Alive).await?,
-                () = closed.closed() => return Err(Ended),
+            };
+            if let Some(Some(piece)) = self.reader.wait(due).await? {
+                self.pending.push_back(piece);
+                self.send_pieces().await?;
             }
         }
     }
@@ -121,7 +83,7 @@ impl Follower {
                     self.tail.after = item.seq;
                     if self.wants(&item) {
                         let ts = item.ts;
-                        self.send(Frame::Event(item)).await?;
+                        self.reader.send(Frame::Event(item)).await?;
                         self.measure(ts);
                     }
                 }
@@ -160,7 +122,7 @@ impl Follower {
         let is_last = (page.len() as i64) < STREAM_PAGE_ROWS;
         for entry in &page {
             self.tail.after = entry.seq;
-            self.send(Frame::Event(Arc::new(Item::of(entry)))).await?;
+            self.reader.send(Frame::Event(Arc::new(Item::of(entry)))).await?;
         }
         if is_last {
             self.tail.after = self.tail.after.max(to);
@@ -196,18 +158,10 @@ impl Follower {
             let is_wanted =
                 piece.seq == self.tail.after && self.tail.turn.is_none_or(|turn| turn == piece.turn);
             if is_wanted && let Ok(json) = serde_json::to_string(&DeltaView::of(&piece)) {
-                self.send(Frame::Delta(json)).await?;
+                self.reader.send(Frame::Delta(json)).await?;
             }
         }
         Ok(())
-    }
-
-    async fn send(&mut self, frame: Frame) -> Result<(), Ended> {
-        self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
-        match timeout(STREAM_WRITE_TIMEOUT, self.frames.send(frame)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Ended),
-        }
     }
 }
 

@@ -10,6 +10,7 @@ mod feed;
 mod follower;
 mod frame;
 mod list;
+mod reader;
 mod view;
 
 use std::sync::Arc;
@@ -17,7 +18,11 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-use self::{feed::Feeds, follower::Follower};
+use self::{
+    feed::Feeds,
+    follower::Follower,
+    reader::{Ended, Reader},
+};
 use crate::{
     base::{
         Origin,
@@ -78,26 +83,34 @@ impl Streams {
     /// The follower ends when the returned receiver is dropped, or accepts nothing for
     /// `STREAM_WRITE_TIMEOUT`.
     pub fn follow(&self, tail: Tail) -> Result<mpsc::Receiver<Frame>, Full> {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
-        let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
-        self.tasks.spawn(Follower::new(self, tail, frames, permit).run(self.stop.clone()));
-        Ok(reader)
+        self.open(Frame::Alive, |reader| Follower::new(self, tail, reader).follow())
     }
 
     /// Follows the list of an organization's sessions, with the same limits.
     pub fn follow_list(&self, tail: ListTail) -> Result<mpsc::Receiver<ListFrame>, Full> {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
-        let (frames, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
-        self.tasks.spawn(list::Follower::new(self, tail, frames, permit).run(self.stop.clone()));
-        Ok(reader)
+        self.open(ListFrame::Alive, |reader| list::Follower::new(self, tail, reader).follow())
     }
 
     /// Follows a command's output until the command ends, with the same limits.
     pub fn follow_exec(&self, tail: ExecTail) -> Result<mpsc::Receiver<ExecLine>, Full> {
+        self.open(ExecLine::Alive, |reader| exec::Follower::new(self, tail, reader).follow())
+    }
+
+    /// Starts a follower, which runs until it ends or this process stops.
+    fn open<F: Clone, W>(
+        &self,
+        alive: F,
+        follow: impl FnOnce(Reader<F>) -> W,
+    ) -> Result<mpsc::Receiver<F>, Full>
+    where
+        W: Future<Output = Result<(), Ended>> + Send + 'static,
+    {
         let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
-        let (lines, reader) = mpsc::channel(STREAM_BUFFER_FRAMES);
-        self.tasks.spawn(exec::Follower::new(self, tail, lines, permit).run(self.stop.clone()));
-        Ok(reader)
+        let (frames, receiver) = mpsc::channel(STREAM_BUFFER_FRAMES);
+        let work = follow(Reader::new(frames, alive, permit));
+        // Ended in either case; no one to report to.
+        self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(work));
+        Ok(receiver)
     }
 
     /// Waits until every follower has ended, after `stop`.

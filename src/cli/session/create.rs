@@ -1,19 +1,15 @@
 //! Fields of a new session, from the command line.
 
-use std::{
-    fs,
-    io::{Read, stdin},
-    path::{Path, PathBuf},
-};
+use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{agent::Limits, source};
+use crate::cli::{agent::Limits, input, source};
 
 /// Session fields.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 pub struct Fields {
     /// Agent ID or name; without one, the session only has a sandbox and a log
     #[arg(long)]
@@ -23,6 +19,7 @@ pub struct Fields {
     input: Option<String>,
     /// JSON file with the input as an object; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with = "input")]
+    #[serde(skip)]
     input_json: Option<PathBuf>,
     #[arg(long)]
     title: Option<String>,
@@ -40,6 +37,7 @@ pub struct Fields {
     sources: Vec<Value>,
     /// ID of the parent session, whose limits also apply
     #[arg(long, value_name = "SESSION")]
+    #[serde(rename = "parent_session_id")]
     parent: Option<String>,
     #[command(flatten)]
     limits: Limits,
@@ -48,39 +46,7 @@ pub struct Fields {
 impl Fields {
     /// Body of the create request.
     pub(super) fn body(self) -> anyhow::Result<Value> {
-        let mut body = json!({});
-        let named = [
-            ("agent", self.agent),
-            ("input", self.input),
-            ("title", self.title),
-            ("key", self.key),
-            ("slug", self.slug),
-            ("environment", self.environment),
-            ("parent_session_id", self.parent),
-        ];
-        for (name, value) in named {
-            if let Some(value) = value {
-                body[name] = value.into();
-            }
-        }
-        if let Some(file) = self.input_json {
-            body["input"] = object(&file)?;
-        }
-        if !self.sources.is_empty() {
-            body["sources"] = self.sources.into();
-        }
-        self.limits.write(&mut body);
-        Ok(body)
+        let input = self.input_json.as_deref().map(input::json).transpose()?;
+        input::body(input.map_or(json!({}), |input| json!({ "input": input })), &self)
     }
-}
-
-fn object(file: &Path) -> anyhow::Result<Value> {
-    let text = if file == Path::new("-") {
-        let mut text = String::new();
-        stdin().read_to_string(&mut text).map(|_| text)
-    } else {
-        fs::read_to_string(file)
-    };
-    let text = text.with_context(|| format!("{} cannot be read", file.display()))?;
-    serde_json::from_str(&text).with_context(|| format!("{} is not JSON", file.display()))
 }

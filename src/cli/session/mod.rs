@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection, query},
-    print,
+    input, print,
 };
 
 /// Session commands.
@@ -141,7 +141,7 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
                 eprintln!("session {id}");
                 return watch::until_settled(&client, &id, 0, json).await;
             }
-            show(&created["session"], json, &id);
+            print::answer(&created["session"], json, &id);
         }
         Session::List { status, agent, parent, limit, cursor, watch } => {
             let limit = Some(limit.to_string());
@@ -186,8 +186,8 @@ pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8
             print::document(&client.get(&format!("/sessions/{session}/agent")).await?)
         }
         Session::Usage { session } => export::usage(&client, &session, json).await?,
-        Session::Cancel { session } => act(&client, &session, "cancel", json).await?,
-        Session::Archive { session } => act(&client, &session, "archive", json).await?,
+        Session::Cancel { session } => sandbox::act(&client, &session, "cancel", &json!({}), json).await?,
+        Session::Archive { session } => sandbox::act(&client, &session, "archive", &json!({}), json).await?,
         Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,
         Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),
@@ -206,13 +206,9 @@ async fn update(
     limits: super::agent::Limits,
     json: bool,
 ) -> anyhow::Result<()> {
-    let mut body = json!({});
-    if let Some(title) = title {
-        body["title"] = title.into();
-    }
-    limits.write(&mut body);
+    let body = input::given(json!({ "title": title, "limits": limits }));
     let changed = client.patch(&format!("/sessions/{session}"), &body).await?;
-    show(&changed, json, session);
+    print::answer(&changed, json, session);
     Ok(())
 }
 
@@ -229,25 +225,15 @@ async fn send_message(
         let seq = steered["event"]["seq"].as_i64().unwrap_or_default();
         return watch::until_settled(client, session, seq - 1, json).await;
     }
-    show(&steered, json, steered["event"]["id"].as_str().unwrap_or_default());
+    print::answer(&steered, json, steered["event"]["id"].as_str().unwrap_or_default());
     Ok(0)
-}
-
-async fn act(client: &Client, session: &str, verb: &str, json: bool) -> anyhow::Result<()> {
-    let answer = client.post(&format!("/sessions/{session}/{verb}"), &json!({})).await?;
-    show(&answer, json, answer["status"].as_str().unwrap_or_default());
-    Ok(())
 }
 
 async fn result(client: &Client, session: &str, json: bool) -> anyhow::Result<()> {
     let answer = client.get(&format!("/sessions/{session}/result")).await?;
     let text = answer["result"]["body"]["text"].as_str();
-    show(&answer, json, text.unwrap_or("(no result yet)"));
+    print::answer(&answer, json, text.unwrap_or("(no result yet)"));
     Ok(())
-}
-
-fn show(answer: &Value, json: bool, short: &str) {
-    print::answer(answer, json, short);
 }
 
 fn list(page: &Value, json: bool) {

@@ -17,7 +17,7 @@ use crate::{
     base::{Origin, limit::DIRECT_OUTPUT_BYTES_MAX},
     cli::{
         client::{Client, query},
-        print::{self, Column},
+        print,
     },
     domain::OperationId,
 };
@@ -135,12 +135,12 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
             let path = format!("/sessions/{session}/archive.tar{}", query([("path", path)]));
             let input = tokio::fs::File::from_std(stdin().as_fd().try_clone_to_owned()?.into());
             let written = client.upload_archive(&path, input).await?;
-            print::answer(&written, json, &print::cell(&written["path"]));
+            print::field(&written, json, "path");
         }
         Use::Kill { session, exec, signal } => {
             let path = format!("/sessions/{session}/exec/{exec}/kill");
             let ended = client.post(&path, &json!({ "signal": signal })).await?;
-            print::answer(&ended, json, &print::cell(&ended["state"]));
+            print::field(&ended, json, "state");
         }
         Use::Start { session } => act(client, &session, "start", &json!({}), json).await?,
         Use::Stop { session, reason } => {
@@ -159,12 +159,12 @@ pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8>
         Use::Checkpoint { session, list: true } => checkpoints(client, &session, json).await?,
         Use::Checkpoint { session, list: false } => {
             let saved = client.post(&format!("/sessions/{session}/checkpoints"), &json!({})).await?;
-            print::answer(&saved, json, &print::cell(&saved["id"]));
+            print::field(&saved, json, "id");
         }
         Use::Restore { session, checkpoint } => {
             let body = json!({ "checkpoint_id": checkpoint });
             let restored = client.post(&format!("/sessions/{session}/restore"), &body).await?;
-            print::answer(&restored, json, &print::cell(&restored["id"]));
+            print::field(&restored, json, "id");
         }
         Use::Context { session, cwd, env, state } => context(client, &session, cwd, &env, &state).await?,
         Use::Ls { session, path } => list(client, &session, path, json).await?,
@@ -273,26 +273,22 @@ async fn download(client: &Client, session: &str, path: &str, local: &Path) -> a
     }
 }
 
-async fn act(client: &Client, session: &str, verb: &str, body: &Value, json: bool) -> anyhow::Result<()> {
+pub(super) async fn act(
+    client: &Client,
+    session: &str,
+    verb: &str,
+    body: &Value,
+    json: bool,
+) -> anyhow::Result<()> {
     let shown = client.post(&format!("/sessions/{session}/{verb}"), body).await?;
-    print::answer(&shown, json, &print::cell(&shown["status"]));
+    print::field(&shown, json, "status");
     Ok(())
 }
 
 async fn checkpoints(client: &Client, session: &str, json: bool) -> anyhow::Result<()> {
-    let listed = client.get(&format!("/sessions/{session}/checkpoints")).await?;
-    if json {
-        print::document(&listed);
-        return Ok(());
-    }
-    let columns = [
-        Column::text("CHECKPOINT", "id"),
-        Column::text("CREATED", "created_at"),
-        Column::text("BYTES", "bytes"),
-        Column::text("MANUAL", "by_hand"),
-    ];
-    print::rows(listed["data"].as_array().cloned().unwrap_or_default(), &columns, false);
-    Ok(())
+    let columns =
+        [("CHECKPOINT", "id"), ("CREATED", "created_at"), ("BYTES", "bytes"), ("MANUAL", "by_hand")];
+    print::page(client, &format!("/sessions/{session}/checkpoints"), &columns, json).await
 }
 
 /// Prints the context, after applying changes if any.
@@ -338,12 +334,7 @@ async fn list(client: &Client, session: &str, path: Option<String>, json: bool) 
         print::document(&listed);
         return Ok(());
     }
-    let columns = [
-        Column::text("TYPE", "type"),
-        Column::text("BYTES", "bytes"),
-        Column::text("MODIFIED", "modified_at"),
-        Column::text("NAME", "name"),
-    ];
+    let columns = [("TYPE", "type"), ("BYTES", "bytes"), ("MODIFIED", "modified_at"), ("NAME", "name")];
     print::rows(listed["entries"].as_array().cloned().unwrap_or_default(), &columns, false);
     if listed["truncated"] == true {
         eprintln!("more entries exist");

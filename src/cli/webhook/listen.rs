@@ -22,7 +22,7 @@ use crate::{
         Origin,
         limit::{HEADER_TIMEOUT, LISTEN_CONNECTIONS_MAX, LISTEN_DELIVERIES_MAX, LISTEN_DELIVERY_BYTES_MAX},
     },
-    cli::{client::Client, print},
+    cli::{client::Client, input, print},
     webhook::{Refused, Secret, verify},
 };
 
@@ -53,10 +53,9 @@ impl Listen {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await.context("cannot listen")?;
         let url = format!("http://{}/", listener.local_addr()?);
         let (webhook, secret) = if self.secret_stdin {
-            (None, super::secret()?)
+            (None, input::secret("secret")?)
         } else {
-            let mut body = json!({ "url": url });
-            self.wanted.write(&mut body);
+            let body = input::body(json!({ "url": url }), &self.wanted)?;
             let made = client.post(webhooks, &body).await.context(
                 "no webhook for this address could be created (the service needs SOJOURN_ALLOW_PRIVATE_WEBHOOKS=on, and must run on this machine)",
             )?;

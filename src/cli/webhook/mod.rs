@@ -5,15 +5,14 @@
 
 mod listen;
 
-use std::io::{IsTerminal, Read, stdin};
-
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection, query},
-    print,
+    input, print,
 };
 
 /// Webhook commands.
@@ -87,7 +86,7 @@ enum Verb {
 }
 
 /// Filter of the events to send.
-#[derive(Debug, Args)]
+#[derive(Debug, Args, Serialize)]
 struct Wanted {
     /// Event level: user, progress or internal
     #[arg(long)]
@@ -97,6 +96,7 @@ struct Wanted {
     types: Option<Vec<String>>,
     /// Include the raw input of callers
     #[arg(long)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
     include_raw: bool,
 }
 
@@ -116,22 +116,13 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
         Verb::List => list(&client, &place, json).await?,
         Verb::Get { webhook } => print::document(&client.get(&at(&webhook)).await?),
         Verb::Create { address, wanted, secret_stdin } => {
-            let mut body = json!({ "url": address });
-            wanted.write(&mut body);
-            if secret_stdin {
-                body["secret"] = secret()?.into();
-            }
+            let secret = secret_stdin.then(|| input::secret("secret")).transpose()?;
+            let body = input::body(json!({ "url": address, "secret": secret }), &wanted)?;
             print_secret(&client.post(&place.webhooks, &body).await?, json);
         }
         Verb::Update { webhook, address, wanted, enable, disable } => {
-            let mut body = json!({});
-            wanted.write(&mut body);
-            if let Some(address) = address {
-                body["url"] = address.into();
-            }
-            if enable || disable {
-                body["enabled"] = enable.into();
-            }
+            let enabled = (enable || disable).then_some(enable);
+            let body = input::body(json!({ "url": address, "enabled": enabled }), &wanted)?;
             print::answer(&client.patch(&at(&webhook), &body).await?, json, &webhook);
         }
         Verb::Test { webhook } => {
@@ -139,10 +130,10 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
                 bail!("a session's destination cannot be tested; send the session a message instead");
             }
             let sent = client.post(&format!("{}/test", at(&webhook)), &json!({})).await?;
-            print::answer(&sent, json, sent["id"].as_str().unwrap_or_default());
+            print::field(&sent, json, "id");
         }
         Verb::Rotate { webhook, overlap } => {
-            let body = overlap.map_or(json!({}), |overlap| json!({ "overlap_seconds": overlap }));
+            let body = input::given(json!({ "overlap_seconds": overlap }));
             print_secret(&client.post(&format!("{}/rotate-secret", at(&webhook)), &body).await?, json);
         }
         Verb::Delete { webhook } => drop(client.delete(&at(&webhook)).await?),
@@ -155,8 +146,7 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
         }
         Verb::Redeliver { webhook, delivery } => {
             let path = format!("{}/{delivery}/redeliver", place.deliveries(&webhook));
-            let sent = client.post(&path, &json!({})).await?;
-            print::answer(&sent, json, sent["status"].as_str().unwrap_or_default());
+            print::field(&client.post(&path, &json!({})).await?, json, "status");
         }
         Verb::Listen(wanted) => return wanted.run(&client, &place.webhooks, json).await,
     }
@@ -180,20 +170,6 @@ impl Paths {
     }
 }
 
-impl Wanted {
-    fn write(self, body: &mut Value) {
-        if let Some(level) = self.level {
-            body["level"] = level.into();
-        }
-        if let Some(types) = self.types {
-            body["types"] = types.into();
-        }
-        if self.include_raw {
-            body["include_raw"] = true.into();
-        }
-    }
-}
-
 /// Prints a webhook or trigger with a new secret: only the secret goes to standard output, for pipes.
 pub(super) fn print_secret(webhook: &Value, json: bool) {
     if !json {
@@ -202,31 +178,16 @@ pub(super) fn print_secret(webhook: &Value, json: bool) {
     print::answer(webhook, json, webhook["secret"].as_str().unwrap_or("(the secret you provided)"));
 }
 
-/// Reads a secret from standard input: other users could see it on a command line.
-pub(super) fn secret() -> anyhow::Result<String> {
-    if stdin().is_terminal() {
-        eprintln!("Enter the secret, then Ctrl-D (it is echoed; use a pipe to hide it):");
-    }
-    let mut text = String::new();
-    stdin().read_to_string(&mut text).context("standard input cannot be read")?;
-    match text.trim() {
-        "" => bail!("standard input contains no secret"),
-        secret => Ok(secret.to_owned()),
-    }
-}
-
 async fn list(client: &Client, place: &Paths, json: bool) -> anyhow::Result<()> {
-    let page = client.get(&place.webhooks).await?;
     let columns = [
-        print::Column::text("WEBHOOK", "id"),
-        print::Column::text("URL", "url"),
-        print::Column::text("LEVEL", "level"),
-        print::Column::text("TYPES", "types"),
-        print::Column::text("ENABLED", "enabled"),
-        print::Column::text("FAILING SINCE", "failing_since"),
+        ("WEBHOOK", "id"),
+        ("URL", "url"),
+        ("LEVEL", "level"),
+        ("TYPES", "types"),
+        ("ENABLED", "enabled"),
+        ("FAILING SINCE", "failing_since"),
     ];
-    print::rows(page["data"].as_array().cloned().unwrap_or_default(), &columns, json);
-    Ok(())
+    print::page(client, &place.webhooks, &columns, json).await
 }
 
 async fn deliveries(
@@ -241,13 +202,13 @@ async fn deliveries(
     let filters = [("destination", of), ("status", status), ("limit", Some(limit.to_string()))];
     let page = client.get(&format!("{}{}", place.deliveries(webhook), query(filters))).await?;
     let columns = [
-        print::Column::text("DELIVERY", "id"),
-        print::Column::text("TYPE", "type"),
-        print::Column::text("STATUS", "status"),
-        print::Column::text("ATTEMPTS", "attempts"),
-        print::Column::text("CODE", "response_code"),
-        print::Column::text("LAST ATTEMPT", "last_attempt_at"),
-        print::Column::text("ERROR", "error"),
+        ("DELIVERY", "id"),
+        ("TYPE", "type"),
+        ("STATUS", "status"),
+        ("ATTEMPTS", "attempts"),
+        ("CODE", "response_code"),
+        ("LAST ATTEMPT", "last_attempt_at"),
+        ("ERROR", "error"),
     ];
     print::rows(page["data"].as_array().cloned().unwrap_or_default(), &columns, json);
     Ok(())

@@ -1,66 +1,52 @@
 //! Credentials: store, list, rotate, delete, set the default.
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
 use crate::{
-    base::{Origin, key},
+    base::key,
     domain::{CredentialId, OrgId, environment::is_secret_value, source},
     http::{
-        App,
-        auth::{Caller, ReadCredentials, Scope, WriteCredentials},
-        body::Body,
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
+        auth::{ReadCredentials, Scope, WriteCredentials},
+        prelude::*,
     },
-    journal::Unit,
     model::ModelName,
     store::{
         Tx,
-        audit::Act,
         credential::{self, Credential},
     },
-    wire::{
-        Page,
-        credential::{CreateCredential, CredentialView, DefaultCredential, RotateCredential},
-    },
+    wire::credential::{CreateCredential, CredentialView, DefaultCredential, RotateCredential},
 };
 
 /// Store a provider key
 #[utoipa::path(post, path = "/credentials", tag = "credentials", operation_id = "createCredential",
     request_body = CreateCredential, responses((status = 201, body = CredentialView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteCredentials>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateCredential>,
-) -> Result<Answer, ApiError> {
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateCredential>>,
+) -> Result<Answer> {
     if wanted.provider == source::PROVIDER {
         check_repositories(&wanted)?;
     } else if let Some(base_url) = &wanted.base_url {
         crate::net::parse(base_url)
-            .and_then(|url| app.0.models.check(&url))
+            .and_then(|url| caller.app.0.models.check(&url))
             .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))?;
     } else if !["anthropic", "openai"].contains(&wanted.provider.as_str()) {
         let message =
             "a provider other than anthropic and openai needs the `base_url` of its OpenAI-compatible API";
         return Err(ApiError::invalid("base_url", message));
     }
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let credential = Credential {
-            id: app.0.journal.origin().id(),
+            id: caller.origin().id(),
             provider: wanted.provider,
             name: wanted.name,
             last4: key::hint(&wanted.key),
             base_url: wanted.base_url,
             is_default: wanted.is_default,
-            created_at: app.0.journal.origin().now(),
+            created_at: caller.origin().now(),
         };
-        store(&app, unit.tx(), &credential, &wanted.key).await?;
-        unit.tx().record_audit(&created(&caller, app.0.journal.origin(), &credential)).await?;
+        store(&caller.app, unit.tx(), &credential, &wanted.key).await?;
+        record_created(&caller, unit.tx(), &credential).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(credential)))
     })
     .await
@@ -68,7 +54,7 @@ pub async fn create(
 
 /// Rejects a repository credential whose `base_url` is missing or invalid, or whose key cannot be sent in
 /// a header.
-fn check_repositories(wanted: &CreateCredential) -> Result<(), ApiError> {
+fn check_repositories(wanted: &CreateCredential) -> Result<()> {
     if wanted.base_url.as_deref().and_then(source::base).is_none() {
         let message = "a credential for repositories needs a `base_url`, as in https://github.com/acme; it is \
                        sent only to repositories below that URL";
@@ -86,17 +72,11 @@ fn check_repositories(wanted: &CreateCredential) -> Result<(), ApiError> {
 /// Newest first.
 #[utoipa::path(get, path = "/credentials", tag = "credentials", operation_id = "listCredentials",
     params(PageQuery), responses((status = 200, body = Page<CredentialView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadCredentials>,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.org, "credentials", &());
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let credentials = tx.credentials(below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(credentials, rows, |credential| credential.id, view)))
+pub async fn list(caller: Caller<ReadCredentials>, Query(query): Query<PageQuery>) -> Result<Response> {
+    let list = caller.list("credentials", &()).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
+    let credentials = tx.credentials(list.below, list.limit()).await?;
+    Ok(respond(&list.page(credentials, |credential| credential.id, view)))
 }
 
 /// Get a credential
@@ -104,13 +84,9 @@ pub async fn list(
 /// The key is not returned.
 #[utoipa::path(get, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "getCredential",
     params(("credential_id" = CredentialId, Path)), responses((status = 200, body = CredentialView), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    caller: Caller<ReadCredentials>,
-    Path(credential): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.credential(path::id(&credential)?).await?)))
+pub async fn get(caller: Caller<ReadCredentials>, Path(credential): Path<CredentialId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.credential(credential).await?)))
 }
 
 /// Rotate the key of a credential
@@ -120,20 +96,18 @@ pub async fn get(
     params(("credential_id" = CredentialId, Path)), request_body = RotateCredential,
     responses((status = 200, body = CredentialView), Errors))]
 pub async fn rotate(
-    State(app): State<App>,
     caller: Caller<WriteCredentials>,
-    Path(credential): Path<String>,
-    Body { value: wanted, .. }: Body<RotateCredential>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&credential)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let sealed = seal(&app, &mut tx, id, &wanted.key).await?;
+    Path(id): Path<CredentialId>,
+    Body(wanted): Body<RotateCredential>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let sealed = seal(&caller.app, &mut tx, id, &wanted.key).await?;
     tx.rotate_credential(id, &sealed, &key::hint(&wanted.key)).await?;
     let credential = tx.credential(id).await?;
     let details = json!({ "last4": credential.last4 });
-    tx.record_audit(&caller.act(app.0.journal.origin(), "credential.rotated", id, details)).await?;
+    caller.record_audit(&mut tx, "credential.rotated", id, details).await?;
     tx.commit().await?;
-    Ok(answer(&view(credential)))
+    Ok(respond(&view(credential)))
 }
 
 /// Delete a credential
@@ -141,15 +115,10 @@ pub async fn rotate(
 /// Sessions that pinned it can no longer call their model.
 #[utoipa::path(delete, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "deleteCredential",
     params(("credential_id" = CredentialId, Path)), responses((status = 204), Errors))]
-pub async fn delete(
-    State(app): State<App>,
-    caller: Caller<WriteCredentials>,
-    Path(credential): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let id = path::id(&credential)?;
+pub async fn delete(caller: Caller<WriteCredentials>, Path(id): Path<CredentialId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     tx.delete_credential(id).await?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "credential.deleted", id, json!({}))).await?;
+    caller.record_audit(&mut tx, "credential.deleted", id, json!({})).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -158,11 +127,10 @@ pub async fn delete(
 #[utoipa::path(put, path = "/credentials/default", tag = "credentials", operation_id = "setDefaultCredential",
     request_body = DefaultCredential, responses((status = 200, body = CredentialView), Errors))]
 pub async fn set_default(
-    State(app): State<App>,
     caller: Caller<WriteCredentials>,
-    Body { value: wanted, .. }: Body<DefaultCredential>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
+    Body(wanted): Body<DefaultCredential>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let mut credential = tx.credential(wanted.credential).await?;
     if wanted.provider.is_some_and(|provider| provider != credential.provider) {
         let message = format!("this credential is for `{}`", credential.provider);
@@ -170,15 +138,14 @@ pub async fn set_default(
     }
     tx.make_default(&credential).await?;
     let details = json!({ "provider": credential.provider });
-    tx.record_audit(&caller.act(app.0.journal.origin(), "credential.made_default", credential.id, details))
-        .await?;
+    caller.record_audit(&mut tx, "credential.made_default", credential.id, details).await?;
     tx.commit().await?;
     credential.is_default = true;
-    Ok(answer(&view(credential)))
+    Ok(respond(&view(credential)))
 }
 
 /// Rejects `key` together with `credential`.
-pub fn check_choice(has_key: bool, has_credential: bool) -> Result<(), ApiError> {
+pub fn check_choice(has_key: bool, has_credential: bool) -> Result<()> {
     if has_key && has_credential {
         return Err(ApiError::invalid("credential", "send `key` or `credential`, not both"));
     }
@@ -186,12 +153,7 @@ pub fn check_choice(has_key: bool, has_credential: bool) -> Result<(), ApiError>
 }
 
 /// Stores an agent's own key as a credential of its model's provider.
-pub async fn store_for_model(
-    app: &App,
-    unit: &mut Unit,
-    model: &str,
-    secret: &str,
-) -> Result<Credential, ApiError> {
+pub async fn store_for_model(app: &App, unit: &mut Unit, model: &str, secret: &str) -> Result<Credential> {
     let name: ModelName = app.check_model(model)?;
     let credential = Credential {
         id: app.0.journal.origin().id(),
@@ -206,18 +168,19 @@ pub async fn store_for_model(
     Ok(credential)
 }
 
-/// Builds the audit record of a stored key, without the key itself.
-pub fn created<'a, S: Scope>(caller: &'a Caller<S>, origin: &Origin, credential: &Credential) -> Act<'a> {
+/// Records a stored key in the audit log, without the key itself.
+pub async fn record_created<S: Scope>(
+    caller: &Caller<S>,
+    tx: &mut Tx,
+    credential: &Credential,
+) -> Result<()> {
     let Credential { id, provider, name, last4, .. } = credential;
     let details = json!({ "provider": provider, "name": name, "last4": last4 });
-    caller.act(origin, "credential.created", id, details)
+    Ok(caller.record_audit(tx, "credential.created", id, details).await?)
 }
 
 /// Returns the credential named by the caller, if it exists in the organization.
-pub async fn existing(
-    unit: &mut Unit,
-    credential: Option<CredentialId>,
-) -> Result<Option<CredentialId>, ApiError> {
+pub async fn existing(unit: &mut Unit, credential: Option<CredentialId>) -> Result<Option<CredentialId>> {
     let Some(id) = credential else { return Ok(None) };
     match unit.tx().credential(id).await {
         Ok(credential) => Ok(Some(credential.id)),
@@ -234,7 +197,7 @@ pub async fn is_same_key(
     unit: &mut Unit,
     credential: Option<CredentialId>,
     secret: Option<&str>,
-) -> Result<bool, ApiError> {
+) -> Result<bool> {
     use crate::base::ExposeSecret;
 
     let (Some(secret), org) = (secret, unit.tx().org()) else { return Ok(true) };
@@ -246,12 +209,12 @@ pub async fn is_same_key(
     }
 }
 
-async fn store(app: &App, tx: &mut Tx, credential: &Credential, secret: &str) -> Result<(), ApiError> {
+async fn store(app: &App, tx: &mut Tx, credential: &Credential, secret: &str) -> Result<()> {
     let sealed = seal(app, tx, credential.id, secret).await?;
     Ok(tx.insert_credential(credential, &sealed).await?)
 }
 
-async fn seal(app: &App, tx: &mut Tx, id: CredentialId, secret: &str) -> Result<Vec<u8>, ApiError> {
+async fn seal(app: &App, tx: &mut Tx, id: CredentialId, secret: &str) -> Result<Vec<u8>> {
     let org: OrgId = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
     Ok(data_key.seal(secret.as_bytes(), &credential::context(org, id), app.0.journal.origin()))

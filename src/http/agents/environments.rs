@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
 use crate::{
@@ -12,25 +11,15 @@ use crate::{
         rootfs::{Build, RootFs},
     },
     http::{
-        App,
-        auth::{Caller, ReadEnvironments, WriteEnvironments},
-        body::{Body, Nothing, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
+        auth::{ReadEnvironments, WriteEnvironments},
+        prelude::*,
         sessions::sources,
     },
-    journal::Unit,
     store::{
         self, Tx,
         environment::{Named, context},
     },
-    wire::{
-        Page,
-        environment::{CreateEnvironment, EnvironmentView, PatchEnvironment, SecretInput},
-    },
+    wire::environment::{CreateEnvironment, EnvironmentView, PatchEnvironment, SecretInput},
 };
 
 /// States of root file system builds, by key.
@@ -42,25 +31,22 @@ type Values = BTreeMap<String, String>;
 #[utoipa::path(post, path = "/environments", tag = "environments", operation_id = "createEnvironment",
     request_body = CreateEnvironment, responses((status = 201, body = EnvironmentView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteEnvironments>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateEnvironment>,
-) -> Result<Answer, ApiError> {
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateEnvironment>>,
+) -> Result<Answer> {
     let values = values_of(&wanted.secrets, &Values::new())?;
     let secrets: Vec<_> = wanted.secrets.iter().map(SecretInput::binding).collect();
     refuse(wanted.config.secrets_problem(&secrets))?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        sources::check_environment(&app, unit, &wanted.config).await?;
-        let (id, now) = (app.0.journal.origin().id(), app.0.journal.origin().now());
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        sources::check_environment(&caller.app, unit, &wanted.config).await?;
+        let (id, now) = (caller.origin().id(), caller.origin().now());
         let named =
             Named { id, name: wanted.name, config: wanted.config, secrets, created_at: now, updated_at: now };
-        let sealed = seal(&app, unit.tx(), id, &values).await?;
+        let sealed = seal(&caller.app, unit.tx(), id, &values).await?;
         unit.tx().insert_environment(&named, &sealed).await.map_err(name_taken)?;
-        let act = caller.act(app.0.journal.origin(), "environment.created", id, audit_details(&named));
-        unit.tx().record_audit(&act).await?;
-        request_build(&app, unit.tx(), &named.config, false).await?;
-        Ok(Answer::new(StatusCode::CREATED, &view_with_build(&app, unit.tx(), named).await?))
+        caller.record_audit(unit.tx(), "environment.created", id, audit_details(&named)).await?;
+        request_build(&caller.app, unit.tx(), &named.config, false).await?;
+        Ok(Answer::new(StatusCode::CREATED, &view_with_build(&caller.app, unit.tx(), named).await?))
     })
     .await
 }
@@ -70,24 +56,18 @@ pub async fn create(
 /// Newest first, without build logs.
 #[utoipa::path(get, path = "/environments", tag = "environments", operation_id = "listEnvironments",
     params(PageQuery), responses((status = 200, body = Page<EnvironmentView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadEnvironments>,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.org, "environments", &());
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let environments = tx.environments(below, rows as i64 + 1).await?;
-    let keys: Vec<_> = environments.iter().filter_map(|named| key(&app, &named.config)).collect();
+pub async fn list(caller: Caller<ReadEnvironments>, Query(query): Query<PageQuery>) -> Result<Response> {
+    let list = caller.list("environments", &()).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
+    let environments = tx.environments(list.below, list.limit()).await?;
+    let keys: Vec<_> = environments.iter().filter_map(|named| key(&caller.app, &named.config)).collect();
     let builds: Builds = tx.rootfs_builds(&keys).await?.into_iter().collect();
     let view = |named: Named| {
         // Build logs are only returned when a single environment is read.
-        let build = key(&app, &named.config).and_then(|key| builds.get(&key).cloned());
+        let build = key(&caller.app, &named.config).and_then(|key| builds.get(&key).cloned());
         view(named, build.map(|build| Build { log: String::new(), ..build }))
     };
-    Ok(answer(&list.page(environments, rows, |environment| environment.id, view)))
+    Ok(respond(&list.page(environments, |environment| environment.id, view)))
 }
 
 /// Get an environment
@@ -96,13 +76,12 @@ pub async fn list(
 #[utoipa::path(get, path = "/environments/{environment_id}", tag = "environments", operation_id = "getEnvironment",
     params(("environment_id" = EnvironmentId, Path)), responses((status = 200, body = EnvironmentView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadEnvironments>,
-    Path(environment): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let named = tx.environment(path::id(&environment)?).await?;
-    Ok(answer(&view_with_build(&app, &mut tx, named).await?))
+    Path(environment): Path<EnvironmentId>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let named = tx.environment(environment).await?;
+    Ok(respond(&view_with_build(&caller.app, &mut tx, named).await?))
 }
 
 /// Change an environment
@@ -113,15 +92,13 @@ pub async fn get(
     operation_id = "updateEnvironment", params(("environment_id" = EnvironmentId, Path)),
     request_body = PatchEnvironment, responses((status = 200, body = EnvironmentView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteEnvironments>,
-    Path(environment): Path<String>,
-    Body { value: change, .. }: Body<PatchEnvironment>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&environment)?;
-    let mut unit = app.0.journal.begin(caller.org).await?;
+    Path(id): Path<EnvironmentId>,
+    Body(change): Body<PatchEnvironment>,
+) -> Result<Response> {
+    let mut unit = caller.unit().await?;
     if let Some(config) = &change.config {
-        sources::check_environment(&app, &mut unit, config).await?;
+        sources::check_environment(&caller.app, &mut unit, config).await?;
     }
     let tx = unit.tx();
     let (mut named, mut sealed) = tx.lock_environment(id).await?;
@@ -132,19 +109,18 @@ pub async fn patch(
         named.config = config;
     }
     if let Some(secrets) = &change.secrets {
-        let values = values_of(secrets, &open(&app, tx, id, &sealed).await?)?;
-        sealed = seal(&app, tx, id, &values).await?;
+        let values = values_of(secrets, &open(&caller.app, tx, id, &sealed).await?)?;
+        sealed = seal(&caller.app, tx, id, &values).await?;
         named.secrets = secrets.iter().map(SecretInput::binding).collect();
     }
     refuse(named.config.secrets_problem(&named.secrets))?;
-    named.updated_at = app.0.journal.origin().now();
+    named.updated_at = caller.origin().now();
     tx.update_environment(&named, &sealed).await.map_err(name_taken)?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "environment.updated", id, audit_details(&named)))
-        .await?;
-    request_build(&app, tx, &named.config, false).await?;
-    let view_with_build = view_with_build(&app, tx, named).await?;
+    caller.record_audit(tx, "environment.updated", id, audit_details(&named)).await?;
+    request_build(&caller.app, tx, &named.config, false).await?;
+    let view_with_build = view_with_build(&caller.app, tx, named).await?;
     unit.commit().await?;
-    Ok(answer(&view_with_build))
+    Ok(respond(&view_with_build))
 }
 
 /// Build an environment's image and packages
@@ -154,17 +130,14 @@ pub async fn patch(
     operation_id = "buildEnvironment", params(("environment_id" = EnvironmentId, Path)),
     responses((status = 202, body = EnvironmentView), Errors))]
 pub async fn build(
-    State(app): State<App>,
     caller: Caller<WriteEnvironments>,
+    Path(id): Path<EnvironmentId>,
     once: IdempotentRequest,
-    Path(environment): Path<String>,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let id = path::id(&environment)?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let named = unit.tx().environment(id).await?;
-        request_build(&app, unit.tx(), &named.config, true).await?;
-        Ok(Answer::new(StatusCode::ACCEPTED, &view_with_build(&app, unit.tx(), named).await?))
+        request_build(&caller.app, unit.tx(), &named.config, true).await?;
+        Ok(Answer::new(StatusCode::ACCEPTED, &view_with_build(&caller.app, unit.tx(), named).await?))
     })
     .await
 }
@@ -175,15 +148,10 @@ pub async fn build(
 #[utoipa::path(delete, path = "/environments/{environment_id}", tag = "environments",
     operation_id = "deleteEnvironment", params(("environment_id" = EnvironmentId, Path)),
     responses((status = 204), Errors))]
-pub async fn delete(
-    State(app): State<App>,
-    caller: Caller<WriteEnvironments>,
-    Path(environment): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let id: EnvironmentId = path::id(&environment)?;
+pub async fn delete(caller: Caller<WriteEnvironments>, Path(id): Path<EnvironmentId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     tx.delete_environment(id).await?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "environment.deleted", id, json!({}))).await?;
+    caller.record_audit(&mut tx, "environment.deleted", id, json!({})).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -195,7 +163,7 @@ fn audit_details(named: &Named) -> serde_json::Value {
 }
 
 /// Returns the value of each secret: the one that was sent, else the stored one.
-fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values, ApiError> {
+fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values> {
     let value = |(at, secret): (usize, &SecretInput)| {
         let value = secret.value.as_ref().or_else(|| kept.get(&secret.name));
         match value.filter(|value| is_secret_value(value)) {
@@ -209,7 +177,7 @@ fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values, ApiError>
     secrets.iter().enumerate().map(value).collect()
 }
 
-fn refuse(problem: Option<(String, String)>) -> Result<(), ApiError> {
+fn refuse(problem: Option<(String, String)>) -> Result<()> {
     problem.map_or(Ok(()), |(field, words)| Err(ApiError::invalid(&field, words)))
 }
 
@@ -223,7 +191,7 @@ fn name_taken(error: store::Error) -> ApiError {
     }
 }
 
-async fn seal(app: &App, tx: &mut Tx, id: EnvironmentId, values: &Values) -> Result<Vec<u8>, ApiError> {
+async fn seal(app: &App, tx: &mut Tx, id: EnvironmentId, values: &Values) -> Result<Vec<u8>> {
     if values.is_empty() {
         return Ok(Vec::new());
     }
@@ -233,7 +201,7 @@ async fn seal(app: &App, tx: &mut Tx, id: EnvironmentId, values: &Values) -> Res
     Ok(data_key.seal(&plain, &context, app.0.journal.origin()))
 }
 
-async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Result<Values, ApiError> {
+async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Result<Values> {
     if sealed.is_empty() {
         return Ok(Values::new());
     }
@@ -245,7 +213,7 @@ async fn open(app: &App, tx: &mut Tx, id: EnvironmentId, sealed: &[u8]) -> Resul
 }
 
 /// Requests a build of the environment's root file system.
-async fn request_build(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<(), ApiError> {
+async fn request_build(app: &App, tx: &mut Tx, config: &Environment, again: bool) -> Result<()> {
     let rootfs = RootFs::of(Some(config), &app.0.images.default);
     if !rootfs.is_host() {
         tx.request_rootfs(&rootfs, again).await?;
@@ -259,7 +227,7 @@ fn key(app: &App, config: &Environment) -> Option<String> {
     (!rootfs.is_host()).then(|| rootfs.key())
 }
 
-async fn view_with_build(app: &App, tx: &mut Tx, named: Named) -> Result<EnvironmentView, ApiError> {
+async fn view_with_build(app: &App, tx: &mut Tx, named: Named) -> Result<EnvironmentView> {
     let build = match key(app, &named.config) {
         None => None,
         Some(key) => tx.rootfs_builds(&[key]).await?.pop().map(|(_, build)| build),

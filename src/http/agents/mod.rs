@@ -3,11 +3,6 @@
 pub mod credentials;
 pub mod environments;
 
-use axum::{
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -15,23 +10,14 @@ use crate::{
     base::{seal::sha256, text::hex},
     domain::{AgentId, CredentialId, session::Limits},
     http::{
-        App,
-        auth::{Caller, ReadAgents, WriteAgents},
-        body::{Body, Nothing, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
+        auth::{ReadAgents, WriteAgents},
+        path,
+        prelude::*,
         sessions::sources,
     },
-    journal::Unit,
     store::agent::{Agent, Revision},
     tool,
-    wire::{
-        Page,
-        agent::{AgentView, CreateAgent, PatchAgent, RevisionRef, RevisionView},
-    },
+    wire::agent::{AgentView, CreateAgent, PatchAgent, RevisionRef, RevisionView},
 };
 
 /// Routes of agents, their credentials and environments.
@@ -58,28 +44,26 @@ const BUILTIN_RUNTIME: &str = "builtin";
 #[utoipa::path(post, path = "/agents", tag = "agents", operation_id = "createAgent", request_body = CreateAgent,
     responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It already exists, or the request repeats an `Idempotency-Key`."), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteAgents>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateAgent>,
-) -> Result<Answer, ApiError> {
-    check_config(&app, &wanted.model, wanted.tools.as_deref())?;
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateAgent>>,
+) -> Result<Answer> {
+    check_config(&caller.app, &wanted.model, wanted.tools.as_deref())?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
             format!("`runtime` must be `{BUILTIN_RUNTIME}`, the only one that exists; it is the default");
         return Err(ApiError::invalid("runtime", message));
     }
     credentials::check_choice(wanted.key.is_some(), wanted.credential.is_some())?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         if let Some(existing) = unit.tx().claim_agent_name(&wanted.name).await? {
-            return same_or_conflict(&app, unit, existing, &wanted).await;
+            return same_or_conflict(&caller.app, unit, existing, &wanted).await;
         }
-        sources::check(&app, unit, &wanted.sources).await?;
+        sources::check(&caller.app, unit, &wanted.sources).await?;
         let credential = match &wanted.key {
-            Some(key) => Some(own_key(&app, &caller, unit, (&wanted.model, key)).await?),
+            Some(key) => Some(own_key(&caller, unit, (&wanted.model, key)).await?),
             None => credentials::existing(unit, wanted.credential).await?,
         };
-        let origin = app.0.journal.origin();
+        let origin = caller.origin();
         let now = origin.now();
         let id: AgentId = origin.id();
         let mut revision = Revision {
@@ -109,7 +93,7 @@ pub async fn create(
         };
         unit.tx().insert_agent(&agent).await?;
         let details = json!({ "name": agent.name, "revision": agent.revision.number });
-        unit.tx().record_audit(&caller.act(origin, "agent.created", id, details)).await?;
+        caller.record_audit(unit.tx(), "agent.created", id, details).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(agent)))
     })
     .await
@@ -120,29 +104,19 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/agents", tag = "agents", operation_id = "listAgents", params(PageQuery),
     responses((status = 200, body = Page<AgentView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadAgents>,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.org, "agents", &());
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let agents = tx.agents(below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(agents, rows, |agent| agent.id, view)))
+pub async fn list(caller: Caller<ReadAgents>, Query(query): Query<PageQuery>) -> Result<Response> {
+    let list = caller.list("agents", &()).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
+    let agents = tx.agents(list.below, list.limit()).await?;
+    Ok(respond(&list.page(agents, |agent| agent.id, view)))
 }
 
 /// Get an agent
 #[utoipa::path(get, path = "/agents/{agent_id}", tag = "agents", operation_id = "getAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = AgentView), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    caller: Caller<ReadAgents>,
-    Path(agent): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.agent(path::id(&agent)?).await?)))
+pub async fn get(caller: Caller<ReadAgents>, Path(agent): Path<AgentId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.agent(agent).await?)))
 }
 
 /// Change an agent
@@ -152,18 +126,16 @@ pub async fn get(
     params(("agent_id" = AgentId, Path)), request_body = PatchAgent,
     responses((status = 200, body = AgentView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteAgents>,
-    Path(agent): Path<String>,
-    Body { value: change, .. }: Body<PatchAgent>,
-) -> Result<Response, ApiError> {
+    Path(id): Path<AgentId>,
+    Body(change): Body<PatchAgent>,
+) -> Result<Response> {
     credentials::check_choice(change.key.is_some(), change.credential.flatten().is_some())?;
-    let id = path::id(&agent)?;
-    let mut unit = app.0.journal.begin(caller.org).await?;
+    let mut unit = caller.unit().await?;
     let mut agent = unit.tx().lock_agent(id).await?;
-    let revision = changed(&app, &agent.revision, &change)?;
+    let revision = changed(&caller.app, &agent.revision, &change)?;
     if let Some(key) = &change.key {
-        agent.credential = Some(own_key(&app, &caller, &mut unit, (&revision.model, key)).await?);
+        agent.credential = Some(own_key(&caller, &mut unit, (&revision.model, key)).await?);
     } else if let Some(credential) = change.credential {
         agent.credential = credentials::existing(&mut unit, credential).await?;
     }
@@ -179,18 +151,18 @@ pub async fn patch(
     agent.enabled = change.enabled.unwrap_or(agent.enabled);
     agent.spend_caps = change.spend_caps.unwrap_or(agent.spend_caps);
     if let Some(changed) = change.sources {
-        sources::check(&app, &mut unit, &changed).await?;
+        sources::check(&caller.app, &mut unit, &changed).await?;
         agent.sources = changed;
     }
-    agent.updated_at = app.0.journal.origin().now();
+    agent.updated_at = caller.origin().now();
     unit.tx().update_agent(&agent).await?;
     let details = json!({
         "revision": agent.revision.number, "limits": agent.limits, "enabled": agent.enabled,
         "spend_caps": agent.spend_caps, "credential_id": agent.credential, "sources": agent.sources,
     });
-    unit.tx().record_audit(&caller.act(app.0.journal.origin(), "agent.updated", id, details)).await?;
+    caller.record_audit(unit.tx(), "agent.updated", id, details).await?;
     unit.commit().await?;
-    Ok(answer(&view(agent)))
+    Ok(respond(&view(agent)))
 }
 
 /// Delete an agent with its schedules and triggers
@@ -198,15 +170,10 @@ pub async fn patch(
 /// Its sessions continue with their pinned revision.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 204), Errors))]
-pub async fn delete(
-    State(app): State<App>,
-    caller: Caller<WriteAgents>,
-    Path(agent): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let id: AgentId = path::id(&agent)?;
+pub async fn delete(caller: Caller<WriteAgents>, Path(id): Path<AgentId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     tx.delete_agent(id).await?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "agent.deleted", id, json!({}))).await?;
+    caller.record_audit(&mut tx, "agent.deleted", id, json!({})).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -218,24 +185,15 @@ pub async fn delete(
     params(("agent_id" = AgentId, Path), PageQuery),
     responses((status = 200, body = Page<RevisionView>), Errors))]
 pub async fn revisions(
-    State(app): State<App>,
     caller: Caller<ReadAgents>,
-    Path(agent): Path<String>,
+    Path(id): Path<AgentId>,
     Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let id: AgentId = path::id(&agent)?;
-    let list = List::new(&app, caller.org, "revisions", &id);
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+) -> Result<Response> {
+    let list = caller.list("revisions", &id).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
     let active = tx.agent(id).await?.revision.id;
-    let revisions = tx.revisions(id, below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(
-        revisions,
-        rows,
-        |revision| revision.number,
-        |revision| revision_view(revision, active),
-    )))
+    let revisions = tx.revisions(id, list.below, list.limit()).await?;
+    Ok(respond(&list.page(revisions, |revision| revision.number, |revision| revision_view(revision, active))))
 }
 
 /// Activate a revision
@@ -246,49 +204,43 @@ pub async fn revisions(
     params(("agent_id" = AgentId, Path), ("revision" = String, Path, description = "Number or id")),
     responses((status = 200, body = AgentView), Errors))]
 pub async fn activate(
-    State(app): State<App>,
     caller: Caller<WriteAgents>,
-    Path((agent, revision)): Path<(String, String)>,
+    Path((agent, revision)): Path<(AgentId, String)>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Response, ApiError> {
-    let id: AgentId = path::id(&agent)?;
-    let done = once
-        .run(&app, caller.org, digest, async |unit: &mut Unit| {
-            let mut agent = unit.tx().lock_agent(id).await?;
-            agent.revision = match revision.parse::<i32>() {
-                Ok(number) => unit.tx().revision_by_number(id, number).await?,
-                Err(_) => unit.tx().revision(path::id(&revision)?).await?,
-            };
-            if agent.revision.agent != id {
-                return Err(ApiError::not_found());
-            }
-            agent.updated_at = app.0.journal.origin().now();
-            unit.tx().update_agent(&agent).await?;
-            let details = json!({ "revision": agent.revision.number });
-            let act = caller.act(app.0.journal.origin(), "agent.revision_activated", id, details);
-            unit.tx().record_audit(&act).await?;
-            Ok(Answer::new(StatusCode::OK, &view(agent)))
-        })
-        .await?;
-    Ok(done.into_response())
+) -> Result<Answer> {
+    let id: AgentId = agent;
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        let mut agent = unit.tx().lock_agent(id).await?;
+        agent.revision = match revision.parse::<i32>() {
+            Ok(number) => unit.tx().revision_by_number(id, number).await?,
+            Err(_) => unit.tx().revision(path::id(&revision)?).await?,
+        };
+        if agent.revision.agent != id {
+            return Err(ApiError::not_found());
+        }
+        agent.updated_at = caller.origin().now();
+        unit.tx().update_agent(&agent).await?;
+        let details = json!({ "revision": agent.revision.number });
+        caller.record_audit(unit.tx(), "agent.revision_activated", id, details).await?;
+        Ok(Answer::new(StatusCode::OK, &view(agent)))
+    })
+    .await
 }
 
 /// Stores an agent's own provider key. The last argument is `(model, key)`; the model determines the
 /// provider.
 async fn own_key(
-    app: &App,
     caller: &Caller<WriteAgents>,
     unit: &mut Unit,
     (model, key): (&str, &str),
-) -> Result<CredentialId, ApiError> {
-    let credential = credentials::store_for_model(app, unit, model, key).await?;
-    unit.tx().record_audit(&credentials::created(caller, app.0.journal.origin(), &credential)).await?;
+) -> Result<CredentialId> {
+    let credential = credentials::store_for_model(&caller.app, unit, model, key).await?;
+    credentials::record_created(caller, unit.tx(), &credential).await?;
     Ok(credential.id)
 }
 
 /// Checks that the agent's model and tools exist in this deployment.
-fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), ApiError> {
+fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<()> {
     app.check_model(model)?;
     let known = tool::names();
     let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(name));
@@ -302,7 +254,7 @@ fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<(), 
 }
 
 /// Builds the revision that results from a change.
-fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revision, ApiError> {
+fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revision> {
     let origin = app.0.journal.origin();
     let mut next = Revision { id: origin.id(), created_at: origin.now(), ..revision.clone() };
     if let Some(prompt) = &change.prompt {
@@ -328,7 +280,7 @@ async fn same_or_conflict(
     unit: &mut Unit,
     existing: Agent,
     wanted: &CreateAgent,
-) -> Result<Answer, ApiError> {
+) -> Result<Answer> {
     let revision = &existing.revision;
     let is_same = revision.prompt == wanted.prompt
         && revision.model == wanted.model

@@ -2,7 +2,6 @@
 //!
 //! Requires the operator's key, which belongs to no organization.
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
@@ -11,17 +10,7 @@ use uuid::Uuid;
 use crate::{
     base::{Id, key, seal::sha256},
     domain::{KeyId, OrgId, session::Source},
-    http::{
-        App,
-        auth::Operator,
-        body::Body,
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
-    },
-    journal::Unit,
+    http::{auth::Operator, page::List, prelude::*},
     store::{
         self,
         audit::Act,
@@ -29,12 +18,8 @@ use crate::{
         operator::actor,
         org::{Organization, Share},
     },
-    wire::{
-        Page,
-        admin::{
-            AdminOrganization, Balance, CreateOrganization, PatchAdminOrganization, SetBalance, SetPrices,
-            TopUp,
-        },
+    wire::admin::{
+        AdminOrganization, Balance, CreateOrganization, PatchAdminOrganization, SetBalance, SetPrices, TopUp,
     },
 };
 
@@ -55,16 +40,14 @@ pub struct DeleteQuery {
     security(("operator" = [])), request_body = CreateOrganization,
     responses((status = 201, body = AdminOrganization), Errors))]
 pub async fn create(
-    State(app): State<App>,
-    _operator: Operator,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateOrganization>,
-) -> Result<Answer, ApiError> {
+    Operator { app, .. }: Operator,
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateOrganization>>,
+) -> Result<Answer> {
     let origin = app.0.journal.origin();
     // The key determines the id, so a repeated request finds the response stored in that organization.
     let org: OrgId = once.key().map_or_else(|| origin.id(), org_id_of_key);
     app.0.store.operator(origin).found(org, &wanted.name).await?;
-    once.run(&app, org, digest, async |unit: &mut Unit| {
+    once.run(&app, org, async |unit: &mut Unit| {
         let (id, secret): (KeyId, _) = (origin.id(), key::generate(origin));
         let (scopes, source) = (["*".to_owned()], Source::Api);
         let new = NewKey {
@@ -90,28 +73,19 @@ pub async fn create(
 /// Newest first, including deleted ones.
 #[utoipa::path(get, path = "/admin/organizations", tag = "admin", operation_id = "listOrganizations",
     security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<AdminOrganization>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    _operator: Operator,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let list = List::new(&app, Id::from_uuid(Uuid::nil()), "organizations", &());
-    let below = list.position(query.cursor.as_deref())?;
-    let organizations = app.0.store.organizations_below(below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(organizations, rows, |organization| organization.id, view)))
+pub async fn list(Operator { app, .. }: Operator, Query(query): Query<PageQuery>) -> Result<Response> {
+    let list = List::new(&app, Id::from_uuid(Uuid::nil()), "organizations", &())
+        .at(query.limit, query.cursor.as_deref())?;
+    let organizations = app.0.store.organizations_below(list.below, list.limit()).await?;
+    Ok(respond(&list.page(organizations, |organization| organization.id, view)))
 }
 
 /// Get an organization
 #[utoipa::path(get, path = "/admin/organizations/{organization_id}", tag = "admin", operation_id = "readOrganization",
     security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
-) -> Result<Response, ApiError> {
-    Ok(answer(&view(app.0.store.organization(path::id(&organization)?).await?)))
+pub async fn get(Operator { app, .. }: Operator, Path(organization): Path<OrgId>) -> Result<Response> {
+    Ok(respond(&view(app.0.store.organization(organization).await?)))
 }
 
 /// Change an organization's concurrency limit and weight
@@ -119,14 +93,13 @@ pub async fn get(
     operation_id = "limitOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = PatchAdminOrganization, responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn patch(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
-    Body { value: change, .. }: Body<PatchAdminOrganization>,
-) -> Result<Response, ApiError> {
+    Operator { app, .. }: Operator,
+    Path(organization): Path<OrgId>,
+    Body(change): Body<PatchAdminOrganization>,
+) -> Result<Response> {
     let share = Share { concurrency: change.concurrency, weight: change.weight };
     let operator = app.0.store.operator(app.0.journal.origin());
-    Ok(answer(&view(operator.share(path::id(&organization)?, share).await?)))
+    Ok(respond(&view(operator.share(organization, share).await?)))
 }
 
 /// Suspend an organization
@@ -136,12 +109,11 @@ pub async fn patch(
     operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn suspend(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
+    Operator { app, .. }: Operator,
+    Path(organization): Path<OrgId>,
     once: IdempotentRequest,
-) -> Result<Answer, ApiError> {
-    set_suspended(&app, path::id(&organization)?, &once, true).await
+) -> Result<Answer> {
+    set_suspended(&app, organization, &once, true).await
 }
 
 /// Resume a suspended organization
@@ -149,12 +121,11 @@ pub async fn suspend(
     operation_id = "resumeOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
 pub async fn resume(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
+    Operator { app, .. }: Operator,
+    Path(organization): Path<OrgId>,
     once: IdempotentRequest,
-) -> Result<Answer, ApiError> {
-    set_suspended(&app, path::id(&organization)?, &once, false).await
+) -> Result<Answer> {
+    set_suspended(&app, organization, &once, false).await
 }
 
 /// Add to an organization's balance
@@ -164,14 +135,12 @@ pub async fn resume(
     operation_id = "topUpOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = TopUp, responses((status = 200, body = Balance), Errors))]
 pub async fn top_up(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<TopUp>,
-) -> Result<Answer, ApiError> {
-    let org = existing_org(&app, path::id(&organization)?).await?;
-    once.run(&app, org, digest, async |unit: &mut Unit| {
+    Operator { app, .. }: Operator,
+    Path(organization): Path<OrgId>,
+    Idempotent(once, Body(wanted)): Idempotent<Body<TopUp>>,
+) -> Result<Answer> {
+    let org = existing_org(&app, organization).await?;
+    once.run(&app, org, async |unit: &mut Unit| {
         let left = unit.tx().top_up(wanted.micros).await?;
         let details = json!({ "added_micros": wanted.micros, "balance_micros": left });
         record_audit(&app, unit, "balance.changed", details).await?;
@@ -188,14 +157,13 @@ pub async fn top_up(
     params(("organization_id" = OrgId, Path)),
     request_body = SetBalance, responses((status = 200, body = Balance), Errors))]
 pub async fn set_balance(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
-    Body { value: wanted, .. }: Body<SetBalance>,
-) -> Result<Response, ApiError> {
-    let org = existing_org(&app, path::id(&organization)?).await?;
+    Operator { app, .. }: Operator,
+    Path(organization): Path<OrgId>,
+    Body(wanted): Body<SetBalance>,
+) -> Result<Response> {
+    let org = existing_org(&app, organization).await?;
     app.0.store.operator(app.0.journal.origin()).set_balance(org, wanted.balance_micros).await?;
-    Ok(answer(&Balance { balance_micros: wanted.balance_micros }))
+    Ok(respond(&Balance { balance_micros: wanted.balance_micros }))
 }
 
 /// Set or remove an organization's own price list
@@ -205,11 +173,10 @@ pub async fn set_balance(
     operation_id = "setOrganizationPrices", security(("operator" = [])),
     params(("organization_id" = OrgId, Path)), request_body = SetPrices, responses((status = 204), Errors))]
 pub async fn set_prices(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
-    Body { value: wanted, .. }: Body<SetPrices>,
-) -> Result<Response, ApiError> {
+    Operator { app, .. }: Operator,
+    Path(organization): Path<OrgId>,
+    Body(wanted): Body<SetPrices>,
+) -> Result<Response> {
     if let Some(list) = &wanted.prices {
         if list.version.is_empty() {
             return Err(ApiError::invalid("prices", "a price list needs a `version`"));
@@ -219,7 +186,7 @@ pub async fn set_prices(
             return Err(ApiError::invalid("prices", message));
         }
     }
-    let org = existing_org(&app, path::id(&organization)?).await?;
+    let org = existing_org(&app, organization).await?;
     app.0.store.operator(app.0.journal.origin()).set_prices(org, wanted.prices.as_ref()).await?;
     Ok(no_content())
 }
@@ -231,13 +198,11 @@ pub async fn set_prices(
     operation_id = "deleteOrganization", security(("operator" = [])),
     params(("organization_id" = OrgId, Path), DeleteQuery), responses((status = 204), Errors))]
 pub async fn delete(
-    State(app): State<App>,
-    _operator: Operator,
-    Path(organization): Path<String>,
+    Operator { app, .. }: Operator,
+    Path(org): Path<OrgId>,
     Query(query): Query<DeleteQuery>,
-) -> Result<Response, ApiError> {
-    let org: OrgId = path::id(&organization)?;
-    if query.confirm != organization {
+) -> Result<Response> {
+    if query.confirm != org.to_string() {
         return Err(ApiError::invalid(
             "confirm",
             "`confirm` must be the id of the organization; nothing was deleted",
@@ -252,9 +217,9 @@ async fn set_suspended(
     org: OrgId,
     once: &IdempotentRequest,
     is_suspended: bool,
-) -> Result<Answer, ApiError> {
+) -> Result<Answer> {
     existing_org(app, org).await?;
-    once.run(app, org, sha256(b""), async |unit: &mut Unit| {
+    once.run(app, org, async |unit: &mut Unit| {
         unit.tx().suspend(is_suspended).await?;
         let action = if is_suspended { "organization.suspended" } else { "organization.resumed" };
         record_audit(app, unit, action, json!({})).await?;
@@ -264,7 +229,7 @@ async fn set_suspended(
 }
 
 /// Returns the id if the organization exists and is not deleted.
-async fn existing_org(app: &App, org: OrgId) -> Result<OrgId, ApiError> {
+async fn existing_org(app: &App, org: OrgId) -> Result<OrgId> {
     let organization = app.0.store.organization(org).await?;
     if organization.deleted_at.is_some() { Err(ApiError::not_found()) } else { Ok(org) }
 }

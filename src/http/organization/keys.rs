@@ -3,26 +3,18 @@
 //! A key is shown once. It can grant only scopes that it has: a read-only key cannot create a key that
 //! writes.
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
 use crate::{
     base::{Id, Timestamp, key, limit::KEY_OVERLAP_SECONDS},
     domain::{KeyId, session::Source},
     http::{
-        App,
-        auth::{Caller, ReadKeys, WriteKeys, grants, scopes},
-        body::{Body, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
+        auth::{ReadKeys, WriteKeys, grants, scopes},
+        prelude::*,
     },
-    journal::Unit,
     store::key::{Key, NewKey},
     wire::{
-        ErrorType, Page,
+        ErrorType,
         key::{CreateKey, KeyView, RotateKey},
     },
 };
@@ -33,26 +25,24 @@ use crate::{
 #[utoipa::path(post, path = "/keys", tag = "keys", operation_id = "createKey",
     request_body = CreateKey, responses((status = 201, body = KeyView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteKeys>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateKey>,
-) -> Result<Answer, ApiError> {
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateKey>>,
+) -> Result<Answer> {
     check_scopes(&caller, &wanted.scopes)?;
-    let now = app.0.journal.origin().now();
+    let now = caller.origin().now();
     if wanted.expires_at.is_some_and(|at| at <= now) {
         return Err(ApiError::invalid("expires_at", "`expires_at` must be in the future"));
     }
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let made = KeySpec {
             name: &wanted.name,
             scopes: &wanted.scopes,
             source: wanted.source.into(),
             expires_at: wanted.expires_at,
         };
-        let view = create_key(&app, unit, made).await?;
+        let view = create_key(&caller.app, unit, made).await?;
         let details = json!({ "name": view.name, "scopes": view.scopes });
-        unit.tx().record_audit(&caller.act(app.0.journal.origin(), "key.created", view.id, details)).await?;
+        caller.record_audit(unit.tx(), "key.created", view.id, details).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -63,17 +53,11 @@ pub async fn create(
 /// Newest first, without their secrets.
 #[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys", params(PageQuery),
     responses((status = 200, body = Page<KeyView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadKeys>,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let list = List::new(&app, caller.org, "keys", &());
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let keys = tx.keys(below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(keys, rows, |key| key.id, view)))
+pub async fn list(caller: Caller<ReadKeys>, Query(query): Query<PageQuery>) -> Result<Response> {
+    let list = caller.list("keys", &()).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
+    let keys = tx.keys(list.below, list.limit()).await?;
+    Ok(respond(&list.page(keys, |key| key.id, view)))
 }
 
 /// Get an API key
@@ -81,13 +65,9 @@ pub async fn list(
 /// The secret is not returned.
 #[utoipa::path(get, path = "/keys/{key_id}", tag = "keys", operation_id = "getKey",
     params(("key_id" = KeyId, Path)), responses((status = 200, body = KeyView), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    caller: Caller<ReadKeys>,
-    Path(key): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.key(path::id(&key)?).await?)))
+pub async fn get(caller: Caller<ReadKeys>, Path(key): Path<KeyId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.key(key).await?)))
 }
 
 /// Rotate an API key
@@ -97,15 +77,12 @@ pub async fn get(
     params(("key_id" = KeyId, Path)), request_body = RotateKey,
     responses((status = 201, body = KeyView), Errors))]
 pub async fn rotate(
-    State(app): State<App>,
     caller: Caller<WriteKeys>,
-    Path(key): Path<String>,
-    once: IdempotentRequest,
-    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateKey>,
-) -> Result<Answer, ApiError> {
-    let id: KeyId = path::id(&key)?;
+    Path(id): Path<KeyId>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateKey>>,
+) -> Result<Answer> {
     let overlap = wanted.overlap_seconds.unwrap_or(KEY_OVERLAP_SECONDS.0);
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let old = unit.tx().lock_key(id).await?;
         if !old.is_live {
             return Err(ApiError::conflict(
@@ -116,10 +93,10 @@ pub async fn rotate(
         check_scopes(&caller, &old.scopes)?;
         let made =
             KeySpec { name: &old.name, scopes: &old.scopes, source: old.source, expires_at: old.expires_at };
-        let view = create_key(&app, unit, made).await?;
+        let view = create_key(&caller.app, unit, made).await?;
         unit.tx().expire_key(id, overlap).await?;
         let details = json!({ "replaced_by": view.id, "overlap_seconds": overlap });
-        unit.tx().record_audit(&caller.act(app.0.journal.origin(), "key.rotated", id, details)).await?;
+        caller.record_audit(unit.tx(), "key.rotated", id, details).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -130,21 +107,15 @@ pub async fn rotate(
 /// Takes effect within five seconds.
 #[utoipa::path(delete, path = "/keys/{key_id}", tag = "keys", operation_id = "revokeKey",
     params(("key_id" = KeyId, Path)), responses((status = 204), Errors))]
-pub async fn revoke(
-    State(app): State<App>,
-    caller: Caller<WriteKeys>,
-    Path(key): Path<String>,
-) -> Result<Response, ApiError> {
-    let id: KeyId = path::id(&key)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn revoke(caller: Caller<WriteKeys>, Path(id): Path<KeyId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let key = tx.lock_key(id).await?;
     if key.revoked_at.is_none() {
         tx.revoke_key(id).await?;
-        tx.record_audit(&caller.act(app.0.journal.origin(), "key.revoked", id, json!({ "name": key.name })))
-            .await?;
+        caller.record_audit(&mut tx, "key.revoked", id, json!({ "name": key.name })).await?;
     }
     tx.commit().await?;
-    app.0.keys.invalidate(id);
+    caller.app.0.keys.invalidate(id);
     Ok(no_content())
 }
 
@@ -156,7 +127,7 @@ struct KeySpec<'a> {
     expires_at: Option<Timestamp>,
 }
 
-async fn create_key(app: &App, unit: &mut Unit, made: KeySpec<'_>) -> Result<KeyView, ApiError> {
+async fn create_key(app: &App, unit: &mut Unit, made: KeySpec<'_>) -> Result<KeyView> {
     let KeySpec { name, scopes, source, expires_at } = made;
     let origin = app.0.journal.origin();
     let (id, secret, org): (KeyId, _, _) = (origin.id(), key::generate(origin), unit.tx().org());
@@ -167,7 +138,7 @@ async fn create_key(app: &App, unit: &mut Unit, made: KeySpec<'_>) -> Result<Key
 }
 
 /// Rejects unknown scopes, and scopes that the caller's key lacks.
-fn check_scopes(caller: &Caller<WriteKeys>, wanted: &[String]) -> Result<(), ApiError> {
+fn check_scopes(caller: &Caller<WriteKeys>, wanted: &[String]) -> Result<()> {
     let known = scopes();
     for scope in wanted {
         let is_known = scope == "*"

@@ -4,11 +4,7 @@ pub mod admin;
 pub mod keys;
 pub mod usage;
 
-use axum::{
-    body::{Body as HttpBody, Bytes},
-    extract::State,
-    response::Response,
-};
+use axum::body::{Body as HttpBody, Bytes};
 use futures::StreamExt;
 use serde::Deserialize;
 use serde_json::{json, value::RawValue};
@@ -18,26 +14,17 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     base::{Id, Timestamp, limit::PAGE_ROWS_MAX},
-    domain::OrgId,
     http::{
-        App,
-        auth::{Caller, ReadAudit, ReadOrganization, WriteOrganization},
-        body::Body,
+        auth::{ReadAudit, ReadOrganization, WriteOrganization},
         download::ndjson,
-        error::ApiError,
-        idempotency::json as answer,
-        openapi::Errors,
-        page::{List, Query, rows},
+        prelude::*,
     },
     store::{
         self,
         audit::{AuditRow, Filter},
         org::Organization,
     },
-    wire::{
-        Page,
-        organization::{AuditView, OrganizationView, PatchOrganization},
-    },
+    wire::organization::{AuditView, OrganizationView, PatchOrganization},
 };
 
 /// Routes of organizations, their keys and usage.
@@ -94,29 +81,27 @@ pub struct ExportQuery {
 /// Get the organization of the key
 #[utoipa::path(get, path = "/organization", tag = "organization", operation_id = "getOrganization",
     responses((status = 200, body = OrganizationView), Errors))]
-pub async fn get(State(app): State<App>, caller: Caller<ReadOrganization>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.organization().await?)))
+pub async fn get(caller: Caller<ReadOrganization>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.organization().await?)))
 }
 
 /// Change the organization's name or retention
 #[utoipa::path(patch, path = "/organization", tag = "organization", operation_id = "updateOrganization",
     request_body = PatchOrganization, responses((status = 200, body = OrganizationView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteOrganization>,
-    Body { value: change, .. }: Body<PatchOrganization>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
+    Body(change): Body<PatchOrganization>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let mut organization = tx.lock_organization().await?;
     organization.name = change.name.unwrap_or(organization.name);
     organization.retention_days = change.retention_days.unwrap_or(organization.retention_days);
     tx.update_organization(&organization).await?;
     let details = json!({ "name": organization.name, "retention_days": organization.retention_days });
-    let act = caller.act(app.0.journal.origin(), "organization.updated", caller.org, details);
-    tx.record_audit(&act).await?;
+    caller.record_audit(&mut tx, "organization.updated", caller.org, details).await?;
     tx.commit().await?;
-    Ok(answer(&view(organization)))
+    Ok(respond(&view(organization)))
 }
 
 /// List the audit log
@@ -124,26 +109,21 @@ pub async fn patch(
 /// Newest first.
 #[utoipa::path(get, path = "/audit", tag = "organization", operation_id = "listAudit", params(AuditQuery),
     responses((status = 200, body = Page<AuditView>), Errors))]
-pub async fn audit(
-    State(app): State<App>,
-    caller: Caller<ReadAudit>,
-    Query(query): Query<AuditQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
+pub async fn audit(caller: Caller<ReadAudit>, Query(query): Query<AuditQuery>) -> Result<Response> {
     let of = (&query.action, &query.target, &query.after, &query.before);
-    let list = List::new(&app, caller.org, "audit", &of);
+    let list = caller.list("audit", &of).at(query.limit, query.cursor.as_deref())?;
     let filter = Filter {
-        below: list.position(query.cursor.as_deref())?,
+        below: list.below,
         after: time("after", query.after.as_deref())?,
         before: time("before", query.before.as_deref())?,
         action: query.action.clone(),
         target: query.target.clone(),
     };
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let found = tx.audit(&filter, rows as i64 + 1).await?;
-    let page = list.page(found, rows, |row| Id::from_uuid(row.audit_id) as crate::domain::AuditId, record);
+    let mut tx = caller.begin().await?;
+    let found = tx.audit(&filter, list.limit()).await?;
+    let page = list.page(found, |row| Id::from_uuid(row.audit_id) as crate::domain::AuditId, record);
     let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(answer(&Page { data, next_cursor: page.next_cursor }))
+    Ok(respond(&Page { data, next_cursor: page.next_cursor }))
 }
 
 /// Export the audit log
@@ -151,38 +131,31 @@ pub async fn audit(
 /// Newest first, one JSON record per line.
 #[utoipa::path(get, path = "/audit/export", tag = "organization", operation_id = "exportAudit",
     params(ExportQuery), responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
-pub async fn export(
-    State(app): State<App>,
-    caller: Caller<ReadAudit>,
-    Query(query): Query<ExportQuery>,
-) -> Result<Response, ApiError> {
+pub async fn export(caller: Caller<ReadAudit>, Query(query): Query<ExportQuery>) -> Result<Response> {
     let filter = Filter {
         after: time("after", query.after.as_deref())?,
         before: time("before", query.before.as_deref())?,
         ..Filter::default()
     };
-    let first = lines(&app, caller.org, filter).await?;
-    let rest = futures::stream::unfold((app, caller.org, Some(first)), async |(app, org, page)| {
+    let first = lines(&caller, filter).await?;
+    let rest = futures::stream::unfold((caller, Some(first)), async |(caller, page)| {
         let (text, next) = page?;
         let following = match next {
-            // On an error the connection is cut, so that a partial log does not look complete.
-            Some(filter) => match lines(&app, org, filter).await {
-                Ok(page) => Ok(Some(page)),
-                Err(error) => Err(error),
-            },
+            Some(filter) => lines(&caller, filter).await.map(Some),
             None => Ok(None),
         };
         Some(match following {
-            Ok(page) => (Ok(Bytes::from(text)), (app, org, page)),
-            Err(error) => (Err(std::io::Error::other(error.message.into_owned())), (app, org, None)),
+            Ok(page) => (Ok(Bytes::from(text)), (caller, page)),
+            // The connection is cut, so that a partial log does not look complete.
+            Err(error) => (Err(std::io::Error::other(error.message.into_owned())), (caller, None)),
         })
     });
     Ok(ndjson(HttpBody::from_stream(rest.boxed()), "audit.ndjson"))
 }
 
 /// Reads a page of the audit log as text, and the filter of the next page.
-async fn lines(app: &App, org: OrgId, filter: Filter) -> Result<(String, Option<Filter>), ApiError> {
-    let rows = app.0.store.begin(org).await?.audit(&filter, i64::from(PAGE_ROWS_MAX)).await?;
+async fn lines(caller: &Caller<ReadAudit>, filter: Filter) -> Result<(String, Option<Filter>)> {
+    let rows = caller.begin().await?.audit(&filter, i64::from(PAGE_ROWS_MAX)).await?;
     let next = rows
         .last()
         .filter(|_| rows.len() == PAGE_ROWS_MAX as usize)
@@ -196,13 +169,13 @@ async fn lines(app: &App, org: OrgId, filter: Filter) -> Result<(String, Option<
     Ok((text, next))
 }
 
-fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>, ApiError> {
+fn time(name: &str, text: Option<&str>) -> Result<Option<Timestamp>> {
     let parse = |text| OffsetDateTime::parse(text, &Rfc3339);
     let refused = |_| ApiError::invalid(name, format!("`{name}` must be a time like 2026-11-01T08:00:00Z"));
     text.map(parse).transpose().map_err(refused)
 }
 
-fn record(row: AuditRow) -> Result<AuditView, ApiError> {
+fn record(row: AuditRow) -> Result<AuditView> {
     let json = |text| RawValue::from_string(text).map_err(|error| store::Error::Corrupt(error.to_string()));
     Ok(AuditView {
         id: Id::from_uuid(row.audit_id),

@@ -1,6 +1,5 @@
 //! Usage, prices and budget of the organization.
 
-use axum::{extract::State, response::Response};
 use serde::Deserialize;
 use serde_json::json;
 use time::{Date, Duration, macros::format_description};
@@ -10,21 +9,15 @@ use crate::{
     base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
     domain::price::PriceList,
     http::{
-        App,
-        auth::{Caller, ReadUsage, WriteBudget},
-        body::Body,
-        error::ApiError,
-        idempotency::json as answer,
-        openapi::Errors,
-        page::{List, Query, rows},
+        auth::{ReadUsage, WriteBudget},
         path,
+        prelude::*,
     },
     store::{
         spend::SpendStatus,
         usage::{By, Filter, Sum},
     },
     wire::{
-        Page,
         budget::{BudgetView, PatchBudget, UsageRow},
         price::PricesView,
     },
@@ -60,13 +53,8 @@ pub struct UsageQuery {
 /// Sorted by day, agent and model. Usage is retained when sessions are deleted.
 #[utoipa::path(get, path = "/usage", tag = "usage", operation_id = "getUsage", params(UsageQuery),
     responses((status = 200, body = Page<UsageRow>), Errors))]
-pub async fn usage(
-    State(app): State<App>,
-    caller: Caller<ReadUsage>,
-    Query(query): Query<UsageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let today = app.0.journal.origin().now().date();
+pub async fn usage(caller: Caller<ReadUsage>, Query(query): Query<UsageQuery>) -> Result<Response> {
+    let today = caller.origin().now().date();
     let to = day("to", query.to.as_deref())?.unwrap_or(today);
     let back = |days| to.checked_sub(Duration::days(days)).unwrap_or(Date::MIN);
     let from = day("from", query.from.as_deref())?.unwrap_or_else(|| back(USAGE_DAYS_DEFAULT - 1));
@@ -75,13 +63,13 @@ pub async fn usage(
         return Err(ApiError::invalid("from", message));
     }
     let by = by(query.by.as_deref().unwrap_or("day"))?;
-    let agent = path::resolve_optional(&app, caller.org, query.agent.as_deref()).await?;
+    let agent = path::resolve_optional(&caller.app, caller.org, query.agent.as_deref()).await?;
     let mut filter = Filter { from, to, by, agent, model: query.model, after: None };
-    let list = List::new(&app, caller.org, "usage", &filter);
-    filter.after = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let sums = tx.usage(&filter, rows as i64 + 1).await?;
-    Ok(answer(&list.page(sums, rows, Sum::place, |sum| UsageRow {
+    let list = caller.list("usage", &filter).at(query.limit, query.cursor.as_deref())?;
+    filter.after = list.below.clone();
+    let mut tx = caller.begin().await?;
+    let sums = tx.usage(&filter, list.limit()).await?;
+    Ok(respond(&list.page(sums, Sum::place, |sum| UsageRow {
         day: sum.day.map(|day| day.to_string()),
         agent_id: sum.agent,
         model: sum.model,
@@ -92,9 +80,9 @@ pub async fn usage(
 /// Get the organization's balance, spend caps and spend
 #[utoipa::path(get, path = "/budget", tag = "usage", operation_id = "getBudget",
     responses((status = 200, body = BudgetView), Errors))]
-pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(&tx.spend_status(None).await?)))
+pub async fn budget(caller: Caller<ReadUsage>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(&tx.spend_status(None).await?)))
 }
 
 /// Change the organization's spend caps
@@ -102,29 +90,25 @@ pub async fn budget(State(app): State<App>, caller: Caller<ReadUsage>) -> Result
 /// They apply from the next model call.
 #[utoipa::path(patch, path = "/budget", tag = "usage", operation_id = "updateBudget", request_body = PatchBudget,
     responses((status = 200, body = BudgetView), Errors))]
-pub async fn patch_budget(
-    State(app): State<App>,
-    caller: Caller<WriteBudget>,
-    Body { value: change, .. }: Body<PatchBudget>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn patch_budget(caller: Caller<WriteBudget>, Body(change): Body<PatchBudget>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     if let Some(caps) = &change.spend_caps {
         tx.set_spend_caps(caps).await?;
         let details = json!({ "spend_caps": caps });
-        tx.record_audit(&caller.act(app.0.journal.origin(), "budget.updated", caller.org, details)).await?;
+        caller.record_audit(&mut tx, "budget.updated", caller.org, details).await?;
     }
     let now = tx.spend_status(None).await?;
     tx.commit().await?;
-    Ok(answer(&view(&now)))
+    Ok(respond(&view(&now)))
 }
 
 /// Get the prices that apply to the organization
 #[utoipa::path(get, path = "/prices", tag = "usage", operation_id = "getPrices",
     responses((status = 200, body = PricesView), Errors))]
-pub async fn prices(State(app): State<App>, caller: Caller<ReadUsage>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn prices(caller: Caller<ReadUsage>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let own = tx.prices().await?;
-    Ok(answer(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
+    Ok(respond(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))
 }
 
 fn view(now: &SpendStatus) -> BudgetView {
@@ -136,7 +120,7 @@ fn view(now: &SpendStatus) -> BudgetView {
     }
 }
 
-fn day(param: &'static str, text: Option<&str>) -> Result<Option<Date>, ApiError> {
+fn day(param: &'static str, text: Option<&str>) -> Result<Option<Date>> {
     let form = format_description!("[year]-[month]-[day]");
     // There is no usage before that, and Postgres cannot represent the year -9999.
     let is_known = |day: &Date| day.year() >= 2000;
@@ -147,7 +131,7 @@ fn day(param: &'static str, text: Option<&str>) -> Result<Option<Date>, ApiError
     .transpose()
 }
 
-fn by(text: &str) -> Result<By, ApiError> {
+fn by(text: &str) -> Result<By> {
     let mut by = By::default();
     for word in text.split(',') {
         let named = match word {

@@ -4,35 +4,27 @@ use std::io::Seek;
 
 use axum::{
     body::{Body as HttpBody, BodyDataStream},
-    extract::State,
     http::HeaderMap,
-    response::Response,
 };
 use futures::StreamExt;
 use tokio::io::AsyncWriteExt;
 
 use super::{
-    execs::{MaxWait, file},
-    files::{DirectoryQuery, absolute_path, content_of, submit, submit_as},
+    files::{DirectoryQuery, absolute_path, content_of, take},
+    operations::{self, MaxWait},
 };
 use crate::{
     base::limit::{ARCHIVE_BYTES_MAX, ARCHIVES_MAX},
     blob,
     domain::{
-        OperationId, SessionId,
+        SessionId,
         operation::{Answer, Request},
     },
     http::{
-        App,
-        auth::{Caller, ReadSessions, WriteSessions},
+        auth::{ReadSessions, WriteSessions},
         body::essence,
-        error::ApiError,
-        idempotency::json,
-        openapi::Errors,
-        page::Query,
-        path::{self, Path},
+        prelude::*,
     },
-    journal::operation_blob,
     wire::{ErrorType, operation::FileWritten},
 };
 
@@ -46,23 +38,19 @@ const MEDIA_TYPE: &str = "application/x-tar";
     params(("session_id" = SessionId, Path), DirectoryQuery),
     responses((status = 200, content((String = "application/x-tar"))), Errors))]
 pub async fn read(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
+    Path(session): Path<SessionId>,
     Query(query): Query<DirectoryQuery>,
     max_wait: MaxWait,
-) -> Result<Response, ApiError> {
-    let session: SessionId = path::id(&session)?;
+) -> Result<Response> {
     let path = absolute_path(query.path.as_deref().unwrap_or("/workspace"))?;
-    let operation = submit(&app, &caller, session, &Request::ReadTree { path: path.clone() }).await?;
-    let Answer::Read { blob, .. } = file(&app, caller.org, session, operation, max_wait).await? else {
+    let request = Request::ReadTree { path: path.clone() };
+    let Answer::Read { blob, .. } = operations::read(&caller, session, &request, max_wait).await? else {
         return Err(ApiError::not_found());
     };
-    let content = app.0.blobs.stream(&blob).await?;
-    // An open stream reads to its end. If the delete fails, the blob is removed with the operation.
-    let _ = app.0.blobs.delete(&blob).await;
+    let content = take(&caller.app, &blob).await?;
     let name = format!("{}.tar", path.trim_end_matches('/'));
-    Ok(content_of(&name, MEDIA_TYPE, HttpBody::from_stream(content), None))
+    Ok(content_of(&name, MEDIA_TYPE, content, None))
 }
 
 /// Unpack a tar archive into a directory
@@ -74,47 +62,29 @@ pub async fn read(
     request_body(content = String, content_type = "application/x-tar"),
     responses((status = 200, body = FileWritten), Errors))]
 pub async fn write(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
+    Path(session): Path<SessionId>,
     Query(query): Query<DirectoryQuery>,
     max_wait: MaxWait,
     headers: HeaderMap,
     content: HttpBody,
-) -> Result<Response, ApiError> {
-    let session: SessionId = path::id(&session)?;
+) -> Result<Response> {
     let path = absolute_path(query.path.as_deref().unwrap_or("/workspace"))?;
     if !essence(&headers).eq_ignore_ascii_case(MEDIA_TYPE) {
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/x-tar"));
     }
-    let Ok(_place) = app.0.archives.try_acquire() else {
+    let Ok(_place) = caller.app.0.archives.try_acquire() else {
         tracing::warn!(ARCHIVES_MAX, "archive rejected: too many concurrent archives");
         return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
     };
-    // Checks access before anything is stored.
-    app.0.store.begin(caller.org).await?.session(session).await?;
-    let operation: OperationId = app.0.journal.origin().id();
-    let blob = operation_blob(caller.org, session, operation);
-    store(&app, &blob, content.into_data_stream()).await?;
-    let request = Request::WriteTree { path: path.clone(), blob: blob.clone() };
-    if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
-        // The operation was rejected, so nothing reads the blob.
-        app.0.blobs.delete(&blob).await?;
-        return Err(refused);
-    }
-    let written = file(&app, caller.org, session, operation, max_wait).await;
-    if !matches!(&written, Err(error) if error.code.as_deref() == Some("sandbox_busy")) {
-        // The blob is no longer needed. If the delete fails, it is removed with the operation.
-        let _ = app.0.blobs.delete(&blob).await;
-    }
-    match written? {
-        Answer::Written { bytes } => Ok(json(&FileWritten { path, bytes })),
-        _ => Err(ApiError::not_found()),
-    }
+    let store = async |blob: &str| store(&caller.app, blob, content.into_data_stream()).await;
+    let request = |blob| Request::WriteTree { path: path.clone(), blob };
+    let bytes = operations::write(&caller, session, max_wait, store, request).await?;
+    Ok(respond(&FileWritten { path, bytes }))
 }
 
 /// Stores a body as it arrives; at most one chunk of it is in memory.
-async fn store(app: &App, blob: &str, mut content: BodyDataStream) -> Result<(), ApiError> {
+async fn store(app: &App, blob: &str, mut content: BodyDataStream) -> Result<()> {
     let mut file = tokio::fs::File::from_std(app.0.blobs.scratch()?);
     while let Some(part) = content.next().await {
         let part = part.map_err(|error| match is_too_long(&error) {

@@ -1,11 +1,5 @@
 //! Context and registered tools of a session.
 
-use axum::{
-    extract::State,
-    http::StatusCode,
-    response::{IntoResponse, Response},
-};
-
 use crate::{
     base::limit::TOOLS_MAX,
     domain::{
@@ -15,29 +9,18 @@ use crate::{
         registry::Tool,
     },
     http::{
-        App,
-        auth::{Caller, ReadSessions, WriteSessions},
-        body::Body,
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json},
-        openapi::Errors,
-        path::{self, Path},
+        auth::{ReadSessions, WriteSessions},
+        prelude::*,
     },
-    journal::Unit,
-    wire::Page,
     wire::context::{ContextInput, ContextView, ToolInput, ToolView, context_problem},
 };
 
 /// Get the context of the session's commands
 #[utoipa::path(get, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "getContext",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ContextView), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let session = app.0.store.begin(caller.org).await?.session(path::id(&session)?).await?;
-    Ok(json(&ContextView::from(session.context)))
+pub async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -> Result<Response> {
+    let session = caller.begin().await?.session(session).await?;
+    Ok(respond(&ContextView::from(session.context)))
 }
 
 /// Change the context of the session's commands
@@ -47,23 +30,21 @@ pub async fn get(
     params(("session_id" = SessionId, Path)), request_body = ContextInput,
     responses((status = 200, body = ContextView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-    Body { value: wanted, .. }: Body<ContextInput>,
-) -> Result<Response, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.org).await?;
+    Path(id): Path<SessionId>,
+    Body(wanted): Body<ContextInput>,
+) -> Result<Response> {
+    let stamp = caller.stamp();
+    let mut unit = caller.unit().await?;
     let before = unit.tx().lock_session(id).await?.context;
     let change = validate(wanted, before)?;
     let executed = unit.execute(id, Command::ChangeContext(change), &stamp).await?;
     unit.commit().await?;
-    Ok(json(&ContextView::from(executed.session.context)))
+    Ok(respond(&ContextView::from(executed.session.context)))
 }
 
 /// Validates the context that results from a change.
-pub fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange, ApiError> {
+pub fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange> {
     let (change, mut after) = (ContextChange::from(wanted), before);
     after.apply(&change);
     match context_problem(&after) {
@@ -77,16 +58,11 @@ pub fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange, 
 /// Sorted by name. Their number is limited, so the list has one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "listTools",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<ToolView>), Errors))]
-pub async fn tools(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn tools(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     tx.session(id).await?;
     let data: Vec<_> = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
-    Ok(json(&Page { data, next_cursor: None }))
+    Ok(respond(&Page { data, next_cursor: None }))
 }
 
 /// Register a tool
@@ -97,16 +73,13 @@ pub async fn tools(
     params(("session_id" = SessionId, Path)), request_body = ToolInput,
     responses((status = 200, body = ToolView), Errors))]
 pub async fn register(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<ToolInput>,
-) -> Result<Response, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
+    Path(id): Path<SessionId>,
+    Idempotent(once, Body(wanted)): Idempotent<Body<ToolInput>>,
+) -> Result<Answer> {
+    let stamp = caller.stamp();
     let tool = Tool::from(wanted);
-    let answered = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents concurrent requests from exceeding the limit.
         unit.tx().lock_session(id).await?;
         let all = unit.tx().registered_tools(id).await?;
@@ -119,6 +92,6 @@ pub async fn register(
         }
         unit.execute(id, Command::RegisterTool { tool: tool.clone(), known }, &stamp).await?;
         Ok(Answer::new(StatusCode::OK, &ToolView::from(tool.clone())))
-    });
-    Ok(answered.await?.into_response())
+    })
+    .await
 }

@@ -4,7 +4,6 @@
 
 use std::sync::Arc;
 
-use axum::{extract::State, http::StatusCode};
 use futures::FutureExt;
 use serde_json::{Value, json};
 use tracing::Instrument;
@@ -13,24 +12,20 @@ use super::context::validate;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
-        Level, OrgId, SessionId, Status,
+        Level, SessionId, Status,
         context::Context,
         decide::{Input, NewSession},
         session::{Created, Limits},
         source::{PinnedSource, SourceStatus},
     },
     http::{
-        App,
-        auth::{Caller, WriteSessions},
-        body::Body,
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest},
-        openapi::Errors,
+        auth::WriteSessions,
         path,
+        prelude::*,
         sessions::{sources, tokens},
         webhooks::destinations,
     },
-    journal::{Decide, Prepared, Request, Unit},
+    journal::{Decide, Prepared, Request},
     store::{
         agent::{Agent, Revision},
         idempotency::{Slot, SlotState},
@@ -56,16 +51,13 @@ use crate::{
         (status = 200, body = CreatedSession, description = "The session of this `key` or `Idempotency-Key`."),
         Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateSession>,
-) -> Result<Answer, ApiError> {
-    let org = caller.org;
-    let request = Arc::new(CreateRequest { app: app.clone(), caller, wanted });
-    let mut answer = match create_batched(&request, &once, digest).await? {
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateSession>>,
+) -> Result<Answer> {
+    let request = Arc::new(CreateRequest { caller, wanted });
+    let mut answer = match create_batched(&request, &once).await? {
         Some(answer) => answer,
-        None => create_unbatched(&request, &once, digest).await?,
+        None => create_unbatched(&request, &once).await?,
     };
     if answer.replayed {
         answer.status = StatusCode::OK;
@@ -73,7 +65,7 @@ pub async fn create(
     if answer.shown_once.is_none() {
         // The session existed before. Its first token is not stored, so a new one is created.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let token = new_token_for_existing(&app, org, path::id(session)?).await?;
+        let token = new_token_for_existing(&request.caller, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
@@ -81,18 +73,13 @@ pub async fn create(
 
 /// A request to create a session, with its caller.
 struct CreateRequest {
-    app: App,
     caller: Caller<WriteSessions>,
     wanted: CreateSession,
 }
 
 /// Creates a session in a transaction shared with concurrent requests. Returns `None` if the request
 /// needs its own transaction or its session already exists.
-async fn create_batched(
-    request: &Arc<CreateRequest>,
-    once: &IdempotentRequest,
-    digest: [u8; 32],
-) -> Result<Option<Answer>, ApiError> {
+async fn create_batched(request: &Arc<CreateRequest>, once: &IdempotentRequest) -> Result<Option<Answer>> {
     let (wanted, org) = (&request.wanted, request.caller.org);
     // Unique names and the place below a parent session are decided under locks, and
     // destinations must exist before the first events.
@@ -106,20 +93,16 @@ async fn create_batched(
     let (shared, span) = (request.clone(), tracing::Span::current());
     let decide: Box<Decide<_, _>> =
         Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
-    request.app.0.creations.create(org, Request { slot: once.slots(digest).next(), decide }).await
+    request.caller.app.0.creations.create(org, Request { slot: once.slots().next(), decide }).await
 }
 
 /// Creates a session in its own transaction, or returns the one that was created before.
-async fn create_unbatched(
-    request: &CreateRequest,
-    once: &IdempotentRequest,
-    digest: [u8; 32],
-) -> Result<Answer, ApiError> {
+async fn create_unbatched(request: &CreateRequest, once: &IdempotentRequest) -> Result<Answer> {
     let work = async |unit: &mut Unit| match &request.wanted.key {
-        Some(key) => create_by_key(request, unit, key, digest).await,
+        Some(key) => create_by_key(request, unit, key, once.digest()).await,
         None => create_new(request, unit).await,
     };
-    once.run(&request.app, request.caller.org, digest, work).await
+    once.run(&request.caller.app, request.caller.org, work).await
 }
 
 /// Creates at most one session per `key`: the same body returns the existing session, a different body is
@@ -129,8 +112,8 @@ async fn create_by_key(
     unit: &mut Unit,
     key: &str,
     digest: [u8; 32],
-) -> Result<Answer, ApiError> {
-    let app = &request.app;
+) -> Result<Answer> {
+    let app = &request.caller.app;
     let slot = Slot { scope: "session".to_owned(), key: key.to_owned(), fingerprint: digest };
     let conflict = || ApiError {
         param: Some("key".to_owned()),
@@ -160,8 +143,9 @@ async fn create_by_key(
     }
 }
 
-async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, ApiError> {
-    let CreateRequest { app, caller, wanted } = request;
+async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> {
+    let CreateRequest { caller, wanted } = request;
+    let app = &caller.app;
     let wanted = wanted.clone();
     let destinations = destinations_of(&wanted);
     if destinations.len() > DESTINATIONS_MAX {
@@ -210,7 +194,7 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
     trigger::adopt(unit, &mut created, wanted.parent_session_id).await?;
     let context = validate(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
-    let stamp = caller.stamp(app.0.journal.origin());
+    let stamp = caller.stamp();
     let (token, shown) = new_token(app);
     let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
     let views = put_destinations(app, unit, &mut new, destinations).await?;
@@ -235,7 +219,7 @@ async fn put_destinations(
     unit: &mut Unit,
     new: &mut Prepared,
     wanted: Vec<CreateDestination>,
-) -> Result<Vec<DestinationView>, ApiError> {
+) -> Result<Vec<DestinationView>> {
     let mut views = Vec::with_capacity(wanted.len());
     if !wanted.is_empty() {
         unit.store(new).await?;
@@ -263,11 +247,7 @@ fn destinations_of(wanted: &CreateSession) -> Vec<CreateDestination> {
     short.into_iter().chain(wanted.destinations.iter().cloned()).collect()
 }
 
-async fn find_revision(
-    unit: &mut Unit,
-    agent: &Agent,
-    wanted: Option<&RevisionChoice>,
-) -> Result<Revision, ApiError> {
+async fn find_revision(unit: &mut Unit, agent: &Agent, wanted: Option<&RevisionChoice>) -> Result<Revision> {
     let revision = match wanted {
         None => return Ok(agent.revision.clone()),
         Some(RevisionChoice::Number(number)) => unit.tx().revision_by_number(agent.id, *number).await,
@@ -286,13 +266,13 @@ async fn find_revision(
 }
 
 /// Creates a new token for an existing session, or returns null if it is archived.
-async fn new_token_for_existing(app: &App, org: OrgId, session: SessionId) -> Result<Value, ApiError> {
-    let mut tx = app.0.store.begin(org).await?;
+async fn new_token_for_existing(caller: &Caller<WriteSessions>, session: SessionId) -> Result<Value> {
+    let mut tx = caller.begin().await?;
     // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
     if tx.lock_session(session).await?.status == Status::Archived {
         return Ok(Value::Null);
     }
-    let (token, shown) = new_token(app);
+    let (token, shown) = new_token(&caller.app);
     tx.create_token(session, &token).await?;
     tx.commit().await?;
     Ok(shown)

@@ -2,9 +2,8 @@
 
 use axum::{
     body::Body as HttpBody,
-    extract::State,
     http::{HeaderMap, HeaderValue, header},
-    response::{IntoResponse, Response},
+    response::IntoResponse,
 };
 use futures::StreamExt;
 use serde::Deserialize;
@@ -18,17 +17,14 @@ use crate::{
     base::limit::STREAM_REVOKED_GRACE,
     domain::{Entry, EventId, Level, SessionId, TurnId},
     http::{
-        App,
         auth::{Proof, ReadLog, SessionCaller},
-        error::ApiError,
-        idempotency::json,
-        openapi::Errors,
-        page::{Query, rows},
-        path::{self, Path},
+        page::rows,
+        path,
+        prelude::*,
     },
     store::{Tx, event::Range},
     stream::{Frame, Full, Tail},
-    wire::{Page, event::EventView},
+    wire::event::EventView,
 };
 
 /// Filters for reading or following events.
@@ -81,17 +77,16 @@ pub enum StreamMode {
     responses((status = 200, content(
         (Page<EventView> = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn list(
-    State(app): State<App>,
     caller: SessionCaller<ReadLog>,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     match query.stream {
-        Some(StreamMode::Sse) => follow(app, caller, &headers, query).await,
+        Some(StreamMode::Sse) => follow(caller, &headers, query).await,
         None => {
             // A page only uses `after`, but an invalid header is still rejected.
             last_seen(&headers)?;
-            page(&app, &caller, query).await
+            page(&caller, query).await
         }
     }
 }
@@ -102,12 +97,11 @@ pub async fn list(
         description = "Largest `seq` already received; the stream resumes after it.")),
     responses((status = 200, content((String = "text/event-stream"))), Errors))]
 pub async fn stream(
-    State(app): State<App>,
     caller: SessionCaller<ReadLog>,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
-) -> Result<Response, ApiError> {
-    follow(app, caller, &headers, query).await
+) -> Result<Response> {
+    follow(caller, &headers, query).await
 }
 
 /// List the messages of a session
@@ -116,15 +110,11 @@ pub async fn stream(
 #[utoipa::path(get, path = "/sessions/{session_id}/messages", tag = "events", operation_id = "listMessages",
     params(("session_id" = SessionId, Path), MessageQuery),
     responses((status = 200, body = Page<EventView>), Errors))]
-pub async fn messages(
-    State(app): State<App>,
-    caller: SessionCaller<ReadLog>,
-    Query(query): Query<MessageQuery>,
-) -> Result<Response, ApiError> {
+pub async fn messages(caller: SessionCaller<ReadLog>, Query(query): Query<MessageQuery>) -> Result<Response> {
     let MessageQuery { after, cursor, limit, .. } = query;
     let after = start(after, cursor.as_deref())?;
     let wanted = EventFilter { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
-    read_page(&app, &caller, after, limit, wanted).await
+    read_page(&caller, after, limit, wanted).await
 }
 
 /// Filters for listing messages.
@@ -151,13 +141,12 @@ pub struct MessageQuery {
     params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 200, body = EventView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: SessionCaller<ReadLog>,
-    Path((_, event)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let entry = visible(&mut tx, &caller, &event).await?;
-    Ok(json(&view(&entry)?))
+    Path((_, event)): Path<(SessionId, EventId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let entry = visible(&mut tx, &caller, event).await?;
+    Ok(respond(&view(&entry)?))
 }
 
 /// Get the complete body of an event
@@ -167,13 +156,12 @@ pub async fn get(
     operation_id = "getEventContent", params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 200, content((Object = "application/json"))), Errors))]
 pub async fn content(
-    State(app): State<App>,
     caller: SessionCaller<ReadLog>,
-    Path((_, event)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let entry = visible(&mut app.0.store.begin(caller.org).await?, &caller, &event).await?;
+    Path((_, event)): Path<(SessionId, EventId)>,
+) -> Result<Response> {
+    let entry = visible(&mut caller.begin().await?, &caller, event).await?;
     let whole = match &entry.content_ref {
-        Some(key) => HttpBody::from(app.0.blobs.get(key).await?),
+        Some(key) => HttpBody::from(caller.app.0.blobs.get(key).await?),
         None => HttpBody::from(entry.body),
     };
     let mut response = whole.into_response();
@@ -192,7 +180,7 @@ struct EventFilter {
     turn: Option<TurnId>,
 }
 
-async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> Result<Response, ApiError> {
+async fn page(caller: &SessionCaller<ReadLog>, query: EventQuery) -> Result<Response> {
     if query.deltas.is_some() {
         return Err(ApiError::invalid("deltas", "`deltas` is for streams: add `stream=sse`"));
     }
@@ -202,18 +190,17 @@ async fn page(app: &App, caller: &SessionCaller<ReadLog>, query: EventQuery) -> 
         kind: query.kind,
     };
     let after = start(query.after, query.cursor.as_deref())?;
-    read_page(app, caller, after, query.limit, wanted).await
+    read_page(caller, after, query.limit, wanted).await
 }
 
 async fn read_page(
-    app: &App,
     caller: &SessionCaller<ReadLog>,
     after: i64,
     limit: Option<u32>,
     wanted: EventFilter,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let rows = rows(limit)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+    let mut tx = caller.begin().await?;
     tx.session(caller.session).await?;
     let range = Range {
         after,
@@ -228,11 +215,11 @@ async fn read_page(
     // The cursor of a log page is a `seq`, so that `after` accepts it as well.
     let next_cursor = entries.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
     let data = entries.iter().map(view).collect::<Result<_, _>>()?;
-    Ok(json(&Page { data, next_cursor }))
+    Ok(respond(&Page { data, next_cursor }))
 }
 
 /// Returns the later position of `after` and `cursor`; 0 when both are absent.
-fn start(after: Option<i64>, cursor: Option<&str>) -> Result<i64, ApiError> {
+fn start(after: Option<i64>, cursor: Option<&str>) -> Result<i64> {
     let after = after.unwrap_or_default();
     if after < 0 {
         return Err(ApiError::invalid("after", "`after` must be the `seq` of an event, 0 or larger"));
@@ -243,33 +230,24 @@ fn start(after: Option<i64>, cursor: Option<&str>) -> Result<i64, ApiError> {
     Ok(after.max(place))
 }
 
-async fn follow(
-    app: App,
-    caller: SessionCaller<ReadLog>,
-    headers: &HeaderMap,
-    query: EventQuery,
-) -> Result<Response, ApiError> {
-    app.0.store.begin(caller.org).await?.session(caller.session).await?;
+async fn follow(caller: SessionCaller<ReadLog>, headers: &HeaderMap, query: EventQuery) -> Result<Response> {
+    caller.begin().await?.session(caller.session).await?;
     // A reconnecting browser repeats its first URL: the larger of both positions applies.
     let tail = tail(&caller, query, last_seen(headers)?)?;
-    let frames = app.0.streams.follow(tail).map_err(full)?;
-    Ok(sse(app, caller.proof, frames, format_frame))
+    let frames = caller.app.0.streams.follow(tail).map_err(full)?;
+    Ok(sse(caller.app, caller.proof, frames, format_frame))
 }
 
 /// Returns the `seq` in `Last-Event-ID`. An invalid value is rejected, because a stream from the
 /// beginning would repeat everything.
-fn last_seen(headers: &HeaderMap) -> Result<Option<i64>, ApiError> {
+fn last_seen(headers: &HeaderMap) -> Result<Option<i64>> {
     let read = |value: &HeaderValue| value.to_str().ok()?.parse().ok();
     let refused = || ApiError::invalid("Last-Event-ID", "`Last-Event-ID` must be the `seq` of an event");
     headers.get("last-event-id").map(|value| read(value).ok_or_else(refused)).transpose()
 }
 
 /// Builds the requested tail, limited to what the caller may read.
-pub fn tail(
-    caller: &SessionCaller<ReadLog>,
-    query: EventQuery,
-    last_seen: Option<i64>,
-) -> Result<Tail, ApiError> {
+pub fn tail(caller: &SessionCaller<ReadLog>, query: EventQuery, last_seen: Option<i64>) -> Result<Tail> {
     Ok(Tail {
         org: caller.org,
         session: caller.session,
@@ -335,8 +313,8 @@ pub fn sse<F: Send + 'static>(
     response
 }
 
-async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: &str) -> Result<Entry, ApiError> {
-    let entry = tx.event(caller.session, path::id(event)?).await?;
+async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: EventId) -> Result<Entry> {
+    let entry = tx.event(caller.session, event).await?;
     if entry.level > caller.level { Err(ApiError::not_found()) } else { Ok(entry) }
 }
 

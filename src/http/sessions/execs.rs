@@ -1,61 +1,25 @@
 //! Commands that a caller runs in a session's sandbox, independently of the agent.
 
-use std::time::Duration;
-
-use axum::{
-    extract::{FromRequestParts, State},
-    http::{HeaderMap, StatusCode, request::Parts},
-    response::{IntoResponse, Response},
-};
+use axum::http::HeaderMap;
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
 
-use super::control::{operate, outcome};
+use super::operations::{MaxWait, budget_error, operate, outcome, seen, submitted_by};
 use crate::{
-    base::limit::{OPERATION_WAIT, OPERATIONS_OPEN_MAX},
     domain::{
-        OperationId, OrgId, SessionId,
-        operation::{Answer as Outcome, Failure, OutputStream, Request, Signal},
+        OperationId, SessionId,
+        operation::{Answer as Outcome, OutputStream, Request, Signal},
     },
     http::{
-        App,
-        auth::{Caller, ReadSessions, WriteSessions},
-        body::{Body, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as respond},
-        openapi::Errors,
-        page::Query,
-        path::{self, Path},
+        auth::{ReadSessions, Scope, WriteSessions},
+        prelude::*,
         sessions::events::{StreamMode, full, sse},
     },
-    journal::Unit,
     store::operation::OperationRecord,
     stream::{ExecLine, ExecPlace, ExecTail},
-    wire::{
-        ErrorType,
-        operation::{ExecRequest, ExecState, ExecView, KillExec},
-    },
+    wire::operation::{ExecRequest, ExecState, ExecView, KillExec},
 };
-
-/// Time that a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), at most and by default 20
-/// seconds.
-#[derive(Clone, Copy)]
-pub struct MaxWait(pub(super) Duration);
-
-impl FromRequestParts<App> for MaxWait {
-    type Rejection = ApiError;
-
-    async fn from_request_parts(parts: &mut Parts, _app: &App) -> Result<Self, ApiError> {
-        let prefers = parts.headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
-        let wait = prefers
-            .flat_map(|value| value.split([',', ';']))
-            .find_map(|preference| preference.trim().strip_prefix("wait="));
-        // RFC 7240: preferences that cannot be honored are ignored.
-        let seconds = wait.and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
-        Ok(Self(seconds.map_or(OPERATION_WAIT, |seconds| seconds.min(OPERATION_WAIT))))
-    }
-}
 
 /// Run a command in the session's sandbox
 ///
@@ -67,43 +31,27 @@ impl FromRequestParts<App> for MaxWait {
         description = "`wait=N`: seconds to wait for the end, 0 to 20.")), request_body = ExecRequest,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-    once: IdempotentRequest,
+    Path(session): Path<SessionId>,
     max_wait: MaxWait,
-    Body { value: wanted, digest }: Body<ExecRequest>,
-) -> Result<Response, ApiError> {
-    let session: SessionId = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
+    Idempotent(once, Body(wanted)): Idempotent<Body<ExecRequest>>,
+) -> Result<Answer> {
+    let stamp = caller.stamp();
     let request = wanted.request();
-    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        let operation: OperationId = stamp.origin.id();
-        check_queued(unit.operate(session, operation, &request, &stamp).await?)?;
-        Ok(Answer::new(StatusCode::OK, &json!({ "id": operation })))
-    });
+    let submitted = once
+        .run(&caller.app, caller.org, async |unit: &mut Unit| operate(unit, session, &request, &stamp).await);
     let submitted = submitted.await?;
-    // An identical earlier request has already submitted the command.
-    let id = submitted.body["id"].as_str().and_then(|id| id.parse().ok()).ok_or_else(ApiError::not_found)?;
-    let seen = app.0.journal.answered(caller.org, session, id, max_wait.0).await?;
+    let id = submitted_by(&submitted).ok_or_else(ApiError::not_found)?;
+    let seen = seen(&caller, session, id, max_wait).await?;
     if let Some(Outcome::Failed { code, message }) = &seen.answer
         && let Some(refused) = budget_error(*code, message)
     {
         // The budget was exhausted after the request was accepted: release the key for a retry.
-        once.delete_stored(&app, caller.org).await?;
+        once.delete_stored(&caller.app, caller.org).await?;
         return Err(refused);
     }
     let view = exec(seen)?;
-    let status = match view.state {
-        ExecState::Completed | ExecState::Failed => StatusCode::OK,
-        ExecState::Queued | ExecState::Running => StatusCode::ACCEPTED,
-    };
-    let mut response = (status, axum::Json(view)).into_response();
-    if submitted.replayed {
-        let yes = axum::http::HeaderValue::from_static("true");
-        response.headers_mut().insert("idempotency-replayed", yes);
-    }
-    Ok(response)
+    Ok(Answer { replayed: submitted.replayed, ..Answer::new(status_of(&view), &view) })
 }
 
 /// Format of a command's output.
@@ -131,20 +79,18 @@ pub struct ExecQuery {
     responses((status = 200, content(
         (ExecView = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path((session, id)): Path<(String, String)>,
+    Path((session, id)): Path<(SessionId, OperationId)>,
     headers: HeaderMap,
     Query(query): Query<ExecQuery>,
-) -> Result<Response, ApiError> {
-    let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
-    let view = read(&app, caller.org, session, id).await?;
+) -> Result<Response> {
+    let view = read(&caller, session, id).await?;
     // An invalid position is rejected even if no stream is requested.
     let place = last_seen(&headers, query.cursor)?;
     let Some(StreamMode::Sse) = query.stream else { return Ok(respond(&view)) };
     let tail = ExecTail { org: caller.org, session, exec: id, place: place.unwrap_or_default() };
-    let lines = app.0.streams.follow_exec(tail).map_err(full)?;
-    Ok(sse(app, caller.proof, lines, |line| match line {
+    let lines = caller.app.0.streams.follow_exec(tail).map_err(full)?;
+    Ok(sse(caller.app, caller.proof, lines, |line| match line {
         ExecLine::Frame { place, json } => format!("id: {place}\ndata: {json}\n\n"),
         ExecLine::Alive => ": alive\n\n".to_owned(),
     }))
@@ -152,7 +98,7 @@ pub async fn get(
 
 /// Returns the position at which a stream was interrupted. A reconnecting browser repeats its first URL,
 /// so the header is newer than the query.
-fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecPlace>, ApiError> {
+fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecPlace>> {
     let header = headers.get("last-event-id").map(|value| value.to_str().unwrap_or_default().to_owned());
     let (param, id) = match (header, cursor) {
         (Some(id), _) => ("Last-Event-ID", id),
@@ -166,8 +112,8 @@ fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<ExecP
 }
 
 /// Reads a command with its output so far.
-async fn read(app: &App, org: OrgId, session: SessionId, id: OperationId) -> Result<ExecView, ApiError> {
-    let mut tx = app.0.store.begin(org).await?;
+async fn read<S: Scope>(caller: &Caller<S>, session: SessionId, id: OperationId) -> Result<ExecView> {
+    let mut tx = caller.begin().await?;
     let mut view = exec(tx.operation(session, id).await?)?;
     if view.exit_code.is_some() {
         return Ok(view);
@@ -194,16 +140,13 @@ async fn read(app: &App, org: OrgId, session: SessionId, id: OperationId) -> Res
     params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = Option<KillExec>,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
 pub async fn kill(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path((session, id)): Path<(String, String)>,
-    once: IdempotentRequest,
+    Path((session, id)): Path<(SessionId, OperationId)>,
     max_wait: MaxWait,
-    OptionalBody(Body { value: KillExec { signal }, digest }): OptionalBody<KillExec>,
-) -> Result<Response, ApiError> {
-    let (session, id): (SessionId, OperationId) = (path::id(&session)?, path::id(&id)?);
-    let stamp = caller.stamp(app.0.journal.origin());
-    let submitted = once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    Idempotent(once, OptionalBody(KillExec { signal })): Idempotent<OptionalBody<KillExec>>,
+) -> Result<Answer> {
+    let stamp = caller.stamp();
+    let submitted = once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let seen = unit.tx().operation(session, id).await?;
         let is_over = seen.answer.is_some();
         exec(seen)?;
@@ -212,75 +155,22 @@ pub async fn kill(
             false => operate(unit, session, &Request::Kill { exec: id, signal }, &stamp).await,
         }
     });
-    outcome(&app, caller.org, session, &submitted.await?, max_wait).await?;
+    outcome(&caller, session, submitted_by(&submitted.await?), max_wait).await?;
     if matches!(signal, None | Some(Signal::Kill)) {
-        app.0.journal.answered(caller.org, session, id, max_wait.0).await?;
+        seen(&caller, session, id, max_wait).await?;
     }
-    let view = read(&app, caller.org, session, id).await?;
-    let is_over = matches!(view.state, ExecState::Completed | ExecState::Failed);
-    let status = if is_over { StatusCode::OK } else { StatusCode::ACCEPTED };
-    Ok((status, axum::Json(view)).into_response())
+    let view = read(&caller, session, id).await?;
+    Ok(Answer::new(status_of(&view), &view))
 }
 
-/// Returns an error if the session's operation queue is full.
-pub fn check_queued(was_taken: bool) -> Result<(), ApiError> {
-    match was_taken {
-        true => Ok(()),
-        false => Err(ApiError::conflict(
-            "too_many_operations",
-            format!("{OPERATIONS_OPEN_MAX} operations of this session are already queued; retry later"),
-        )),
+fn status_of(view: &ExecView) -> StatusCode {
+    match view.state {
+        ExecState::Completed | ExecState::Failed => StatusCode::OK,
+        ExecState::Queued | ExecState::Running => StatusCode::ACCEPTED,
     }
 }
 
-/// Waits for the result of a file operation.
-pub async fn file(
-    app: &App,
-    org: OrgId,
-    session: SessionId,
-    operation: OperationId,
-    max_wait: MaxWait,
-) -> Result<Outcome, ApiError> {
-    let seen = app.0.journal.answered(org, session, operation, max_wait.0).await?;
-    match seen.answer {
-        Some(Outcome::Failed { code, message }) => Err(failed(code, message)),
-        Some(answer) => Ok(answer),
-        None => Err(ApiError::conflict("sandbox_busy", "the sandbox is busy; try again")),
-    }
-}
-
-/// Converts the failure of an operation to an error response.
-pub fn failed(code: Failure, message: String) -> ApiError {
-    if let Some(budget_error) = budget_error(code, &message) {
-        return budget_error;
-    }
-    match code {
-        Failure::NotFound => ApiError { message: message.into(), ..ApiError::not_found() },
-        Failure::Refused => ApiError::invalid("path", message),
-        Failure::InUse => ApiError::conflict("sandbox_in_use", message),
-        Failure::TooLarge => ApiError::new(ErrorType::TooLarge, message),
-        Failure::SandboxUnavailable => ApiError::conflict("sandbox_unavailable", message),
-        Failure::LifecycleHookFailed => ApiError::conflict("lifecycle_hook_failed", message),
-        Failure::MissingRepoAccess => ApiError::conflict("missing_repo_access", message),
-        Failure::SourceFailed => ApiError::conflict("source_failed", message),
-        Failure::EnvironmentDeleted => ApiError::conflict("environment_deleted", message),
-        Failure::OutcomeUnknown => ApiError::conflict("outcome_unknown", message),
-        Failure::Canceled => ApiError::conflict("archived", message),
-        Failure::BudgetExceeded | Failure::PaymentRequired => {
-            unreachable!("budget failures were handled above")
-        }
-    }
-}
-
-fn budget_error(code: Failure, message: &str) -> Option<ApiError> {
-    match code {
-        Failure::BudgetExceeded => Some(ApiError::payment_required("budget_exceeded", message.to_owned())),
-        Failure::PaymentRequired => Some(ApiError::payment_required("payment_required", message.to_owned())),
-        _ => None,
-    }
-}
-
-fn exec(seen: OperationRecord) -> Result<ExecView, ApiError> {
+fn exec(seen: OperationRecord) -> Result<ExecView> {
     let Request::Exec { command, .. } = seen.request else { return Err(ApiError::not_found()) };
     let open = ExecView::open(seen.id, command, seen.created_at, seen.started_at);
     Ok(match seen.answer {

@@ -2,7 +2,7 @@
 
 use std::str;
 
-use axum::{body::Body as HttpBody, extract::State, http::StatusCode, response::Response};
+use axum::body::Body as HttpBody;
 use futures::StreamExt;
 use serde_json::json;
 
@@ -10,16 +10,11 @@ use crate::{
     base::limit::IMPORTS_MAX,
     domain::{RevisionId, SessionId, transcript},
     http::{
-        App,
-        auth::{Caller, ReadSessions, WriteSessions},
+        auth::{ReadSessions, WriteSessions},
         body::Lines,
         download::ndjson,
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, no_content},
-        openapi::Errors,
-        path::{self, Path},
+        prelude::*,
     },
-    journal::Unit,
     wire::{
         ErrorType,
         session::{ImportedSession, SessionView},
@@ -31,17 +26,12 @@ use crate::{
 /// This cannot be undone. Only a record in the audit log remains.
 #[utoipa::path(delete, path = "/sessions/{session_id}", tag = "sessions", operation_id = "deleteSession",
     params(("session_id" = SessionId, Path)), responses((status = 204), Errors))]
-pub async fn delete(
-    State(app): State<App>,
-    caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.org).await?;
+pub async fn delete(caller: Caller<WriteSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let stamp = caller.stamp();
+    let mut unit = caller.unit().await?;
     unit.delete(id, &stamp, "asked").await?;
     unit.commit().await?;
-    if let Err(error) = app.0.journal.remove_blobs(caller.org, id).await {
+    if let Err(error) = caller.app.0.journal.remove_blobs(caller.org, id).await {
         tracing::warn!(session.id = %id, %error, "could not remove blobs of a deleted session; retried later");
     }
     Ok(no_content())
@@ -53,14 +43,9 @@ pub async fn delete(
 #[utoipa::path(get, path = "/sessions/{session_id}/export", tag = "sessions", operation_id = "exportSession",
     params(("session_id" = SessionId, Path)),
     responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
-pub async fn export(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    let session = app.0.store.begin(caller.org).await?.session(id).await?;
-    let export = app.0.journal.export(caller.org, session);
+pub async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let session = caller.begin().await?.session(id).await?;
+    let export = caller.app.0.journal.export(caller.org, session);
     let lines = futures::stream::unfold(Some(export), async |export| {
         let mut export = export?;
         match export.next().await {
@@ -84,20 +69,18 @@ pub async fn export(
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 201, body = ImportedSession), Errors))]
 pub async fn import(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    once: IdempotentRequest,
-    Lines { bytes, digest }: Lines,
-) -> Result<Answer, ApiError> {
-    let Ok(_place) = app.0.imports.try_acquire() else {
+    Idempotent(once, Lines(bytes)): Idempotent<Lines>,
+) -> Result<Answer> {
+    let Ok(_place) = caller.app.0.imports.try_acquire() else {
         tracing::warn!(IMPORTS_MAX, "import rejected: too many concurrent imports");
         return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
     };
     let text =
         str::from_utf8(&bytes).map_err(|_| ApiError::new(ErrorType::Invalid, "the body must be UTF-8"))?;
-    let origin = app.0.journal.origin();
-    let stamp = caller.stamp(origin);
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    let origin = caller.origin();
+    let stamp = caller.stamp();
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let known = known_revision(unit, text).await?;
         let knows = |revision: &str| known.as_deref() == Some(revision);
         let read = transcript::read(text, origin.id(), knows, origin)
@@ -109,7 +92,7 @@ pub async fn import(
 }
 
 /// Returns the revision that the session was pinned to, if this organization has it.
-async fn known_revision(unit: &mut Unit, text: &str) -> Result<Option<String>, ApiError> {
+async fn known_revision(unit: &mut Unit, text: &str) -> Result<Option<String>> {
     let created: Option<serde_json::Value> =
         text.lines().nth(1).and_then(|line| serde_json::from_str(line).ok());
     let pinned = created.as_ref().map(|event| &event["body"]["agent_snapshot"]["revision_id"]);

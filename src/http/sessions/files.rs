@@ -4,31 +4,24 @@
 
 use axum::{
     body::Body as HttpBody,
-    extract::State,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{HeaderMap, HeaderValue, header},
+    response::IntoResponse,
 };
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::execs::{MaxWait, check_queued, file};
+use super::operations::{self, MaxWait};
 use crate::{
     base::limit::{FILE_READ_BYTES_MAX, FILE_WRITE_BYTES_MAX},
     domain::{
-        OperationId, SessionId,
+        SessionId,
         operation::{Answer, Request},
     },
     http::{
-        App,
-        auth::{Caller, ReadSessions, Scope, WriteSessions},
+        auth::{ReadSessions, WriteSessions},
         body::Raw,
-        error::ApiError,
-        idempotency::json,
-        openapi::Errors,
-        page::Query,
-        path::{self, Path},
+        prelude::*,
     },
-    journal::operation_blob,
     wire::{
         ErrorType,
         operation::{Directory, FileWritten},
@@ -64,27 +57,22 @@ pub struct DirectoryQuery {
     responses((status = 200, content((String = "application/octet-stream"))),
         (status = 206, content((String = "application/octet-stream"))), Errors))]
 pub async fn read(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
+    Path(session): Path<SessionId>,
     Query(query): Query<FileQuery>,
     max_wait: MaxWait,
     headers: HeaderMap,
-) -> Result<Response, ApiError> {
-    let session: SessionId = path::id(&session)?;
+) -> Result<Response> {
     let path = absolute_path(&query.path)?;
     let range = headers.get(header::RANGE).map(range).transpose()?;
     let (first, last) = range.unwrap_or((0, None));
     let bytes_max = last.map_or(FILE_READ_BYTES_MAX, |last| (last - first + 1).min(FILE_READ_BYTES_MAX));
     let request = Request::Read { path, offset: first, bytes_max };
-    let operation = submit(&app, &caller, session, &request).await?;
-    let Answer::Read { blob, bytes, size } = file(&app, caller.org, session, operation, max_wait).await?
+    let Answer::Read { blob, bytes, size } = operations::read(&caller, session, &request, max_wait).await?
     else {
         return Err(ApiError::not_found());
     };
-    let content = app.0.blobs.stream(&blob).await?;
-    // An open stream reads to its end. If the delete fails, the blob is removed with the operation.
-    let _ = app.0.blobs.delete(&blob).await;
+    let content = take(&caller.app, &blob).await?;
     let is_cut = bytes < size && range.is_none();
     if is_cut {
         let message =
@@ -97,8 +85,7 @@ pub async fn read(
         return Err(ApiError::invalid("Range", format!("the file has {size} bytes")));
     }
     let part = range.map(|_| (first, bytes, size));
-    let mut response =
-        content_of(&query.path, "application/octet-stream", HttpBody::from_stream(content), part);
+    let mut response = content_of(&query.path, "application/octet-stream", content, part);
     response.headers_mut().insert(header::ACCEPT_RANGES, HeaderValue::from_static("bytes"));
     Ok(response)
 }
@@ -111,36 +98,21 @@ pub async fn read(
     request_body(content = String, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten), Errors))]
 pub async fn write(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
+    Path(session): Path<SessionId>,
     Query(query): Query<FileQuery>,
     max_wait: MaxWait,
     Raw(content): Raw,
-) -> Result<Response, ApiError> {
-    let session: SessionId = path::id(&session)?;
+) -> Result<Response> {
     let path = absolute_path(&query.path)?;
     if content.len() > FILE_WRITE_BYTES_MAX {
         let message = format!("a file may have at most {FILE_WRITE_BYTES_MAX} bytes");
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
-    let operation: OperationId = app.0.journal.origin().id();
-    let blob = operation_blob(caller.org, session, operation);
-    // Checks access before anything is stored.
-    app.0.store.begin(caller.org).await?.session(session).await?;
-    app.0.blobs.put(&blob, content).await?;
-    let request = Request::Write { path: path.clone(), blob: blob.clone() };
-    if let Err(refused) = submit_as(&app, &caller, session, operation, &request).await {
-        // The operation was rejected, so nothing reads the blob.
-        app.0.blobs.delete(&blob).await?;
-        return Err(refused);
-    }
-    let Answer::Written { bytes } = file(&app, caller.org, session, operation, max_wait).await? else {
-        return Err(ApiError::not_found());
-    };
-    // The file is written. Otherwise the blob is removed with the operation.
-    let _ = app.0.blobs.delete(&blob).await;
-    Ok(json(&FileWritten { path, bytes }))
+    let store = async |blob: &str| Ok(caller.app.0.blobs.put(blob, content).await?);
+    let request = |blob| Request::Write { path: path.clone(), blob };
+    let bytes = operations::write(&caller, session, max_wait, store, request).await?;
+    Ok(respond(&FileWritten { path, bytes }))
 }
 
 /// List a directory
@@ -150,50 +122,31 @@ pub async fn write(
     params(("session_id" = SessionId, Path), DirectoryQuery),
     responses((status = 200, body = Directory), Errors))]
 pub async fn list(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
+    Path(session): Path<SessionId>,
     Query(query): Query<DirectoryQuery>,
     max_wait: MaxWait,
-) -> Result<Response, ApiError> {
-    let session: SessionId = path::id(&session)?;
+) -> Result<Response> {
     let path = absolute_path(query.path.as_deref().unwrap_or("/workspace"))?;
     let request = Request::List { path: path.clone() };
-    let operation = submit(&app, &caller, session, &request).await?;
-    let Answer::Listed { entries, is_cut } = file(&app, caller.org, session, operation, max_wait).await?
+    let Answer::Listed { entries, is_cut } = operations::read(&caller, session, &request, max_wait).await?
     else {
         return Err(ApiError::not_found());
     };
     let entries = entries.into_iter().map(Into::into).collect();
-    Ok(json(&Directory { path, entries, truncated: is_cut }))
+    Ok(respond(&Directory { path, entries, truncated: is_cut }))
 }
 
-pub async fn submit<S: Scope>(
-    app: &App,
-    caller: &Caller<S>,
-    session: SessionId,
-    request: &Request,
-) -> Result<OperationId, ApiError> {
-    let operation: OperationId = app.0.journal.origin().id();
-    submit_as(app, caller, session, operation, request).await?;
-    Ok(operation)
-}
-
-pub async fn submit_as<S: Scope>(
-    app: &App,
-    caller: &Caller<S>,
-    session: SessionId,
-    operation: OperationId,
-    request: &Request,
-) -> Result<(), ApiError> {
-    let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.org).await?;
-    check_queued(unit.operate(session, operation, request, &stamp).await?)?;
-    Ok(unit.commit().await?)
+/// Returns the content of a blob that an operation stored for one response, and deletes the blob.
+pub async fn take(app: &App, blob: &str) -> Result<HttpBody> {
+    let content = app.0.blobs.stream(blob).await?;
+    // An open stream reads to its end. If the delete fails, the blob is removed with the operation.
+    let _ = app.0.blobs.delete(blob).await;
+    Ok(HttpBody::from_stream(content))
 }
 
 /// Returns an absolute path in the sandbox.
-pub fn absolute_path(path: &str) -> Result<String, ApiError> {
+pub fn absolute_path(path: &str) -> Result<String> {
     if path.is_empty() || path.len() > 4_096 || path.contains('\0') {
         return Err(ApiError::invalid("path", "`path` must have 1 to 4096 bytes without U+0000"));
     }
@@ -201,7 +154,7 @@ pub fn absolute_path(path: &str) -> Result<String, ApiError> {
 }
 
 /// Parses `bytes=first-last`, both inclusive.
-fn range(value: &HeaderValue) -> Result<(u64, Option<u64>), ApiError> {
+fn range(value: &HeaderValue) -> Result<(u64, Option<u64>)> {
     let parsed = || {
         let (first, last) = value.to_str().ok()?.strip_prefix("bytes=")?.split_once('-')?;
         let first = first.parse::<u64>().ok()?;

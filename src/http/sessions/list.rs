@@ -1,10 +1,6 @@
 //! List sessions, newest first, or follow the list.
 
-use axum::{
-    extract::State,
-    http::{HeaderMap, Uri},
-    response::Response,
-};
+use axum::http::{HeaderMap, Uri};
 use serde::Deserialize;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use utoipa::IntoParams;
@@ -12,18 +8,15 @@ use utoipa::IntoParams;
 use crate::{
     domain::Status,
     http::{
-        App,
-        auth::{Caller, ReadSessions},
-        error::ApiError,
-        idempotency::json,
-        openapi::Errors,
-        page::{List, Query, rows},
+        auth::ReadSessions,
+        page::{List, rows},
         path,
+        prelude::*,
         sessions::events::{StreamMode, full, sse},
     },
     store::session::Filter,
     stream::{ListFrame, ListTail, Position, views},
-    wire::{Page, session::SessionView},
+    wire::session::SessionView,
 };
 
 /// Filters for listing sessions.
@@ -88,15 +81,14 @@ const LIVE: &str = "sessions/live";
     responses((status = 200, content(
         (Page<SessionView> = "application/json"), (String = "text/event-stream"))), Errors))]
 pub async fn list(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
     Query(query): Query<SessionQuery>,
     headers: HeaderMap,
     uri: Uri,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     let rows = rows(query.limit)?;
-    let agent = path::resolve_optional(&app, caller.org, query.agent.as_deref()).await?;
-    let parent = path::resolve_optional(&app, caller.org, query.parent_session_id.as_deref()).await?;
+    let agent = path::resolve_optional(&caller.app, caller.org, query.agent.as_deref()).await?;
+    let parent = path::resolve_optional(&caller.app, caller.org, query.parent_session_id.as_deref()).await?;
     let mut filter = Filter {
         status: query.status,
         agent,
@@ -111,28 +103,27 @@ pub async fn list(
         below: None,
     };
     if let Some(StreamMode::Sse) = query.stream {
-        return follow(app, caller, filter, rows, last_seen(&headers, query.cursor)?);
+        return follow(caller, filter, rows, last_seen(&headers, query.cursor)?);
     }
-    let list = List::new(&app, caller.org, PAGES, &filter);
-    filter.below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let sessions = tx.sessions(&filter, rows as i64 + 1).await?;
+    let list = caller.list(PAGES, &filter).at(query.limit, query.cursor.as_deref())?;
+    filter.below = list.below;
+    let mut tx = caller.begin().await?;
+    let sessions = tx.sessions(&filter, list.limit()).await?;
     let views = views(&mut tx, sessions).await?;
-    Ok(json(&list.page(views, rows, |view| view.id, std::convert::identity)))
+    Ok(respond(&list.page(views, |view| view.id, std::convert::identity)))
 }
 
 fn follow(
-    app: App,
     caller: Caller<ReadSessions>,
     filter: Filter,
     rows: usize,
     last_seen: Option<(&'static str, String)>,
-) -> Result<Response, ApiError> {
+) -> Result<Response> {
     if filter.overdue.is_some() {
         let message = "`overdue` depends on the time and cannot be followed; poll the list instead";
         return Err(ApiError::invalid("overdue", message));
     }
-    let list = List::new(&app, caller.org, LIVE, &filter);
+    let list = caller.list(LIVE, &filter);
     let from: Option<Option<Position>> = match &last_seen {
         // A position of another list is rejected.
         Some((param, id)) => list.position(Some(id.as_str())).map_err(|_| {
@@ -145,24 +136,21 @@ fn follow(
     };
     let (org, from) = (caller.org, from.flatten());
     let tail = ListTail { org, filter: filter.clone(), rows: rows as i64, from };
-    let frames = app.0.streams.follow_list(tail).map_err(full)?;
-    let named = app.clone();
+    let frames = caller.app.0.streams.follow_list(tail).map_err(full)?;
+    let app = caller.app.clone();
     let written = move |frame| match frame {
         ListFrame::Line { position, json } => {
-            let id = List::new(&named, org, LIVE, &filter).encode(&position);
+            let id = List::new(&app, org, LIVE, &filter).encode(&position);
             format!("id: {id}\ndata: {json}\n\n")
         }
         ListFrame::Alive => ": alive\n\n".to_owned(),
     };
-    Ok(sse(app, caller.proof, frames, written))
+    Ok(sse(caller.app, caller.proof, frames, written))
 }
 
 /// Returns the position at which a stream was interrupted. A reconnecting browser repeats its first URL,
 /// so the header is newer than the query.
-fn last_seen(
-    headers: &HeaderMap,
-    cursor: Option<String>,
-) -> Result<Option<(&'static str, String)>, ApiError> {
+fn last_seen(headers: &HeaderMap, cursor: Option<String>) -> Result<Option<(&'static str, String)>> {
     let header = headers.get("last-event-id").map(|value| value.to_str());
     match header.transpose() {
         Ok(Some(id)) => Ok(Some(("Last-Event-ID", id.to_owned()))),
@@ -172,7 +160,7 @@ fn last_seen(
 }
 
 /// Returns the `metadata[name]=value` pairs. Any other unknown parameter is rejected.
-fn metadata(uri: &Uri) -> Result<Vec<(String, String)>, ApiError> {
+fn metadata(uri: &Uri) -> Result<Vec<(String, String)>> {
     let Ok(axum::extract::Query(pairs)) = axum::extract::Query::<Vec<(String, String)>>::try_from_uri(uri)
     else {
         return Ok(Vec::new());
@@ -191,7 +179,7 @@ fn metadata(uri: &Uri) -> Result<Vec<(String, String)>, ApiError> {
     Ok(metadata)
 }
 
-fn instant(param: &'static str, text: Option<String>) -> Result<Option<OffsetDateTime>, ApiError> {
+fn instant(param: &'static str, text: Option<String>) -> Result<Option<OffsetDateTime>> {
     text.map(|text| OffsetDateTime::parse(&text, &Rfc3339))
         .transpose()
         .map_err(|_| ApiError::invalid(param, format!("`{param}` must be a time like 2026-01-31T12:00:00Z")))

@@ -10,31 +10,25 @@ pub mod execs;
 pub mod export;
 pub mod files;
 pub mod list;
+mod operations;
 pub mod socket;
 pub mod sources;
 pub mod steer;
 pub mod tokens;
 pub mod turns;
 
-use axum::{extract::State, http::StatusCode, response::Response};
-
-use super::{
-    App,
-    auth::{Caller, ReadAgents, ReadSessions, WriteSessions},
-    body::{Body, Nothing, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json},
-    openapi::Errors,
-    path::{self, Path},
-};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     domain::{
         SessionId, Status,
-        decide::{Change, Command},
+        decide::{Change, Command, Stamp},
     },
-    journal::Unit,
+    http::{
+        auth::{ReadAgents, ReadSessions, WriteSessions},
+        prelude::*,
+    },
+    journal::Executed,
     stream::view,
     wire::{
         agent::PinnedAgentView,
@@ -94,19 +88,15 @@ fn sandbox_routes() -> OpenApiRouter<App> {
 /// Get a session
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let session = tx.session(path::id(&session)?).await?;
+pub async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let session = tx.session(session).await?;
     let id = session.id;
     let mut view = view(&mut tx, session).await?;
     if view.status == Status::Queued {
         view.queue_position = tx.queue_position(id).await?;
     }
-    Ok(json(&view))
+    Ok(respond(&view))
 }
 
 /// Get the usage of a session
@@ -114,17 +104,12 @@ pub async fn get(
 /// In total and per model.
 #[utoipa::path(get, path = "/sessions/{session_id}/usage", tag = "sessions", operation_id = "getSessionUsage",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionUsage), Errors))]
-pub async fn usage(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn usage(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let usage = tx.session(id).await?.usage;
     let models = tx.usage_by_model(id).await?.into_iter();
     let models = models.map(|(model, usage)| ModelUsage { model, usage }).collect();
-    Ok(json(&SessionUsage { usage, models }))
+    Ok(respond(&SessionUsage { usage, models }))
 }
 
 /// Get the pinned agent of a session
@@ -133,19 +118,15 @@ pub async fn usage(
 /// session without an agent.
 #[utoipa::path(get, path = "/sessions/{session_id}/agent", tag = "sessions", operation_id = "getSessionAgent",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = PinnedAgentView), Errors))]
-pub async fn agent(
-    State(app): State<App>,
-    caller: Caller<ReadAgents>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let created = tx.session(path::id(&session)?).await?.created;
+pub async fn agent(caller: Caller<ReadAgents>, Path(session): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let created = tx.session(session).await?.created;
     let (Some(id), Some(snapshot)) = (created.agent_id, created.agent_snapshot) else {
         return Err(ApiError::not_found());
     };
     // Revisions outlive their agent.
     let prompt = tx.revision(snapshot.revision_id).await?.prompt;
-    Ok(json(&PinnedAgentView::of(id, snapshot, prompt)))
+    Ok(respond(&PinnedAgentView::of(id, snapshot, prompt)))
 }
 
 /// Change title, slug, metadata or limits of a session
@@ -155,14 +136,12 @@ pub async fn agent(
     params(("session_id" = SessionId, Path)), request_body = PatchSession,
     responses((status = 200, body = SessionView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-    Body { value: change, .. }: Body<PatchSession>,
-) -> Result<Response, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
-    let mut unit = app.0.journal.begin(caller.org).await?;
+    Path(id): Path<SessionId>,
+    Body(change): Body<PatchSession>,
+) -> Result<Response> {
+    let stamp = caller.stamp();
+    let mut unit = caller.unit().await?;
     let limits = match change.limits {
         // The lock ensures that concurrent changes of different limits are both kept.
         Some(limits) => Some(limits.over(unit.tx().lock_session(id).await?.created.limits)),
@@ -173,7 +152,7 @@ pub async fn patch(
     let executed = unit.execute(id, command, &stamp).await?;
     let view = view(unit.tx(), executed.session).await?;
     unit.commit().await?;
-    Ok(json(&view))
+    Ok(respond(&view))
 }
 
 /// Cancel the running and the queued turn
@@ -183,19 +162,11 @@ pub async fn patch(
 #[utoipa::path(post, path = "/sessions/{session_id}/cancel", tag = "sessions", operation_id = "cancelSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn cancel(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
+    Path(id): Path<SessionId>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let id = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        let executed = unit.execute(id, Command::Cancel, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
-    })
-    .await
+) -> Result<Answer> {
+    change(&caller, &once, async |unit, stamp| Ok(unit.execute(id, Command::Cancel, stamp).await?)).await
 }
 
 /// Extend the idle time of the session's sandbox
@@ -205,21 +176,16 @@ pub async fn cancel(
 #[utoipa::path(post, path = "/sessions/{session_id}/heartbeat", tag = "sessions", operation_id = "heartbeatSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn heartbeat(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
+    Path(id): Path<SessionId>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let id = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+) -> Result<Answer> {
+    change(&caller, &once, async |unit, stamp| {
         // Lock order: session before sandbox, as everywhere.
         unit.tx().lock_session(id).await?;
         let heartbeat = unit.tx().heartbeat(id).await?;
         let sandbox = heartbeat.filter(|heartbeat| heartbeat.is_due).map(|heartbeat| heartbeat.sandbox);
-        let executed = unit.execute(id, Command::Heartbeat { sandbox }, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
+        Ok(unit.execute(id, Command::Heartbeat { sandbox }, stamp).await?)
     })
     .await
 }
@@ -230,17 +196,22 @@ pub async fn heartbeat(
 #[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn archive(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
+    Path(id): Path<SessionId>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let id = path::id(&session)?;
-    let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        let executed = unit.archive(id, &stamp).await?;
-        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), executed.session).await?))
+) -> Result<Answer> {
+    change(&caller, &once, async |unit, stamp| Ok(unit.archive(id, stamp).await?)).await
+}
+
+/// Changes a session once and returns it.
+async fn change(
+    caller: &Caller<WriteSessions>,
+    once: &IdempotentRequest,
+    work: impl AsyncFnOnce(&mut Unit, &Stamp) -> Result<Executed>,
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        let session = work(unit, &caller.stamp()).await?.session;
+        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), session).await?))
     })
     .await
 }

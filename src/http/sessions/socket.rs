@@ -2,15 +2,8 @@
 //!
 //! Events, cursor and permissions are the same as for the SSE stream; each event is one text frame.
 
-use axum::{
-    extract::{
-        State,
-        ws::{
-            CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code,
-            rejection::WebSocketUpgradeRejection,
-        },
-    },
-    response::Response,
+use axum::extract::ws::{
+    CloseFrame, Message, WebSocket, WebSocketUpgrade, close_code, rejection::WebSocketUpgradeRejection,
 };
 use serde::Deserialize;
 use tokio::{
@@ -23,11 +16,8 @@ use crate::{
     base::limit::{SOCKET_MESSAGE_BYTES_MAX, STREAM_HEARTBEAT, STREAM_REVOKED_GRACE, STREAM_WRITE_TIMEOUT},
     domain::{Level, SessionId, TurnId},
     http::{
-        App,
         auth::{Proof, ReadLog, SessionCaller},
-        error::ApiError,
-        openapi::Errors,
-        page::Query,
+        prelude::*,
         sessions::events::{self, EventQuery},
     },
     stream::Frame,
@@ -64,12 +54,11 @@ pub struct SocketQuery {
     params(("session_id" = SessionId, Path), SocketQuery),
     responses((status = 101, description = "The connection is upgraded to a WebSocket."), Errors))]
 pub async fn connect(
-    State(app): State<App>,
     caller: SessionCaller<ReadLog>,
     Query(query): Query<SocketQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
-) -> Result<Response, ApiError> {
-    app.0.store.begin(caller.org).await?.session(caller.session).await?;
+) -> Result<Response> {
+    caller.begin().await?.session(caller.session).await?;
     let upgrade = upgrade.map_err(|_| {
         ApiError::invalid(
             "upgrade",
@@ -80,11 +69,11 @@ pub async fn connect(
     let (cursor, limit, stream) = (None, None, None);
     let query = EventQuery { after, cursor, level, kind, turn_id, limit, stream, deltas, _token: token };
     let tail = events::tail(&caller, query, None)?;
-    let frames = app.0.streams.follow(tail).map_err(events::full)?;
+    let frames = caller.app.0.streams.follow(tail).map_err(events::full)?;
     let proof = caller.proof;
     let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(async move |mut socket| {
-        let close_frame = send_frames(&mut socket, &app, proof, frames).await;
+        let close_frame = send_frames(&mut socket, &caller.app, proof, frames).await;
         // The reader may already be disconnected.
         let _ = timeout(STREAM_WRITE_TIMEOUT, socket.send(Message::Close(close_frame))).await;
     }))

@@ -2,8 +2,6 @@
 
 use std::path::Path as FilePath;
 
-use axum::{extract::State, response::Response};
-
 use crate::{
     domain::{
         SessionId,
@@ -11,17 +9,9 @@ use crate::{
         rootfs::RootFs,
         source::{self, Repository, RepositoryLocation},
     },
-    http::{
-        App, Images, RootFsUnavailable,
-        auth::{Caller, ReadSessions},
-        error::ApiError,
-        idempotency::json,
-        openapi::Errors,
-        path::{self, Path},
-    },
-    journal::Unit,
+    http::{Images, RootFsUnavailable, auth::ReadSessions, prelude::*},
     trigger,
-    wire::{Page, source::SourceView},
+    wire::source::SourceView,
 };
 
 /// List the repositories of a session
@@ -30,34 +20,25 @@ use crate::{
 /// one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/sources", tag = "sessions", operation_id = "listSources",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<SourceView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let sources = tx.session(id).await?.created.sources;
     drop(tx);
-    let progress = app.0.journal.sources(caller.org, id, &sources).await?;
+    let progress = caller.app.0.journal.sources(caller.org, id, &sources).await?;
     let views = sources.into_iter().zip(progress.sources);
     let data: Vec<_> = views.map(|(source, status)| SourceView::new(source, status)).collect();
-    Ok(json(&Page { data, next_cursor: None }))
+    Ok(respond(&Page { data, next_cursor: None }))
 }
 
 /// Rejects repositories that this deployment does not allow, and unknown credentials.
-pub async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<(), ApiError> {
+pub async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<()> {
     check_local(app, "sources", sources)?;
     trigger::sources(unit, sources).await?;
     Ok(())
 }
 
 /// Runs the same checks for an environment.
-pub async fn check_environment(
-    app: &App,
-    unit: &mut Unit,
-    environment: &Environment,
-) -> Result<(), ApiError> {
+pub async fn check_environment(app: &App, unit: &mut Unit, environment: &Environment) -> Result<()> {
     check_image(app, "config", environment)?;
     check_local(app, "config.sources", &environment.sources)?;
     trigger::sources(unit, &environment.sources).await?;
@@ -66,7 +47,7 @@ pub async fn check_environment(
 
 /// Checks an inline environment against this deployment. A stored environment was checked when it was
 /// written.
-pub fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(), ApiError> {
+pub fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<()> {
     match choice {
         Some(EnvironmentChoice::Inline(environment)) => {
             check_image(app, "environment", environment)?;
@@ -77,7 +58,7 @@ pub fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<(),
 }
 
 /// Rejects unregistered images, and packages that cannot be installed in this deployment.
-fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(), ApiError> {
+fn check_image(app: &App, within: &str, environment: &Environment) -> Result<()> {
     let Images { default, refuse } = &app.0.images;
     let refused = match refuse(&RootFs::of(Some(environment), default)) {
         None => return Ok(()),
@@ -94,7 +75,7 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<(),
 }
 
 /// Rejects local paths outside of the directories that the operator allows.
-pub fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<(), ApiError> {
+pub fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<()> {
     for (at, repository) in sources.iter().enumerate() {
         let Some(Ok(RepositoryLocation::Local(local))) = repository.url.as_deref().map(source::place) else {
             continue;

@@ -1,19 +1,13 @@
 //! Messages to a session.
 
-use axum::{extract::State, http::StatusCode};
 use serde_json::{Map, Value};
 
 use crate::{
     domain::decide::{Command, Input},
     http::{
-        App,
         auth::{SessionCaller, SteerSession},
-        body::Body,
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest},
-        openapi::Errors,
+        prelude::*,
     },
-    journal::Unit,
     store::idempotency::{Slot, SlotState},
     wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
 };
@@ -26,15 +20,13 @@ use crate::{
     responses((status = 202, body = Steered),
         (status = 200, body = Steered, description = "The message was already sent."), Errors))]
 pub async fn steer(
-    State(app): State<App>,
     caller: SessionCaller<SteerSession>,
-    once: IdempotentRequest,
-    Body { value: message, digest }: Body<Steer>,
-) -> Result<Answer, ApiError> {
+    Idempotent(once, Body(message)): Idempotent<Body<Steer>>,
+) -> Result<Answer> {
     let mut answer = once
-        .run(&app, caller.org, digest, async |unit: &mut Unit| match own_key(&message) {
-            Some(key) => steer_once(&app, &caller, unit, message, key, digest).await,
-            None => append(&app, &caller, unit, message).await,
+        .run(&caller.app, caller.org, async |unit: &mut Unit| match own_key(&message) {
+            Some(key) => steer_once(&caller, unit, message, key, once.digest()).await,
+            None => append(&caller, unit, message).await,
         })
         .await?;
     if answer.replayed {
@@ -53,19 +45,18 @@ fn own_key(message: &Steer) -> Option<String> {
 }
 
 async fn steer_once(
-    app: &App,
     caller: &SessionCaller<SteerSession>,
     unit: &mut Unit,
     message: Steer,
     key: String,
     digest: [u8; 32],
-) -> Result<Answer, ApiError> {
+) -> Result<Answer> {
     let slot = Slot { scope: format!("steer/{}", caller.session), key, fingerprint: digest };
-    match unit.tx().claim_slot(slot, app.0.store.master()).await? {
+    match unit.tx().claim_slot(slot, caller.app.0.store.master()).await? {
         SlotState::Fresh(claimed) => {
-            let answer = append(app, caller, unit, message).await?;
+            let answer = append(caller, unit, message).await?;
             let (status, body) = (answer.status.as_u16(), answer.body.to_string());
-            unit.tx().answer(claimed, status, body.as_bytes(), app.0.journal.origin()).await?;
+            unit.tx().answer(claimed, status, body.as_bytes(), caller.app.0.journal.origin()).await?;
             Ok(answer)
         }
         SlotState::Replay { body, .. } => {
@@ -79,14 +70,9 @@ async fn steer_once(
     }
 }
 
-async fn append(
-    app: &App,
-    caller: &SessionCaller<SteerSession>,
-    unit: &mut Unit,
-    message: Steer,
-) -> Result<Answer, ApiError> {
+async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: Steer) -> Result<Answer> {
     let command = Command::Steer(input(message)?);
-    let executed = unit.execute(caller.session, command, &caller.stamp(app.0.journal.origin())).await?;
+    let executed = unit.execute(caller.session, command, &caller.stamp()).await?;
     let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
     let session = &executed.session;
     let steered = Steered {
@@ -96,7 +82,7 @@ async fn append(
     Ok(Answer::new(StatusCode::ACCEPTED, &steered))
 }
 
-fn input(message: Steer) -> Result<Input, ApiError> {
+fn input(message: Steer) -> Result<Input> {
     let interrupt = message.mode == SteerMode::Interrupt;
     match (message.text, message.envelope) {
         (Some(text), None) => Ok(Input { text, interrupt, ..Input::default() }),

@@ -2,22 +2,12 @@
 
 use std::time::Duration;
 
-use axum::{extract::State, http::StatusCode};
 use serde_json::json;
 
 use crate::{
     base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
     domain::{Level, SessionId, Status},
-    http::{
-        App,
-        auth::{Caller, WriteSessions},
-        body::{Body, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest},
-        openapi::Errors,
-        path::{self, Path},
-    },
-    journal::Unit,
+    http::{auth::WriteSessions, prelude::*},
     store::{column::word, token::NewToken},
     wire::session::{ClientScope, ClientTokenView, MintClientToken},
 };
@@ -29,14 +19,11 @@ use crate::{
     operation_id = "mintClientToken", params(("session_id" = SessionId, Path)),
     request_body = MintClientToken, responses((status = 201, body = ClientTokenView), Errors))]
 pub async fn mint(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-    once: IdempotentRequest,
-    OptionalBody(Body { value: wanted, digest }): OptionalBody<MintClientToken>,
-) -> Result<Answer, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    Path(id): Path<SessionId>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<MintClientToken>>,
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
         if unit.tx().lock_session(id).await?.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
@@ -45,12 +32,10 @@ pub async fn mint(
         let (shortest, usual, longest) = CLIENT_TOKEN_TTL_SECONDS;
         let ttl = wanted.ttl.unwrap_or(usual).clamp(shortest, longest);
         let level = wanted.level.unwrap_or(Level::Progress);
-        let (new, token) = make(&app, &scopes, ttl, level);
+        let (new, token) = make(&caller.app, &scopes, ttl, level);
         unit.tx().create_token(id, &new).await?;
         let details = json!({ "scopes": token.scopes, "level": level, "ttl_seconds": ttl });
-        unit.tx()
-            .record_audit(&caller.act(app.0.journal.origin(), "client_token.minted", id, details))
-            .await?;
+        caller.record_audit(unit.tx(), "client_token.minted", id, details).await?;
         Ok(Answer::new(StatusCode::CREATED, &token))
     })
     .await

@@ -1,17 +1,10 @@
 //! Results, turns and steps of a session.
 
-use axum::{extract::State, response::Response};
-
 use crate::{
     domain::{Entry, Level, SessionId, TurnId, event::Body},
     http::{
-        App,
-        auth::{Caller, ReadLog, ReadSessions, SessionCaller},
-        error::ApiError,
-        idempotency::json,
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
+        auth::{ReadLog, ReadSessions, SessionCaller},
+        prelude::*,
     },
     store::event::Range,
     wire::{
@@ -25,16 +18,11 @@ use crate::{
 /// Returns the last turn and the agent's last message to the user.
 #[utoipa::path(get, path = "/sessions/{session_id}/result", tag = "turns", operation_id = "getResult",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ResultView), Errors))]
-pub async fn result(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let session = tx.session(id).await?;
     let Some(last) = session.last_turn() else {
-        return Ok(json(&ResultView { last_turn: None, result: None }));
+        return Ok(respond(&ResultView { last_turn: None, result: None }));
     };
     let turn = tx.turn(id, last.id).await?;
     let result = match turn.result_event_id {
@@ -44,7 +32,7 @@ pub async fn result(
         }
         None => None,
     };
-    Ok(json(&ResultView { last_turn: Some(turn.into()), result }))
+    Ok(respond(&ResultView { last_turn: Some(turn.into()), result }))
 }
 
 /// List turns
@@ -54,19 +42,15 @@ pub async fn result(
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<TurnView>), Errors))]
 pub async fn list(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
+    Path(id): Path<SessionId>,
     Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let id: SessionId = path::id(&session)?;
-    let list = List::new(&app, caller.org, "turns", &id);
-    let before = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+) -> Result<Response> {
+    let list = caller.list("turns", &id).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
     tx.session(id).await?;
-    let turns = tx.turns(id, before, rows as i64 + 1).await?;
-    Ok(json(&list.page(turns, rows, |turn| turn.id, TurnView::from)))
+    let turns = tx.turns(id, list.below, list.limit()).await?;
+    Ok(respond(&list.page(turns, |turn| turn.id, TurnView::from)))
 }
 
 /// Get a turn
@@ -74,12 +58,11 @@ pub async fn list(
     params(("session_id" = SessionId, Path), ("turn_id" = TurnId, Path)),
     responses((status = 200, body = TurnView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path((session, turn)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(json(&TurnView::from(tx.turn(path::id(&session)?, path::id(&turn)?).await?)))
+    Path((session, turn)): Path<(SessionId, TurnId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&TurnView::from(tx.turn(session, turn).await?)))
 }
 
 /// List steps
@@ -88,28 +71,22 @@ pub async fn get(
 #[utoipa::path(get, path = "/sessions/{session_id}/steps", tag = "turns", operation_id = "listSteps",
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<StepView>), Errors))]
-pub async fn steps(
-    State(app): State<App>,
-    caller: SessionCaller<ReadLog>,
-    Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
+pub async fn steps(caller: SessionCaller<ReadLog>, Query(query): Query<PageQuery>) -> Result<Response> {
     if caller.level < Level::Internal {
         // Steps are internal events; a client token needs the level `internal` to read them.
         return Err(ApiError::not_found());
     }
-    let list = List::new(&app, caller.org, "steps", &caller.session);
-    let after = list.position(query.cursor.as_deref())?.unwrap_or_default();
-    let mut tx = app.0.store.begin(caller.org).await?;
+    let list = caller.list("steps", &caller.session).at(query.limit, query.cursor.as_deref())?;
+    let after = list.below.unwrap_or_default();
+    let mut tx = caller.begin().await?;
     tx.session(caller.session).await?;
     let kind = Some("step.completed".to_owned());
-    let range = Range { after, level: Level::Internal, kind, turn: None, limit: rows as i64 + 1 };
-    let steps: Vec<_> =
-        tx.events(caller.session, &range).await?.iter().map(step).collect::<Result<_, ApiError>>()?;
-    Ok(json(&list.page(steps, rows, |step| step.seq, |step| step)))
+    let range = Range { after, level: Level::Internal, kind, turn: None, limit: list.limit() };
+    let steps: Vec<_> = tx.events(caller.session, &range).await?.iter().map(step).collect::<Result<_>>()?;
+    Ok(respond(&list.page(steps, |step| step.seq, |step| step)))
 }
 
-fn step(entry: &Entry) -> Result<StepView, ApiError> {
+fn step(entry: &Entry) -> Result<StepView> {
     // A truncated body keeps its structure, so all fields except the blocks are complete.
     let event = entry.event(None).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?;
     let Body::StepCompleted(step) = event.draft.body else { return Err(ApiError::not_found()) };

@@ -7,7 +7,7 @@
 use axum::{
     body::Bytes,
     extract::{FromRequest, Request, State},
-    http::{HeaderMap, StatusCode, request::Parts},
+    http::{HeaderMap, request::Parts},
 };
 use serde_json::{Map, Value, json};
 
@@ -27,15 +27,11 @@ use crate::{
         trigger::{Filter, Ignored, Kind},
     },
     http::{
-        App,
         auth::RateKey,
         body::{self, is_json},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, key_of},
-        openapi::Errors,
-        path::{self, Path},
+        idempotency::key_of,
+        prelude::*,
     },
-    journal::Unit,
     store::trigger::OpenTrigger,
     trigger::{self, Opening},
     webhook::{Secret, is_signed, verify_github},
@@ -68,10 +64,9 @@ struct Invocation {
         (status = 200, body = TriggerAnswer, description = "Ignored, or a repeated message."), Errors))]
 pub async fn receive(
     State(app): State<App>,
-    Path(trigger): Path<String>,
+    Path(id): Path<TriggerId>,
     Message { parts, body }: Message,
-) -> Result<Answer, ApiError> {
-    let id: TriggerId = path::id(&trigger)?;
+) -> Result<Answer> {
     let open = app.0.store.find_trigger(id).await?;
     let OpenTrigger { org, trigger, .. } = authenticate(&app, open, &parts.headers, &body)?;
     app.take_request(RateKey::Trigger(id), org, &parts)?;
@@ -97,9 +92,9 @@ pub async fn receive(
     let own = parts.headers.get("idempotency-key").map(key_of).transpose()?;
     let keys = keys.into_iter().filter(|key| !key.is_empty()).chain(own);
     let keys = keys.map(|key| format!("hook/{id}/{key}"));
-    let once = IdempotentRequest::of(keys.collect(), format!("POST /v3/hooks/{id}"));
+    let once = IdempotentRequest::of(keys.collect(), format!("POST /v3/hooks/{id}"), &body);
     let mut answer = once
-        .run(&app, org, sha256(&body), async |unit: &mut Unit| {
+        .run(&app, org, async |unit: &mut Unit| {
             let actor =
                 Actor { id: Some(id.to_string()), display: invocation.display, kind: ActorKind::Trigger };
             let stamp = Stamp { actor, origin: app.0.journal.origin().clone() };
@@ -135,7 +130,7 @@ pub struct Message {
 impl<S: Send + Sync> FromRequest<S> for Message {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, state: &S) -> Result<Self> {
         let (parts, body) = request.into_parts();
         let body = body::bytes(Request::new(body), state).await?;
         Ok(Self { parts, body })
@@ -149,7 +144,7 @@ fn authenticate(
     open: Option<OpenTrigger>,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<OpenTrigger, ApiError> {
+) -> Result<OpenTrigger> {
     let secrets: Vec<Secret> = match &open {
         Some(open) => {
             open.secrets.iter().filter_map(|secret| Secret::parse(secret.expose_secret()).ok()).collect()
@@ -175,7 +170,7 @@ fn authenticate(
 }
 
 /// Uses the object as the input, like the creation of a session does.
-fn generic(body: &[u8]) -> Result<Result<Invocation, Ignored>, ApiError> {
+fn generic(body: &[u8]) -> Result<Result<Invocation, Ignored>> {
     let input = object(body)?;
     if body.len() > TEXT_BYTES_MAX {
         let message = format!("an input may have at most {TEXT_BYTES_MAX} bytes");
@@ -188,7 +183,7 @@ fn generic(body: &[u8]) -> Result<Result<Invocation, Ignored>, ApiError> {
     Ok(Ok(Invocation { input, source: Source::Trigger, display: None, facts: None, sources: Vec::new() }))
 }
 
-fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocation, Ignored>, ApiError> {
+fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocation, Ignored>> {
     if event == "ping" {
         return Ok(Err(Ignored::Ping));
     }
@@ -206,7 +201,7 @@ fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocati
     }))
 }
 
-fn object(body: &[u8]) -> Result<Map<String, Value>, ApiError> {
+fn object(body: &[u8]) -> Result<Map<String, Value>> {
     serde_json::from_slice(body).map_err(|error| {
         ApiError::new(ErrorType::Invalid, format!("the body must be a JSON object: {error}"))
     })

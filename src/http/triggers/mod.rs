@@ -3,19 +3,8 @@
 pub mod inbound;
 pub mod schedules;
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
-use super::{
-    App,
-    auth::{Caller, ReadTriggers, WriteTriggers},
-    body::{Body, OptionalBody},
-    error::ApiError,
-    idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-    openapi::Errors,
-    path::{self, Path},
-    sessions::sources,
-};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -28,7 +17,11 @@ use crate::{
         source,
         trigger::{Checkout, Filter, Kind},
     },
-    journal::Unit,
+    http::{
+        auth::{ReadTriggers, WriteTriggers},
+        prelude::*,
+        sessions::sources,
+    },
     store::{
         self, Tx,
         trigger::{Trigger, context},
@@ -36,7 +29,6 @@ use crate::{
     trigger,
     webhook::Secret,
     wire::{
-        Page,
         trigger::{CreateTrigger, PatchTrigger, TriggerView},
         webhook::RotateSecret,
     },
@@ -62,13 +54,10 @@ pub fn routes() -> OpenApiRouter<App> {
     params(("agent_id" = AgentId, Path)), request_body = CreateTrigger,
     responses((status = 201, body = TriggerView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteTriggers>,
-    Path(agent): Path<String>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateTrigger>,
-) -> Result<Answer, ApiError> {
-    let agent: AgentId = path::id(&agent)?;
+    Path(agent): Path<AgentId>,
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateTrigger>>,
+) -> Result<Answer> {
     let filter = Filter {
         mention: wanted.mention.clone(),
         react: wanted.react.clone().unwrap_or_default(),
@@ -79,16 +68,16 @@ pub async fn create(
         [wanted.mention.is_some(), wanted.react.is_some(), wanted.authors.is_some(), wanted.source.is_some()];
     let filter = checked(wanted.kind, filter, named)?;
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents adding a trigger to an agent that is being deleted.
         unit.tx().lock_agent(agent).await?;
         if unit.tx().triggers(agent).await?.len() as i64 >= TRIGGERS_MAX {
             let message = format!("an agent has at most {TRIGGERS_MAX} triggers");
             return Err(ApiError::conflict("too_many_triggers", message));
         }
-        let origin = app.0.journal.origin();
+        let origin = caller.origin();
         check_source(unit.tx(), filter.as_ref()).await?;
-        sources::check_choice(&app, wanted.environment.as_ref())?;
+        sources::check_choice(&caller.app, wanted.environment.as_ref())?;
         if let Some(choice) = wanted.environment.clone() {
             trigger::environment(unit, choice, origin).await?;
         }
@@ -111,10 +100,10 @@ pub async fn create(
         };
         let shown = brought.is_none();
         let secret = brought.unwrap_or_else(|| Secret::generate(origin));
-        let sealed = seal(&app, unit.tx(), trigger.id, &secret).await?;
+        let sealed = seal(&caller.app, unit.tx(), trigger.id, &secret).await?;
         unit.tx().insert_trigger(&trigger, &sealed).await?;
         let details = json!({ "agent_id": agent, "kind": trigger.kind });
-        unit.tx().record_audit(&caller.act(origin, "trigger.created", trigger.id, details)).await?;
+        caller.record_audit(unit.tx(), "trigger.created", trigger.id, details).await?;
         let secret = shown.then(|| secret.expose().to_owned());
         Ok(Answer::new(StatusCode::CREATED, &TriggerView { secret, ..view(trigger) }))
     })
@@ -126,16 +115,11 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "listTriggers",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = Page<TriggerView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadTriggers>,
-    Path(agent): Path<String>,
-) -> Result<Response, ApiError> {
-    let agent = path::id(&agent)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     tx.agent(agent).await?;
     let data = tx.triggers(agent).await?.into_iter().map(view).collect();
-    Ok(answer(&Page { data, next_cursor: None }))
+    Ok(respond(&Page { data, next_cursor: None }))
 }
 
 /// Get a trigger
@@ -145,12 +129,11 @@ pub async fn list(
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
     responses((status = 200, body = TriggerView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadTriggers>,
-    Path((agent, trigger)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.trigger(path::id(&agent)?, path::id(&trigger)?).await?)))
+    Path((agent, trigger)): Path<(AgentId, TriggerId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.trigger(agent, trigger).await?)))
 }
 
 /// Change a trigger
@@ -160,18 +143,17 @@ pub async fn get(
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), request_body = PatchTrigger,
     responses((status = 200, body = TriggerView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteTriggers>,
-    Path((agent, trigger)): Path<(String, String)>,
-    Body { value: change, .. }: Body<PatchTrigger>,
-) -> Result<Response, ApiError> {
-    sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
-    let mut unit = app.0.journal.begin(caller.org).await?;
+    Path((agent, trigger)): Path<(AgentId, TriggerId)>,
+    Body(change): Body<PatchTrigger>,
+) -> Result<Response> {
+    sources::check_choice(&caller.app, change.environment.as_ref().and_then(Option::as_ref))?;
+    let mut unit = caller.unit().await?;
     if let Some(Some(choice)) = change.environment.clone() {
-        trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
+        trigger::environment(&mut unit, choice, caller.origin()).await?;
     }
     let tx = unit.tx();
-    let mut trigger = tx.lock_trigger(path::id(&agent)?, path::id(&trigger)?).await?;
+    let mut trigger = tx.lock_trigger(agent, trigger).await?;
     let named =
         [change.mention.is_some(), change.react.is_some(), change.authors.is_some(), change.source.is_some()];
     let mut filter = trigger.filter.take().unwrap_or_default();
@@ -190,12 +172,12 @@ pub async fn patch(
     }
     session_template.environment = change.environment.unwrap_or_else(|| session_template.environment.take());
     trigger.enabled = change.enabled.unwrap_or(trigger.enabled);
-    trigger.updated_at = app.0.journal.origin().now();
+    trigger.updated_at = caller.origin().now();
     tx.update_trigger(&trigger).await?;
     let details = json!({ "enabled": trigger.enabled });
-    tx.record_audit(&caller.act(app.0.journal.origin(), "trigger.updated", trigger.id, details)).await?;
+    caller.record_audit(tx, "trigger.updated", trigger.id, details).await?;
     unit.commit().await?;
-    Ok(answer(&view(trigger)))
+    Ok(respond(&view(trigger)))
 }
 
 /// Delete a trigger
@@ -204,13 +186,12 @@ pub async fn patch(
 #[utoipa::path(delete, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "deleteTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), responses((status = 204), Errors))]
 pub async fn delete(
-    State(app): State<App>,
     caller: Caller<WriteTriggers>,
-    Path((agent, trigger)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    tx.delete_trigger(path::id(&agent)?, path::id(&trigger)?).await?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "trigger.deleted", trigger, json!({}))).await?;
+    Path((agent, trigger)): Path<(AgentId, TriggerId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    tx.delete_trigger(agent, trigger).await?;
+    caller.record_audit(&mut tx, "trigger.deleted", trigger, json!({})).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -222,23 +203,19 @@ pub async fn delete(
     operation_id = "rotateTriggerSecret", params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
     request_body = RotateSecret, responses((status = 200, body = TriggerView), Errors))]
 pub async fn rotate(
-    State(app): State<App>,
     caller: Caller<WriteTriggers>,
-    Path((agent, trigger)): Path<(String, String)>,
-    once: IdempotentRequest,
-    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
-) -> Result<Answer, ApiError> {
-    let (agent, trigger): (AgentId, TriggerId) = (path::id(&agent)?, path::id(&trigger)?);
+    Path((agent, trigger)): Path<(AgentId, TriggerId)>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,
+) -> Result<Answer> {
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
     let overlap = wanted.overlap_seconds.unwrap_or(WEBHOOK_OVERLAP_SECONDS.0);
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         unit.tx().lock_trigger(agent, trigger).await?;
         let shown = brought.is_none();
-        let secret = brought.unwrap_or_else(|| Secret::generate(app.0.journal.origin()));
-        let sealed = seal(&app, unit.tx(), trigger, &secret).await?;
+        let secret = brought.unwrap_or_else(|| Secret::generate(caller.origin()));
+        let sealed = seal(&caller.app, unit.tx(), trigger, &secret).await?;
         unit.tx().rotate_trigger_secret(trigger, &sealed, overlap).await?;
-        let act = caller.act(app.0.journal.origin(), "trigger.secret_rotated", trigger, json!({}));
-        unit.tx().record_audit(&act).await?;
+        caller.record_audit(unit.tx(), "trigger.secret_rotated", trigger, json!({})).await?;
         let secret = shown.then(|| secret.expose().to_owned());
         let view = TriggerView { secret, ..view(unit.tx().trigger(agent, trigger).await?) };
         Ok(Answer::new(StatusCode::OK, &view))
@@ -247,7 +224,7 @@ pub async fn rotate(
 }
 
 /// Validates the filter for the kind of trigger. `named` marks the fields that the caller sent.
-fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter>, ApiError> {
+fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter>> {
     if kind == Kind::Github {
         return match filter.problem() {
             None => Ok(Some(filter)),
@@ -264,7 +241,7 @@ fn checked(kind: Kind, filter: Filter, named: [bool; 4]) -> Result<Option<Filter
 }
 
 /// Rejects an invalid checkout, and a credential that does not exist or is not for `git`.
-async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiError> {
+async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<()> {
     let Some(checkout) = filter.and_then(|filter| filter.source.as_ref()) else { return Ok(()) };
     let some =
         GithubActivity { clone_url: "https://github.com/owner/name".to_owned(), ..GithubActivity::default() };
@@ -282,7 +259,7 @@ async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiErr
     }
 }
 
-fn parsed(text: &str) -> Result<Secret, ApiError> {
+fn parsed(text: &str) -> Result<Secret> {
     if text.len() < TRIGGER_SECRET_BYTES_MIN {
         let message = format!("`secret` must have {TRIGGER_SECRET_BYTES_MIN} bytes or more");
         return Err(ApiError::invalid("secret", message));
@@ -290,7 +267,7 @@ fn parsed(text: &str) -> Result<Secret, ApiError> {
     Secret::parse(text).map_err(|error| ApiError::invalid("secret", error.to_string()))
 }
 
-async fn seal(app: &App, tx: &mut Tx, id: TriggerId, secret: &Secret) -> Result<Vec<u8>, ApiError> {
+async fn seal(app: &App, tx: &mut Tx, id: TriggerId, secret: &Secret) -> Result<Vec<u8>> {
     let org = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
     Ok(data_key.seal(secret.expose().as_bytes(), &context(org, id), app.0.journal.origin()))

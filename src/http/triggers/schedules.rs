@@ -1,6 +1,5 @@
 //! Schedules of an agent and their runs.
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde_json::json;
 
 use crate::{
@@ -11,23 +10,13 @@ use crate::{
         session::Limits,
     },
     http::{
-        App,
-        auth::{Caller, ReadSchedules, WriteSchedules},
-        body::{Body, Nothing, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, PageQuery, Query, rows},
-        path::{self, Path},
+        auth::{ReadSchedules, WriteSchedules},
+        prelude::*,
         sessions::sources,
     },
-    journal::Unit,
     store::{self, run::Run, schedule::Schedule},
     trigger::{self, Fired, Refused},
-    wire::{
-        Page,
-        schedule::{CreateSchedule, PatchSchedule, RunError, RunView, ScheduleView},
-    },
+    wire::schedule::{CreateSchedule, PatchSchedule, RunError, RunView, ScheduleView},
 };
 
 /// Create a schedule
@@ -35,15 +24,12 @@ use crate::{
     params(("agent_id" = AgentId, Path)), request_body = CreateSchedule,
     responses((status = 201, body = ScheduleView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteSchedules>,
-    Path(agent): Path<String>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateSchedule>,
-) -> Result<Answer, ApiError> {
-    let agent: AgentId = path::id(&agent)?;
+    Path(agent): Path<AgentId>,
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateSchedule>>,
+) -> Result<Answer> {
     let cadence = cadence(&wanted.cron, &wanted.time_zone)?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents adding a schedule to an agent that is being deleted.
         unit.tx().lock_agent(agent).await?;
         if unit.tx().count_schedules(agent).await? >= SCHEDULES_MAX {
@@ -51,11 +37,10 @@ pub async fn create(
             return Err(ApiError::conflict("too_many_schedules", message));
         }
         let now = unit.tx().now().await?;
-        let schedule = build_schedule(&app, unit, agent, wanted, &cadence, now).await?;
+        let schedule = build_schedule(&caller.app, unit, agent, wanted, &cadence, now).await?;
         unit.tx().insert_schedule(&schedule).await?;
         let details = json!({ "agent_id": agent, "cron": schedule.cron, "time_zone": schedule.time_zone });
-        let act = caller.act(app.0.journal.origin(), "schedule.created", schedule.id, details);
-        unit.tx().record_audit(&act).await?;
+        caller.record_audit(unit.tx(), "schedule.created", schedule.id, details).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(schedule)))
     })
     .await
@@ -67,18 +52,15 @@ pub async fn create(
 #[utoipa::path(get, path = "/agents/{agent_id}/schedules", tag = "schedules", operation_id = "listSchedules",
     params(("agent_id" = AgentId, Path), PageQuery), responses((status = 200, body = Page<ScheduleView>), Errors))]
 pub async fn list(
-    State(app): State<App>,
     caller: Caller<ReadSchedules>,
-    Path(agent): Path<String>,
+    Path(agent): Path<AgentId>,
     Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let (rows, agent): (_, AgentId) = (rows(query.limit)?, path::id(&agent)?);
-    let list = List::new(&app, caller.org, "schedules", &agent);
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+) -> Result<Response> {
+    let list = caller.list("schedules", &agent).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
     tx.agent(agent).await?;
-    let schedules = tx.schedules(agent, below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(schedules, rows, |schedule| schedule.id, view)))
+    let schedules = tx.schedules(agent, list.below, list.limit()).await?;
+    Ok(respond(&list.page(schedules, |schedule| schedule.id, view)))
 }
 
 /// Get a schedule
@@ -86,12 +68,11 @@ pub async fn list(
     operation_id = "getSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 200, body = ScheduleView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadSchedules>,
-    Path((agent, schedule)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.schedule(path::id(&agent)?, path::id(&schedule)?).await?)))
+    Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.schedule(agent, schedule).await?)))
 }
 
 /// Change a schedule
@@ -101,25 +82,24 @@ pub async fn get(
     operation_id = "updateSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     request_body = PatchSchedule, responses((status = 200, body = ScheduleView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteSchedules>,
-    Path((agent, schedule)): Path<(String, String)>,
-    Body { value: change, .. }: Body<PatchSchedule>,
-) -> Result<Response, ApiError> {
-    sources::check_choice(&app, change.environment.as_ref().and_then(Option::as_ref))?;
-    let mut unit = app.0.journal.begin(caller.org).await?;
+    Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
+    Body(change): Body<PatchSchedule>,
+) -> Result<Response> {
+    sources::check_choice(&caller.app, change.environment.as_ref().and_then(Option::as_ref))?;
+    let mut unit = caller.unit().await?;
     if let Some(Some(choice)) = change.environment.clone() {
-        trigger::environment(&mut unit, choice, app.0.journal.origin()).await?;
+        trigger::environment(&mut unit, choice, caller.origin()).await?;
     }
     let tx = unit.tx();
-    let schedule = tx.lock_schedule(path::id(&agent)?, path::id(&schedule)?).await?;
+    let schedule = tx.lock_schedule(agent, schedule).await?;
     let schedule = changed(schedule, change, tx.now().await?)?;
     tx.update_schedule(&schedule).await?;
     let details =
         json!({ "cron": schedule.cron, "time_zone": schedule.time_zone, "enabled": schedule.enabled });
-    tx.record_audit(&caller.act(app.0.journal.origin(), "schedule.updated", schedule.id, details)).await?;
+    caller.record_audit(tx, "schedule.updated", schedule.id, details).await?;
     unit.commit().await?;
-    Ok(answer(&view(schedule)))
+    Ok(respond(&view(schedule)))
 }
 
 /// Delete a schedule with its runs
@@ -129,13 +109,12 @@ pub async fn patch(
     operation_id = "deleteSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 204), Errors))]
 pub async fn delete(
-    State(app): State<App>,
     caller: Caller<WriteSchedules>,
-    Path((agent, schedule)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    tx.delete_schedule(path::id(&agent)?, path::id(&schedule)?).await?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "schedule.deleted", schedule, json!({}))).await?;
+    Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    tx.delete_schedule(agent, schedule).await?;
+    caller.record_audit(&mut tx, "schedule.deleted", schedule, json!({})).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -147,18 +126,15 @@ pub async fn delete(
     operation_id = "fireSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 202, body = RunView), Errors))]
 pub async fn fire(
-    State(app): State<App>,
     caller: Caller<WriteSchedules>,
-    Path((agent, schedule)): Path<(String, String)>,
+    Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let (agent, schedule) = (path::id(&agent)?, path::id(&schedule)?);
-    let stamp = caller.stamp(app.0.journal.origin());
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+) -> Result<Answer> {
+    let stamp = caller.stamp();
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let schedule = unit.tx().lock_schedule(agent, schedule).await?;
         let by_hand = Fired::Manual(unit.tx().now().await?);
-        let run = trigger::fire(unit, &schedule, by_hand, app.0.scripted, &stamp).await?;
+        let run = trigger::fire(unit, &schedule, by_hand, caller.app.0.scripted, &stamp).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &run_view(run)))
     })
     .await
@@ -172,19 +148,15 @@ pub async fn fire(
     params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path), PageQuery),
     responses((status = 200, body = Page<RunView>), Errors))]
 pub async fn runs(
-    State(app): State<App>,
     caller: Caller<ReadSchedules>,
-    Path((agent, schedule)): Path<(String, String)>,
+    Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
     Query(query): Query<PageQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let (agent, schedule): (AgentId, ScheduleId) = (path::id(&agent)?, path::id(&schedule)?);
-    let list = List::new(&app, caller.org, "runs", &schedule);
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+) -> Result<Response> {
+    let list = caller.list("runs", &schedule).at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
     tx.schedule(agent, schedule).await?;
-    let runs = tx.runs(schedule, below, rows as i64 + 1).await?;
-    Ok(answer(&list.page(runs, rows, |run| run.id, run_view)))
+    let runs = tx.runs(schedule, list.below, list.limit()).await?;
+    Ok(respond(&list.page(runs, |run| run.id, run_view)))
 }
 
 /// Builds the requested schedule after checking that it can ever fire.
@@ -195,20 +167,14 @@ async fn build_schedule(
     wanted: CreateSchedule,
     cadence: &CronSchedule,
     now: Timestamp,
-) -> Result<Schedule, ApiError> {
+) -> Result<Schedule> {
     let next = cadence.next_after(now).ok_or_else(|| refused(&InvalidCron::Never))?;
     sources::check_choice(app, wanted.environment.as_ref())?;
-    let makes = [
-        (wanted.title.is_some(), "title"),
-        (wanted.metadata.is_some(), "metadata"),
-        (wanted.limits.is_some(), "limits"),
-        (wanted.environment.is_some(), "environment"),
-    ];
+    let CreateSchedule { title, metadata, limits, environment, .. } = &wanted;
+    let named = [title.is_some(), metadata.is_some(), limits.is_some(), environment.is_some()];
     let session_template = match wanted.session_id {
         Some(session) => {
-            if let Some((_, field)) = makes.into_iter().find(|(is_there, _)| *is_there) {
-                return Err(only_of_new_sessions(field));
-            }
+            refuse_template(named)?;
             let found = unit.tx().session(session).await.map_err(|error| match error {
                 store::Error::NotFound => Refused::UnknownSession.into(),
                 error => ApiError::from(error),
@@ -250,18 +216,14 @@ async fn build_schedule(
 }
 
 /// Applies a change to a schedule. Slots missed while it was disabled are not run.
-fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Result<Schedule, ApiError> {
+fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Result<Schedule> {
+    let PatchSchedule { title, metadata, limits, environment, .. } = &change;
+    let named = [title.is_some(), metadata.is_some(), limits.is_some(), environment.is_some()];
     let is_moved = change.cron.is_some() || change.time_zone.is_some();
     schedule.cron = change.cron.unwrap_or(schedule.cron);
     schedule.time_zone = change.time_zone.unwrap_or(schedule.time_zone);
     schedule.input = change.input.unwrap_or(schedule.input);
     schedule.overlap = change.overlap.unwrap_or(schedule.overlap);
-    let makes = [
-        (change.title.is_some(), "title"),
-        (change.metadata.is_some(), "metadata"),
-        (change.limits.is_some(), "limits"),
-        (change.environment.is_some(), "environment"),
-    ];
     match &mut schedule.session_template {
         Some(session_template) => {
             session_template.title = change.title.unwrap_or_else(|| session_template.title.take());
@@ -273,11 +235,7 @@ fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Res
             session_template.environment =
                 change.environment.unwrap_or_else(|| session_template.environment.take());
         }
-        None => {
-            if let Some((_, field)) = makes.into_iter().find(|(is_there, _)| *is_there) {
-                return Err(only_of_new_sessions(field));
-            }
-        }
+        None => refuse_template(named)?,
     }
     let is_enabled = change.enabled.unwrap_or(schedule.enabled);
     let begins = is_enabled && (is_moved || change.enabled == Some(true));
@@ -293,7 +251,7 @@ fn changed(mut schedule: Schedule, change: PatchSchedule, now: Timestamp) -> Res
     Ok(schedule)
 }
 
-fn cadence(cron: &str, time_zone: &str) -> Result<CronSchedule, ApiError> {
+fn cadence(cron: &str, time_zone: &str) -> Result<CronSchedule> {
     CronSchedule::parse(cron, time_zone).map_err(|error| refused(&error))
 }
 
@@ -305,11 +263,16 @@ fn refused(error: &InvalidCron) -> ApiError {
     ApiError::invalid(field, format!("`{field}` {error}"))
 }
 
-fn only_of_new_sessions(field: &'static str) -> ApiError {
-    ApiError::invalid(
-        field,
-        format!("`{field}` applies to sessions that the schedule creates; this one wakes `session_id`"),
-    )
+/// Rejects fields of new sessions in a schedule that wakes a session. `named` marks the fields that were sent.
+fn refuse_template(named: [bool; 4]) -> Result<()> {
+    let fields = ["title", "metadata", "limits", "environment"].into_iter().zip(named);
+    match fields.into_iter().find(|(_, is_named)| *is_named) {
+        None => Ok(()),
+        Some((field, _)) => Err(ApiError::invalid(
+            field,
+            format!("`{field}` applies to sessions that the schedule creates; this one wakes `session_id`"),
+        )),
+    }
 }
 
 fn view(schedule: Schedule) -> ScheduleView {

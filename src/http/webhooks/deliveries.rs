@@ -1,6 +1,5 @@
 //! Deliveries of a session's events: list, read, send again.
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use utoipa::IntoParams;
 
@@ -8,26 +7,17 @@ use crate::{
     base::{Id, limit::DELIVERY_ATTEMPTS_SHOWN},
     domain::{DeliveryId, DestinationId, SessionId, WebhookId},
     http::{
-        App,
-        auth::{Caller, ReadSessions, WriteSessions},
-        body::{Body, Nothing, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json},
-        openapi::Errors,
-        page::{List, Query, rows},
-        path::{self, Path},
+        auth::{ReadSessions, WriteSessions},
+        path,
+        prelude::*,
     },
-    journal::Unit,
     store::{
         Tx,
         column::{from_word, word},
         delivery::{AttemptRow, DeliveryRow, Filter, Of},
         notification::Notification,
     },
-    wire::{
-        Page,
-        webhook::{AttemptView, DeliveryStatus, DeliveryView},
-    },
+    wire::webhook::{AttemptView, DeliveryStatus, DeliveryView},
 };
 
 /// Filters for listing deliveries.
@@ -53,26 +43,24 @@ pub struct DeliveryQuery {
     operation_id = "listDeliveries", params(("session_id" = SessionId, Path), DeliveryQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
 pub async fn list(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
+    Path(id): Path<SessionId>,
     Query(query): Query<DeliveryQuery>,
-) -> Result<Response, ApiError> {
-    let rows = rows(query.limit)?;
-    let id: SessionId = path::id(&session)?;
+) -> Result<Response> {
     let destination: Option<DestinationId> = query.destination.as_deref().map(path::id).transpose()?;
     let status = query.status.as_ref().map(word);
-    let list = List::new(&app, caller.org, "deliveries", &(id, destination, &query.status));
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+    let list = caller
+        .list("deliveries", &(id, destination, &query.status))
+        .at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
     tx.session(id).await?;
-    let filter = Filter { destination, status, below };
-    let found = tx.deliveries(id, &filter, rows as i64 + 1).await?;
+    let filter = Filter { destination, status, below: list.below };
+    let found = tx.deliveries(id, &filter, list.limit()).await?;
     let position =
         |row: &DeliveryRow| (row.event_seq.unwrap_or_default(), Id::from_uuid(row.delivery_id) as DeliveryId);
-    let page = list.page(found, rows, position, view);
+    let page = list.page(found, position, view);
     let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(json(&Page { data, next_cursor: page.next_cursor }))
+    Ok(respond(&Page { data, next_cursor: page.next_cursor }))
 }
 
 /// Get a delivery
@@ -83,12 +71,11 @@ pub async fn list(
     params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
     responses((status = 200, body = DeliveryView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path((session, delivery)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(json(&with_attempts(&mut tx, Of::Session(path::id(&session)?), path::id(&delivery)?).await?))
+    Path((session, delivery)): Path<(SessionId, DeliveryId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&with_attempts(&mut tx, Of::Session(session), delivery).await?))
 }
 
 /// Send a delivery again
@@ -99,14 +86,11 @@ pub async fn get(
     params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
     responses((status = 202, body = DeliveryView), Errors))]
 pub async fn redeliver(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path((session, delivery)): Path<(String, String)>,
+    Path((session, delivery)): Path<(SessionId, DeliveryId)>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let (session, delivery) = (path::id(&session)?, path::id(&delivery)?);
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let row = unit.tx().delivery(Of::Session(session), delivery).await?;
         // A deleted destination is reported as 409, instead of queueing a delivery that cannot be sent.
         match unit.tx().destination(Some(session), Id::from_uuid(row.destination_id)).await {
@@ -123,14 +107,14 @@ pub async fn redeliver(
 }
 
 /// Makes a delivery due immediately.
-pub async fn make_due(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
+pub async fn make_due(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
     unit.tx().redeliver(delivery).await?;
     unit.notification(Notification::Delivery);
     view(unit.tx().delivery(of, delivery).await?)
 }
 
 /// Returns a delivery with its attempts.
-pub async fn with_attempts(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView, ApiError> {
+pub async fn with_attempts(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
     let row = tx.delivery(of, delivery).await?;
     let attempts = tx.attempts(delivery, DELIVERY_ATTEMPTS_SHOWN).await?;
     let log = attempts.into_iter().map(attempt).collect();
@@ -157,7 +141,7 @@ fn attempt(row: AttemptRow) -> AttemptView {
     }
 }
 
-pub fn view(row: DeliveryRow) -> Result<DeliveryView, ApiError> {
+pub fn view(row: DeliveryRow) -> Result<DeliveryView> {
     Ok(DeliveryView {
         id: Id::from_uuid(row.delivery_id),
         session: row.session_id.map(Id::from_uuid),

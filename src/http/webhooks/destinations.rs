@@ -1,29 +1,18 @@
 //! Webhook destinations of a session.
 
-use axum::{extract::State, http::StatusCode, response::Response};
-
 use crate::{
     base::limit::{DESTINATIONS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{DestinationId, Level, SessionId, Status},
     http::{
-        App,
-        auth::{Caller, ReadSessions, WriteSessions},
-        body::{Body, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json, no_content},
-        openapi::Errors,
-        path::{self, Path},
+        auth::{ReadSessions, WriteSessions},
+        prelude::*,
     },
-    journal::Unit,
     store::{
         Tx,
         destination::{self, Destination},
     },
     webhook::Secret,
-    wire::{
-        Page,
-        webhook::{CreateDestination, DestinationView, PatchDestination, RotateSecret},
-    },
+    wire::webhook::{CreateDestination, DestinationView, PatchDestination, RotateSecret},
 };
 
 /// Add a webhook destination to a session
@@ -33,14 +22,11 @@ use crate::{
     operation_id = "createDestination", params(("session_id" = SessionId, Path)),
     request_body = CreateDestination, responses((status = 201, body = DestinationView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateDestination>,
-) -> Result<Answer, ApiError> {
-    let id: SessionId = path::id(&session)?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    Path(id): Path<SessionId>,
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateDestination>>,
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let session = unit.tx().lock_session(id).await?;
         if session.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
@@ -49,7 +35,7 @@ pub async fn create(
             let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
             return Err(ApiError::conflict("too_many_destinations", message));
         }
-        let view = store(&app, unit, id, session.head, wanted).await?;
+        let view = store(&caller.app, unit, id, session.head, wanted).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -61,16 +47,11 @@ pub async fn create(
 #[utoipa::path(get, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "listDestinations", params(("session_id" = SessionId, Path)),
     responses((status = 200, body = Page<DestinationView>), Errors))]
-pub async fn list(
-    State(app): State<App>,
-    caller: Caller<ReadSessions>,
-    Path(session): Path<String>,
-) -> Result<Response, ApiError> {
-    let id = path::id(&session)?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     tx.session(id).await?;
     let data = tx.destinations(Some(id)).await?.into_iter().map(view).collect::<Result<_, _>>()?;
-    Ok(json(&Page { data, next_cursor: None }))
+    Ok(respond(&Page { data, next_cursor: None }))
 }
 
 /// Get a destination
@@ -79,12 +60,11 @@ pub async fn list(
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     responses((status = 200, body = DestinationView), Errors))]
 pub async fn get(
-    State(app): State<App>,
     caller: Caller<ReadSessions>,
-    Path((session, destination)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(json(&view(tx.destination(Some(path::id(&session)?), path::id(&destination)?).await?)?))
+    Path((session, destination)): Path<(SessionId, DestinationId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.destination(Some(session), destination).await?)?))
 }
 
 /// Change a destination
@@ -95,16 +75,14 @@ pub async fn get(
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     request_body = PatchDestination, responses((status = 200, body = DestinationView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path((session, destination)): Path<(String, String)>,
-    Body { value: change, .. }: Body<PatchDestination>,
-) -> Result<Response, ApiError> {
-    let (session, destination) = (path::id(&session)?, path::id(&destination)?);
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let destination = update(&app, &mut tx, Some(session), destination, change).await?;
+    Path((session, destination)): Path<(SessionId, DestinationId)>,
+    Body(change): Body<PatchDestination>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let destination = update(&caller.app, &mut tx, Some(session), destination, change).await?;
     tx.commit().await?;
-    Ok(json(&view(destination)?))
+    Ok(respond(&view(destination)?))
 }
 
 /// Rotate the signing secret of a destination
@@ -115,15 +93,13 @@ pub async fn patch(
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     request_body = RotateSecret, responses((status = 200, body = DestinationView), Errors))]
 pub async fn rotate(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path((session, destination)): Path<(String, String)>,
-    once: IdempotentRequest,
-    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
-) -> Result<Answer, ApiError> {
-    let (session, destination) = (path::id(&session)?, path::id(&destination)?);
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        let (destination, secret) = replace_secret(&app, unit, Some(session), destination, wanted).await?;
+    Path((session, destination)): Path<(SessionId, DestinationId)>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        let (destination, secret) =
+            replace_secret(&caller.app, unit, Some(session), destination, wanted).await?;
         Ok(Answer::new(StatusCode::OK, &DestinationView { secret, ..view(destination)? }))
     })
     .await
@@ -137,12 +113,11 @@ pub async fn rotate(
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     responses((status = 204), Errors))]
 pub async fn delete(
-    State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path((session, destination)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    tx.delete_destination(Some(path::id(&session)?), path::id(&destination)?).await?;
+    Path((session, destination)): Path<(SessionId, DestinationId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    tx.delete_destination(Some(session), destination).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -155,7 +130,7 @@ pub async fn store(
     session: SessionId,
     after: i64,
     wanted: CreateDestination,
-) -> Result<DestinationView, ApiError> {
+) -> Result<DestinationView> {
     let (destination, secret) = insert(app, unit, Some(session), after, wanted).await?;
     Ok(DestinationView { secret, ..view(destination)? })
 }
@@ -168,7 +143,7 @@ pub async fn insert(
     session: Option<SessionId>,
     after: i64,
     wanted: CreateDestination,
-) -> Result<(Destination, Option<String>), ApiError> {
+) -> Result<(Destination, Option<String>)> {
     let origin = app.0.journal.origin();
     let now = origin.now();
     let destination = Destination {
@@ -203,7 +178,7 @@ pub async fn update(
     session: Option<SessionId>,
     destination: DestinationId,
     change: PatchDestination,
-) -> Result<Destination, ApiError> {
+) -> Result<Destination> {
     let mut destination = tx.lock_destination(session, destination).await?;
     if let Some(url) = change.url {
         destination.url = checked_url(app, &url)?;
@@ -229,7 +204,7 @@ pub async fn replace_secret(
     session: Option<SessionId>,
     destination: DestinationId,
     wanted: RotateSecret,
-) -> Result<(Destination, Option<String>), ApiError> {
+) -> Result<(Destination, Option<String>)> {
     unit.tx().lock_destination(session, destination).await?;
     let secret = match &wanted.secret {
         Some(secret) => parse_secret(secret)?,
@@ -242,23 +217,23 @@ pub async fn replace_secret(
     Ok((unit.tx().destination(session, destination).await?, shown))
 }
 
-fn checked_url(app: &App, url: &str) -> Result<String, ApiError> {
+fn checked_url(app: &App, url: &str) -> Result<String> {
     let parsed = crate::net::parse(url)?;
     app.0.webhooks.check(&parsed)?;
     Ok(url.to_owned())
 }
 
-fn parse_secret(text: &str) -> Result<Secret, ApiError> {
+fn parse_secret(text: &str) -> Result<Secret> {
     Secret::parse(text).map_err(|error| ApiError::invalid("secret", error.to_string()))
 }
 
-async fn seal(app: &App, tx: &mut Tx, id: DestinationId, secret: &Secret) -> Result<Vec<u8>, ApiError> {
+async fn seal(app: &App, tx: &mut Tx, id: DestinationId, secret: &Secret) -> Result<Vec<u8>> {
     let org = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
     Ok(data_key.seal(secret.expose().as_bytes(), &destination::context(org, id), app.0.journal.origin()))
 }
 
-fn view(destination: Destination) -> Result<DestinationView, ApiError> {
+fn view(destination: Destination) -> Result<DestinationView> {
     // The query selected a destination of a session.
     let session = destination.session.ok_or_else(ApiError::not_found)?;
     Ok(DestinationView {

@@ -6,7 +6,6 @@ pub mod destinations;
 use deliveries::{make_due, of_webhook, with_attempts};
 use destinations::{insert, replace_secret, update};
 
-use axum::{extract::State, http::StatusCode, response::Response};
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
@@ -16,27 +15,17 @@ use crate::{
     base::{Id, limit::WEBHOOKS_MAX},
     domain::{DeliveryId, DestinationId, Notice, WebhookId},
     http::{
-        App,
-        auth::{Caller, ReadWebhooks, WriteWebhooks},
-        body::{Body, Nothing, OptionalBody},
-        error::ApiError,
-        idempotency::{Answer, IdempotentRequest, json as answer, no_content},
-        openapi::Errors,
-        page::{List, Query, rows},
-        path::{self, Path},
+        auth::{ReadWebhooks, WriteWebhooks},
+        prelude::*,
     },
-    journal::Unit,
     store::{
         column::word,
         delivery::{DeliveryRow, Filter, Of},
         destination::Destination,
         notification::Notification,
     },
-    wire::{
-        Page,
-        webhook::{
-            CreateDestination, DeliveryStatus, DeliveryView, PatchDestination, RotateSecret, WebhookView,
-        },
+    wire::webhook::{
+        CreateDestination, DeliveryStatus, DeliveryView, PatchDestination, RotateSecret, WebhookView,
     },
 };
 
@@ -64,21 +53,18 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(post, path = "/webhooks", tag = "webhooks", operation_id = "createWebhook",
     request_body = CreateDestination, responses((status = 201, body = WebhookView), Errors))]
 pub async fn create(
-    State(app): State<App>,
     caller: Caller<WriteWebhooks>,
-    once: IdempotentRequest,
-    Body { value: wanted, digest }: Body<CreateDestination>,
-) -> Result<Answer, ApiError> {
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+    Idempotent(once, Body(wanted)): Idempotent<Body<CreateDestination>>,
+) -> Result<Answer> {
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         unit.tx().lock_webhooks().await?;
         if unit.tx().destinations(None).await?.len() >= WEBHOOKS_MAX {
             let message = format!("an organization has at most {WEBHOOKS_MAX} webhooks");
             return Err(ApiError::conflict("too_many_webhooks", message));
         }
-        let (webhook, secret) = insert(&app, unit, None, 0, wanted).await?;
+        let (webhook, secret) = insert(&caller.app, unit, None, 0, wanted).await?;
         let view = WebhookView { secret, ..view(webhook) };
-        let act = caller.act(app.0.journal.origin(), "webhook.created", view.id, json!({ "url": view.url }));
-        unit.tx().record_audit(&act).await?;
+        caller.record_audit(unit.tx(), "webhook.created", view.id, json!({ "url": view.url })).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -89,22 +75,18 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     responses((status = 200, body = Page<WebhookView>), Errors))]
-pub async fn list(State(app): State<App>, caller: Caller<ReadWebhooks>) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
+pub async fn list(caller: Caller<ReadWebhooks>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
     let data = tx.destinations(None).await?.into_iter().map(view).collect();
-    Ok(answer(&Page { data, next_cursor: None }))
+    Ok(respond(&Page { data, next_cursor: None }))
 }
 
 /// Get a webhook
 #[utoipa::path(get, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "getWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 200, body = WebhookView), Errors))]
-pub async fn get(
-    State(app): State<App>,
-    caller: Caller<ReadWebhooks>,
-    Path(webhook): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    Ok(answer(&view(tx.destination(None, id(&webhook)?).await?)))
+pub async fn get(caller: Caller<ReadWebhooks>, Path(webhook): Path<WebhookId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    Ok(respond(&view(tx.destination(None, id(webhook)).await?)))
 }
 
 /// Change a webhook
@@ -114,17 +96,16 @@ pub async fn get(
     params(("webhook_id" = WebhookId, Path)), request_body = PatchDestination,
     responses((status = 200, body = WebhookView), Errors))]
 pub async fn patch(
-    State(app): State<App>,
     caller: Caller<WriteWebhooks>,
-    Path(webhook): Path<String>,
-    Body { value: change, .. }: Body<PatchDestination>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let view = view(update(&app, &mut tx, None, id(&webhook)?, change).await?);
+    Path(webhook): Path<WebhookId>,
+    Body(change): Body<PatchDestination>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let view = view(update(&caller.app, &mut tx, None, id(webhook), change).await?);
     let details = json!({ "url": view.url, "enabled": view.enabled });
-    tx.record_audit(&caller.act(app.0.journal.origin(), "webhook.updated", view.id, details)).await?;
+    caller.record_audit(&mut tx, "webhook.updated", view.id, details).await?;
     tx.commit().await?;
-    Ok(answer(&view))
+    Ok(respond(&view))
 }
 
 /// Delete a webhook
@@ -132,14 +113,10 @@ pub async fn patch(
 /// Its pending deliveries become `dead_letter`.
 #[utoipa::path(delete, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "deleteWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 204), Errors))]
-pub async fn delete(
-    State(app): State<App>,
-    caller: Caller<WriteWebhooks>,
-    Path(webhook): Path<String>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    tx.delete_destination(None, id(&webhook)?).await?;
-    tx.record_audit(&caller.act(app.0.journal.origin(), "webhook.deleted", webhook, json!({}))).await?;
+pub async fn delete(caller: Caller<WriteWebhooks>, Path(webhook): Path<WebhookId>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    tx.delete_destination(None, id(webhook)).await?;
+    caller.record_audit(&mut tx, "webhook.deleted", webhook, json!({})).await?;
     tx.commit().await?;
     Ok(no_content())
 }
@@ -151,18 +128,15 @@ pub async fn delete(
     operation_id = "rotateWebhookSecret", params(("webhook_id" = WebhookId, Path)), request_body = RotateSecret,
     responses((status = 200, body = WebhookView), Errors))]
 pub async fn rotate(
-    State(app): State<App>,
     caller: Caller<WriteWebhooks>,
-    Path(webhook): Path<String>,
-    once: IdempotentRequest,
-    OptionalBody(Body { value: wanted, digest }): OptionalBody<RotateSecret>,
-) -> Result<Answer, ApiError> {
-    let webhook = id(&webhook)?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
-        let (webhook, secret) = replace_secret(&app, unit, None, webhook, wanted).await?;
+    Path(webhook): Path<WebhookId>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,
+) -> Result<Answer> {
+    let webhook = id(webhook);
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        let (webhook, secret) = replace_secret(&caller.app, unit, None, webhook, wanted).await?;
         let view = WebhookView { secret, ..view(webhook) };
-        let act = caller.act(app.0.journal.origin(), "webhook.secret_rotated", view.id, json!({}));
-        unit.tx().record_audit(&act).await?;
+        caller.record_audit(unit.tx(), "webhook.secret_rotated", view.id, json!({})).await?;
         Ok(Answer::new(StatusCode::OK, &view))
     })
     .await
@@ -174,18 +148,16 @@ pub async fn rotate(
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/test", tag = "webhooks", operation_id = "testWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 202, body = DeliveryView), Errors))]
 pub async fn test(
-    State(app): State<App>,
     caller: Caller<WriteWebhooks>,
-    Path(webhook): Path<String>,
+    Path(webhook): Path<WebhookId>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let webhook = id(&webhook)?;
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+) -> Result<Answer> {
+    let webhook = id(webhook);
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         if !unit.tx().destination(None, webhook).await?.enabled {
             return Err(ApiError::conflict("webhook_disabled", "the webhook is disabled; enable it first"));
         }
-        let origin = app.0.journal.origin();
+        let origin = caller.origin();
         let notice = Notice::test(Id::from_uuid(webhook.uuid()), caller.actor.clone(), origin);
         let delivery = unit.tx().insert_notice_delivery(webhook, &notice).await?;
         unit.notification(Notification::Delivery);
@@ -215,27 +187,27 @@ pub struct SentQuery {
     operation_id = "listWebhookDeliveries", params(("webhook_id" = WebhookId, Path), SentQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
 pub async fn deliveries(
-    State(app): State<App>,
     caller: Caller<ReadWebhooks>,
-    Path(webhook): Path<String>,
+    Path(webhook): Path<WebhookId>,
     Query(query): Query<SentQuery>,
-) -> Result<Response, ApiError> {
-    let (rows, webhook) = (rows(query.limit)?, id(&webhook)?);
-    let list = List::new(&app, caller.org, "webhook deliveries", &(webhook, &query.status));
-    let below = list.position(query.cursor.as_deref())?;
-    let mut tx = app.0.store.begin(caller.org).await?;
+) -> Result<Response> {
+    let webhook = id(webhook);
+    let list = caller
+        .list("webhook deliveries", &(webhook, &query.status))
+        .at(query.limit, query.cursor.as_deref())?;
+    let mut tx = caller.begin().await?;
     tx.destination(None, webhook).await?;
     let status = query.status.as_ref().map(word);
-    let filter = Filter { destination: None, status, below };
-    let found = tx.deliveries_of_webhook(webhook, &filter, rows as i64 + 1).await?;
+    let filter = Filter { destination: None, status, below: list.below };
+    let found = tx.deliveries_of_webhook(webhook, &filter, list.limit()).await?;
     let position = |row: &DeliveryRow| {
         let micros = row.created_at.unix_timestamp_nanos() / 1_000;
         // Microseconds since 1970 fit into an i64 for another 290,000 years.
         (i64::try_from(micros).unwrap_or(i64::MAX), Id::from_uuid(row.delivery_id) as DeliveryId)
     };
-    let page = list.page(found, rows, position, |row| deliveries::view(row).map(of_webhook));
+    let page = list.page(found, position, |row| deliveries::view(row).map(of_webhook));
     let data = page.data.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(answer(&Page { data, next_cursor: page.next_cursor }))
+    Ok(respond(&Page { data, next_cursor: page.next_cursor }))
 }
 
 /// Get a delivery of a webhook
@@ -246,14 +218,13 @@ pub async fn deliveries(
     params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
     responses((status = 200, body = DeliveryView), Errors))]
 pub async fn delivery(
-    State(app): State<App>,
     caller: Caller<ReadWebhooks>,
-    Path((webhook, delivery)): Path<(String, String)>,
-) -> Result<Response, ApiError> {
-    let mut tx = app.0.store.begin(caller.org).await?;
-    let webhook = id(&webhook)?;
+    Path((webhook, delivery)): Path<(WebhookId, DeliveryId)>,
+) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let webhook = id(webhook);
     tx.destination(None, webhook).await?;
-    Ok(answer(&with_attempts(&mut tx, Of::Webhook(webhook), path::id(&delivery)?).await?))
+    Ok(respond(&with_attempts(&mut tx, Of::Webhook(webhook), delivery).await?))
 }
 
 /// Send a delivery of a webhook again
@@ -264,14 +235,12 @@ pub async fn delivery(
     params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
     responses((status = 202, body = DeliveryView), Errors))]
 pub async fn redeliver(
-    State(app): State<App>,
     caller: Caller<WriteWebhooks>,
-    Path((webhook, delivery)): Path<(String, String)>,
+    Path((webhook, delivery)): Path<(WebhookId, DeliveryId)>,
     once: IdempotentRequest,
-    OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
-) -> Result<Answer, ApiError> {
-    let (webhook, delivery) = (id(&webhook)?, path::id(&delivery)?);
-    once.run(&app, caller.org, digest, async |unit: &mut Unit| {
+) -> Result<Answer> {
+    let (webhook, delivery) = (id(webhook), delivery);
+    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         unit.tx().destination(None, webhook).await?;
         unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
         let view = make_due(unit, Of::Webhook(webhook), delivery).await?;
@@ -280,10 +249,9 @@ pub async fn redeliver(
     .await
 }
 
-/// Parses a webhook id. A webhook is stored as a destination without a session.
-fn id(segment: &str) -> Result<DestinationId, ApiError> {
-    let webhook: WebhookId = path::id(segment)?;
-    Ok(Id::from_uuid(webhook.uuid()))
+/// Returns the id under which a webhook is stored: it is a destination without a session.
+fn id(webhook: WebhookId) -> DestinationId {
+    Id::from_uuid(webhook.uuid())
 }
 
 fn view(webhook: Destination) -> WebhookView {

@@ -20,6 +20,24 @@ use crate::{
     domain::{AgentId, Cost, SessionId, Usage, delta::Delta},
 };
 
+/// Adds the inserted counters to those of the row `u` with which they conflict.
+macro_rules! added {
+    () => {
+        "input_tokens = u.input_tokens + excluded.input_tokens,
+        output_tokens = u.output_tokens + excluded.output_tokens,
+        cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
+        cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
+        steps = u.steps + excluded.steps,
+        tool_calls = u.tool_calls + excluded.tool_calls,
+        model_micros = u.model_micros + excluded.model_micros,
+        sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
+        sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
+        fee_micros = u.fee_micros + excluded.fee_micros,
+        unpriced_steps = u.unpriced_steps + excluded.unpriced_steps"
+    };
+}
+pub(in crate::store) use added;
+
 /// Adds usage to both sums, subtracts its cost from the balances, and deletes the reservations of
 /// calls that have ended. Parts of a statement's `with`.
 ///
@@ -36,25 +54,16 @@ macro_rules! ledger {
             $used,
             "
 ), of_session as (
-    insert into session_model as m (
+    insert into session_model as u (
         org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
         tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     )
     select org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
            tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
     from used
-    on conflict (org_id, session_id, model) do update set
-        input_tokens = m.input_tokens + excluded.input_tokens,
-        output_tokens = m.output_tokens + excluded.output_tokens,
-        cache_write_tokens = m.cache_write_tokens + excluded.cache_write_tokens,
-        cache_read_tokens = m.cache_read_tokens + excluded.cache_read_tokens,
-        steps = m.steps + excluded.steps,
-        tool_calls = m.tool_calls + excluded.tool_calls,
-        model_micros = m.model_micros + excluded.model_micros,
-        sandbox_cpu_micros = m.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-        sandbox_memory_micros = m.sandbox_memory_micros + excluded.sandbox_memory_micros,
-        fee_micros = m.fee_micros + excluded.fee_micros,
-        unpriced_steps = m.unpriced_steps + excluded.unpriced_steps
+    on conflict (org_id, session_id, model) do update set ",
+            $crate::store::usage::added!(),
+            "
 ), of_hour as (
     insert into usage_hour as u (
         org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens,
@@ -68,18 +77,9 @@ macro_rules! ledger {
     cross join lateral date_trunc('hour', used.ts, 'UTC') as hour
     group by org_id, hour, agent_id, model
     order by org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
-    on conflict (org_id, hour, agent_id, model, shard) do update set
-        input_tokens = u.input_tokens + excluded.input_tokens,
-        output_tokens = u.output_tokens + excluded.output_tokens,
-        cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
-        cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
-        steps = u.steps + excluded.steps,
-        tool_calls = u.tool_calls + excluded.tool_calls,
-        model_micros = u.model_micros + excluded.model_micros,
-        sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-        sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
-        fee_micros = u.fee_micros + excluded.fee_micros,
-        unpriced_steps = u.unpriced_steps + excluded.unpriced_steps
+    on conflict (org_id, hour, agent_id, model, shard) do update set ",
+            $crate::store::usage::added!(),
+            "
 ), payer as (
     select a.org_id, owed.micros
     from (
@@ -338,7 +338,7 @@ impl Store {
     ///
     /// Only days to which nothing is added any more. By the index `usage_hour_sharded`.
     pub async fn fold_shards(&self) -> Result<u64> {
-        let done = sqlx::query(
+        let done = sqlx::query(concat!(
             "with spread as (
                 delete from usage_hour
                 where ctid = any (array(
@@ -361,19 +361,9 @@ impl Store {
                     sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
              from spread
              group by org_id, hour, agent_id, model
-             on conflict (org_id, hour, agent_id, model, shard) do update set
-                input_tokens = u.input_tokens + excluded.input_tokens,
-                output_tokens = u.output_tokens + excluded.output_tokens,
-                cache_write_tokens = u.cache_write_tokens + excluded.cache_write_tokens,
-                cache_read_tokens = u.cache_read_tokens + excluded.cache_read_tokens,
-                steps = u.steps + excluded.steps,
-                tool_calls = u.tool_calls + excluded.tool_calls,
-                model_micros = u.model_micros + excluded.model_micros,
-                sandbox_cpu_micros = u.sandbox_cpu_micros + excluded.sandbox_cpu_micros,
-                sandbox_memory_micros = u.sandbox_memory_micros + excluded.sandbox_memory_micros,
-                fee_micros = u.fee_micros + excluded.fee_micros,
-                unpriced_steps = u.unpriced_steps + excluded.unpriced_steps",
-        )
+             on conflict (org_id, hour, agent_id, model, shard) do update set ",
+            added!()
+        ))
         .bind(HOUSEKEEPING_BATCH)
         .execute(&self.system)
         .await?;

@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
-    time::{Instant, sleep_until, timeout},
-};
-use tokio_util::sync::CancellationToken;
+use tokio::time::sleep;
 
 use super::{
     Item, ListFrame, ListTail, Page, Position, begin,
@@ -14,54 +10,39 @@ use super::{
     read,
 };
 use crate::{
-    base::limit::{STREAM_HEARTBEAT, STREAM_LIST_PAUSE, STREAM_POLL, STREAM_WRITE_TIMEOUT},
+    base::limit::{STREAM_LIST_PAUSE, STREAM_POLL},
     store::{self, Store, listing::Snapshot, notification::Watch},
-    stream::{Streams, follower::Open},
+    stream::{
+        Streams,
+        reader::{Ended, Reader},
+    },
     wire::listing::ListedFrame,
 };
-
-/// The follower ends: the reader is gone, too slow, or must resume with another process.
-struct Ended;
 
 pub(in super::super) struct Follower {
     store: Store,
     registration: Registration,
     watch: Watch,
     tail: ListTail,
-    frames: mpsc::Sender<ListFrame>,
-    heartbeat: Instant,
-    _permit: OwnedSemaphorePermit,
+    reader: Reader<ListFrame>,
 }
 
 impl Follower {
-    pub(in super::super) fn new(
-        streams: &Streams,
-        tail: ListTail,
-        frames: mpsc::Sender<ListFrame>,
-        permit: OwnedSemaphorePermit,
-    ) -> Self {
+    pub(in super::super) fn new(streams: &Streams, tail: ListTail, reader: Reader<ListFrame>) -> Self {
         Self {
             store: streams.store.clone(),
             registration: streams.lists.register(tail.org),
             watch: streams.notifications.watch_list(tail.org),
             tail,
-            frames,
-            heartbeat: Instant::now() + STREAM_HEARTBEAT,
-            _permit: permit,
+            reader,
         }
     }
 
-    pub(in super::super) async fn run(mut self, stop: CancellationToken) {
-        let _open = Open::new();
-        // Ended in either case; no one to report to.
-        let _ = stop.run_until_cancelled(self.follow()).await;
-    }
-
-    async fn follow(&mut self) -> Result<(), Ended> {
+    pub(in super::super) async fn follow(mut self) -> Result<(), Ended> {
         loop {
             // Take the number first: a change that the catch-up does not see gets it or a later one.
             let Some(next) = self.readable(self.registration.next(&self.store).await) else {
-                self.wait(STREAM_LIST_PAUSE).await?;
+                self.reader.wait(sleep(STREAM_LIST_PAUSE)).await?;
                 continue;
             };
             let seen = self.catch_up().await?;
@@ -80,7 +61,7 @@ impl Follower {
                 None => match self.readable(begin(&self.store, &self.tail).await) {
                     Some((lines, position)) => {
                         for json in lines {
-                            self.send(ListFrame::Line { position: None, json }).await?;
+                            self.reader.send(ListFrame::Line { position: None, json }).await?;
                         }
                         self.tail.from = Some(position);
                         Some(false)
@@ -105,11 +86,11 @@ impl Follower {
             match (has_more, &self.tail.from) {
                 (Some(false), Some(Position { seen, .. })) => {
                     let (seen, json) = (seen.clone(), ListedFrame::Current.line().into());
-                    self.send(ListFrame::Line { position: self.tail.from.clone(), json }).await?;
+                    self.reader.send(ListFrame::Line { position: self.tail.from.clone(), json }).await?;
                     return Ok(seen);
                 }
                 (Some(_), _) => {}
-                (None, _) => self.wait(STREAM_LIST_PAUSE).await?,
+                (None, _) => drop(self.reader.wait(sleep(STREAM_LIST_PAUSE)).await?),
             }
         }
     }
@@ -133,37 +114,22 @@ impl Follower {
                 Some(FeedRead::Behind) => return Ok(()),
                 None => {}
             }
-            let poll = Instant::now() + STREAM_POLL;
-            let closed = self.frames.clone();
-            tokio::select! {
-                // Changes within `STREAM_LIST_PAUSE` after a notification are read together.
-                () = self.watch.changed() => self.wait(STREAM_LIST_PAUSE).await?,
-                () = sleep_until(poll) => {}
-                () = sleep_until(self.heartbeat) => self.send(ListFrame::Alive).await?,
-                () = closed.closed() => return Err(Ended),
-            }
+            let due = async {
+                tokio::select! {
+                    // Changes within `STREAM_LIST_PAUSE` after a notification are read together.
+                    () = self.watch.changed() => sleep(STREAM_LIST_PAUSE).await,
+                    () = sleep(STREAM_POLL) => {}
+                }
+            };
+            self.reader.wait(due).await?;
         }
     }
 
     async fn send_item(&mut self, item: &Arc<Item>) -> Result<(), Ended> {
         if let Some(json) = item.frame_for(&self.tail.filter) {
-            self.send(ListFrame::Line { position: Some(item.behind.clone()), json }).await?;
+            self.reader.send(ListFrame::Line { position: Some(item.behind.clone()), json }).await?;
         }
         self.tail.from = Some(item.behind.clone());
-        Ok(())
-    }
-
-    /// Waits for `pause` while the reader is connected.
-    async fn wait(&mut self, pause: std::time::Duration) -> Result<(), Ended> {
-        let closed = self.frames.clone();
-        let over = Instant::now() + pause;
-        tokio::select! {
-            () = sleep_until(over) => {}
-            () = closed.closed() => return Err(Ended),
-        }
-        if self.heartbeat < Instant::now() {
-            self.send(ListFrame::Alive).await?;
-        }
         Ok(())
     }
 
@@ -173,13 +139,5 @@ impl Follower {
             tracing::debug!(%error, org.id = %self.tail.org, "list read failed, retrying");
         };
         read.inspect_err(told).ok()
-    }
-
-    async fn send(&mut self, frame: ListFrame) -> Result<(), Ended> {
-        self.heartbeat = Instant::now() + STREAM_HEARTBEAT;
-        match timeout(STREAM_WRITE_TIMEOUT, self.frames.send(frame)).await {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(_)) | Err(_) => Err(Ended),
-        }
     }
 }

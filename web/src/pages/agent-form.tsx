@@ -1,8 +1,8 @@
 // Form of an agent: create and edit.
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Field, Trouble } from "../parts/basics";
+import { Check, Form, Select, TextArea, TextField } from "../parts/form";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
 import { useCredentials } from "./credentials";
 
@@ -11,7 +11,7 @@ type Agent = Schemas["Agent"];
 /** Suggestions only: any `provider/model` may be typed. */
 const MODELS = ["anthropic/claude-sonnet-4-5", "openai/gpt-5", "scripted/demo", "scripted/inline", "scripted/noop"];
 
-interface Form {
+interface Values {
   name: string;
   prompt: string;
   model: string;
@@ -25,7 +25,7 @@ interface Form {
   limits: Record<string, string>;
 }
 
-function begun(agent?: Agent): Form {
+function begun(agent?: Agent): Values {
   return {
     name: agent?.name ?? "",
     prompt: agent?.prompt ?? "",
@@ -41,7 +41,7 @@ function begun(agent?: Agent): Form {
 }
 
 /** Fields that the create and update requests share. */
-function configuration(form: Form, set?: Schemas["Limits"]) {
+function configuration(form: Values, set?: Schemas["Limits"]) {
   const model_options: Schemas["ModelOptions"] = {};
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
   if (form.effort) model_options.effort = form.effort;
@@ -55,7 +55,7 @@ function configuration(form: Form, set?: Schemas["Limits"]) {
   };
 }
 
-function save(form: Form, agent?: Agent): Promise<Agent> {
+function save(form: Values, agent?: Agent): Promise<Agent> {
   const body = configuration(form, agent?.limits);
   if (!agent) {
     const credential = form.credential || undefined;
@@ -77,92 +77,56 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
       onDone(saved);
     },
   });
-  const set = (change: Partial<Form>) => setForm({ ...form, ...change });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    saving.mutate();
-  };
+  const set = (change: Partial<Values>) => setForm({ ...form, ...change });
   return (
-    <form onSubmit={submit}>
+    <Form send={saving.mutate} call={saving} label={saving.isPending ? "Saving…" : agent ? "Save as a new revision" : "Create agent"}>
       {!agent && (
-        <Field label="Name" hint="Unique; the API accepts it instead of the id.">
-          {(id, hint) => (
-            <input id={id} aria-describedby={hint} required value={form.name} onChange={(event) => set({ name: event.target.value })} />
-          )}
-        </Field>
+        <TextField label="Name" hint="Unique; the API accepts it instead of the id." required value={form.name} onChange={(name) => set({ name })} />
       )}
-      <Field label="Prompt" hint="System prompt of the agent.">
-        {(id, hint) => (
-          <textarea id={id} aria-describedby={hint} rows={6} required value={form.prompt} onChange={(event) => set({ prompt: event.target.value })} />
-        )}
-      </Field>
-      <Field label="Model" hint="provider/model. Models of scripted/ need no provider: scripted/demo fixes a small repository.">
-        {(id, hint) => (
-          <>
-            <input id={id} aria-describedby={hint} required list="models" className="mono" value={form.model} onChange={(event) => set({ model: event.target.value })} />
-            <datalist id="models">
-              {MODELS.map((model) => (
-                <option key={model} value={model} />
-              ))}
-            </datalist>
-          </>
-        )}
-      </Field>
-      <Field label="Credential" hint="Provider key for model calls.">
-        {(id, hint) => (
-          <select id={id} aria-describedby={hint} value={form.credential} onChange={(event) => set({ credential: event.target.value })}>
-            <option value="">default of the organization for the provider</option>
-            {credentials.list.map((credential) => (
-              <option key={credential.id} value={credential.id}>
-                {credential.provider} · {credential.name ?? "unnamed"} · …{credential.last4}
-              </option>
-            ))}
-          </select>
-        )}
-      </Field>
+      <TextArea label="Prompt" hint="System prompt of the agent." rows={6} required value={form.prompt} onChange={(prompt) => set({ prompt })} />
+      <TextField
+        label="Model"
+        hint="provider/model. Models of scripted/ need no provider: scripted/demo fixes a small repository."
+        required suggestions={MODELS} className="mono" value={form.model} onChange={(model) => set({ model })}
+      />
+      <Select label="Credential" hint="Provider key for model calls." value={form.credential} onChange={(credential) => set({ credential })}>
+        <option value="">default of the organization for the provider</option>
+        {credentials.list.map((credential) => (
+          <option key={credential.id} value={credential.id}>
+            {credential.provider} · {credential.name ?? "unnamed"} · …{credential.last4}
+          </option>
+        ))}
+      </Select>
       <details>
         <summary>Tools, options and limits</summary>
-        <label className="check">
-          <input type="checkbox" checked={form.allTools} onChange={(event) => set({ allTools: event.target.checked })} />
-          All tools except start_session
-        </label>
+        <Check label="All tools except start_session" value={form.allTools} onChange={(allTools) => set({ allTools })} />
         {!form.allTools && (
-          <Field label="Tools" hint="Comma-separated names, such as bash, read, write, edit, glob, grep, ask; empty for none.">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} value={form.tools} onChange={(event) => set({ tools: event.target.value })} />
-            )}
-          </Field>
+          <TextField
+            label="Tools"
+            hint="Comma-separated names, such as bash, read, write, edit, glob, grep, ask; empty for none."
+            value={form.tools} onChange={(tools) => set({ tools })}
+          />
         )}
         <div className="row">
-          <Field label="Output tokens" hint="per model call; 16,384 when empty">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} inputMode="numeric" pattern="[0-9]*" value={form.max_tokens} onChange={(event) => set({ max_tokens: event.target.value })} />
-            )}
-          </Field>
-          <Field label="Effort" hint="reasoning effort">
-            {(id, hint) => (
-              <select id={id} aria-describedby={hint} value={form.effort} onChange={(event) => set({ effort: event.target.value as Form["effort"] })}>
-                <option value="">default of the model</option>
-                <option value="low">low</option>
-                <option value="medium">medium</option>
-                <option value="high">high</option>
-              </select>
-            )}
-          </Field>
-          <Field label="Thinking tokens" hint="at least 1,024; off when empty">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} inputMode="numeric" pattern="[0-9]*" value={form.thinking} onChange={(event) => set({ thinking: event.target.value })} />
-            )}
-          </Field>
+          <TextField
+            label="Output tokens"
+            hint="per model call; 16,384 when empty"
+            inputMode="numeric" pattern="[0-9]*" value={form.max_tokens} onChange={(max_tokens) => set({ max_tokens })}
+          />
+          <Select label="Effort" hint="reasoning effort" value={form.effort} onChange={(effort) => set({ effort: effort as Values["effort"] })}>
+            <option value="">default of the model</option>
+            <option value="low">low</option>
+            <option value="medium">medium</option>
+            <option value="high">high</option>
+          </Select>
+          <TextField
+            label="Thinking tokens"
+            hint="at least 1,024; off when empty"
+            inputMode="numeric" pattern="[0-9]*" value={form.thinking} onChange={(thinking) => set({ thinking })}
+          />
         </div>
         <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
       </details>
-      <Trouble error={saving.error} />
-      <footer>
-        <button type="submit" className="main" disabled={saving.isPending}>
-          {saving.isPending ? "Saving…" : agent ? "Save as a new revision" : "Create agent"}
-        </button>
-      </footer>
-    </form>
+    </Form>
   );
 }

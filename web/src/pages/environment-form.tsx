@@ -1,8 +1,8 @@
 // Form of an environment: size, network, variables, a script, secrets.
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Field, Trouble } from "../parts/basics";
+import { Form, TextArea, TextField } from "../parts/form";
 import { readRules, readVariables, writeRules, writeVariables } from "../parts/rules";
 
 type Environment = Schemas["NamedEnvironment"];
@@ -53,7 +53,6 @@ function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["C
 export function EnvironmentForm({ environment, onDone }: { environment?: Environment; onDone: () => void }) {
   const queries = useQueryClient();
   const [form, setForm] = useState(() => formOf(environment));
-  const [invalid, setInvalid] = useState<string>();
   const set = (change: Partial<typeof form>) => setForm({ ...form, ...change });
   const save = useMutation({
     mutationFn: (body: Schemas["CreateEnvironment"]): Promise<unknown> =>
@@ -67,69 +66,43 @@ export function EnvironmentForm({ environment, onDone }: { environment?: Environ
       onDone();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    setInvalid(undefined);
-    try {
-      save.mutate(read(form, environment));
-    } catch (error) {
-      setInvalid(error instanceof Error ? error.message : "The form is invalid.");
-    }
-  };
   return (
-    <form onSubmit={submit}>
-      <Field label="Name">
-        {(id) => <input id={id} required value={form.name} onChange={(event) => set({ name: event.target.value })} />}
-      </Field>
+    <Form send={() => save.mutate(read(form, environment))} call={save} label={environment ? "Save" : "Create"}>
+      <TextField label="Name" required value={form.name} onChange={(name) => set({ name })} />
       <div className="row">
-        <Field label="CPUs" hint="0.1 to 16; 2 when empty.">
-          {(id, hint) => (
-            <input id={id} aria-describedby={hint} type="number" min="0.1" max="16" step="any" value={form.cpus} onChange={(event) => set({ cpus: event.target.value })} />
-          )}
-        </Field>
-        <Field label="Memory" hint="For example 512Mi or 4Gi; 2Gi when empty.">
-          {(id, hint) => (
-            <input id={id} aria-describedby={hint} value={form.memory} onChange={(event) => set({ memory: event.target.value })} />
-          )}
-        </Field>
+        <TextField
+          label="CPUs"
+          hint="0.1 to 16; 2 when empty."
+          type="number" min="0.1" max="16" step="any" value={form.cpus} onChange={(cpus) => set({ cpus })}
+        />
+        <TextField label="Memory" hint="For example 512Mi or 4Gi; 2Gi when empty." value={form.memory} onChange={(memory) => set({ memory })} />
       </div>
-      <Field label="Network" hint="Allowed hosts, one per line, optionally with methods and a path: api.github.com GET,POST /repos/acme">
-        {(id, hint) => (
-          <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.network} onChange={(event) => set({ network: event.target.value })} />
-        )}
-      </Field>
+      <TextArea
+        label="Network"
+        hint="Allowed hosts, one per line, optionally with methods and a path: api.github.com GET,POST /repos/acme"
+        className="mono" rows={3} spellCheck={false} value={form.network} onChange={(network) => set({ network })}
+      />
       <Secrets list={form.secrets} onChange={(secrets) => set({ secrets })} />
       <details>
         <summary>Variables and scripts</summary>
-        <Field label="Variables" hint={'NAME=value, one per line; a value with line breaks as NAME="one\\ntwo". Visible to commands; do not put secrets here.'}>
-          {(id, hint) => (
-            <textarea id={id} aria-describedby={hint} className="mono" rows={3} spellCheck={false} value={form.variables} onChange={(event) => set({ variables: event.target.value })} />
-          )}
-        </Field>
-        <Field label="Start script" hint="bash script, run once in each new sandbox before its first command.">
-          {(id, hint) => (
-            <textarea id={id} aria-describedby={hint} className="mono" rows={4} spellCheck={false} value={form.post_start} onChange={(event) => set({ post_start: event.target.value })} />
-          )}
-        </Field>
-        <Field label="Clone script" hint="bash script, run once after the sources were cloned.">
-          {(id, hint) => (
-            <textarea id={id} aria-describedby={hint} className="mono" rows={4} spellCheck={false} value={form.post_clone} onChange={(event) => set({ post_clone: event.target.value })} />
-          )}
-        </Field>
+        <TextArea
+          label="Variables"
+          hint={'NAME=value, one per line; a value with line breaks as NAME="one\\ntwo". Visible to commands; do not put secrets here.'}
+          className="mono" rows={3} spellCheck={false} value={form.variables} onChange={(variables) => set({ variables })}
+        />
+        <TextArea
+          label="Start script"
+          hint="bash script, run once in each new sandbox before its first command."
+          className="mono" rows={4} spellCheck={false} value={form.post_start} onChange={(post_start) => set({ post_start })}
+        />
+        <TextArea
+          label="Clone script"
+          hint="bash script, run once after the sources were cloned."
+          className="mono" rows={4} spellCheck={false} value={form.post_clone} onChange={(post_clone) => set({ post_clone })}
+        />
       </details>
       {environment && <p className="quiet">Existing sessions keep their configuration; only secret values change.</p>}
-      {invalid && (
-        <p className="trouble" role="alert">
-          {invalid}
-        </p>
-      )}
-      <Trouble error={save.error} />
-      <footer>
-        <button type="submit" className="main" disabled={save.isPending}>
-          {environment ? "Save" : "Create"}
-        </button>
-      </footer>
-    </form>
+    </Form>
   );
 }
 
@@ -141,19 +114,13 @@ function Secrets({ list, onChange }: { list: SecretForm[]; onChange: (list: Secr
       <legend>Secrets</legend>
       {list.map((secret, at) => (
         <div key={at} className="row">
-          <Field label="Variable">
-            {(id) => (
-              <input id={id} required className="mono" value={secret.name} onChange={(event) => set(at, { name: event.target.value, isStored: false })} />
-            )}
-          </Field>
-          <Field label="Allowed hosts">
-            {(id) => <input id={id} required value={secret.hosts} onChange={(event) => set(at, { hosts: event.target.value })} />}
-          </Field>
-          <Field label="Value" hint={secret.isStored ? "Empty keeps the stored value." : "Stored encrypted, never shown again."}>
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} type="password" autoComplete="off" required={!secret.isStored} value={secret.value} onChange={(event) => set(at, { value: event.target.value })} />
-            )}
-          </Field>
+          <TextField label="Variable" required className="mono" value={secret.name} onChange={(name) => set(at, { name, isStored: false })} />
+          <TextField label="Allowed hosts" required value={secret.hosts} onChange={(hosts) => set(at, { hosts })} />
+          <TextField
+            label="Value"
+            hint={secret.isStored ? "Empty keeps the stored value." : "Stored encrypted, never shown again."}
+            type="password" autoComplete="off" required={!secret.isStored} value={secret.value} onChange={(value) => set(at, { value })}
+          />
           <button type="button" className="plain" aria-label={`Remove ${secret.name || "this secret"}`} onClick={() => onChange(list.filter((_, other) => other !== at))}>
             ✕
           </button>

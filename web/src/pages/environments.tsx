@@ -2,7 +2,8 @@
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Age, Confirmed, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { Age, Confirmed, Dialog, Empty, Trouble } from "../parts/basics";
+import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 import { writeRules } from "../parts/rules";
 import { EnvironmentForm } from "./environment-form";
@@ -23,32 +24,30 @@ export function EnvironmentsPage() {
   const close = () => setOpen(undefined);
   return (
     <>
-      <div className="head">
-        <h1>Environments</h1>
-        <button type="button" className="main" onClick={() => setOpen("new")}>
-          New environment
-        </button>
-      </div>
-      <Trouble error={query.error} retry={() => query.refetch()} />
-      {query.isPending && <Loading />}
-      {query.isSuccess && list.length === 0 && (
-        <Empty title="No environments yet">
-          <p>
-            A sandbox has 2 CPUs, 2 GiB of memory and no network by default. An environment sets its size and the hosts
-            that it may reach.
-          </p>
-          <p>
-            A secret never enters a sandbox. The sandbox sees a placeholder, which the egress proxy replaces only in
-            requests to the hosts that the secret is bound to.
-          </p>
-        </Empty>
-      )}
-      <ul className="cards">
-        {list.map((environment) => (
-          <Card key={environment.id} environment={environment} onEdit={() => setOpen(environment)} />
-        ))}
-      </ul>
-      <More query={query} />
+      <ListPage
+        title="Environments"
+        add="New environment"
+        onAdd={() => setOpen("new")}
+        of={{ query, list }}
+        empty={
+          <Empty title="No environments yet">
+            <p>
+              A sandbox has 2 CPUs, 2 GiB of memory and no network by default. An environment sets its size and the hosts
+              that it may reach.
+            </p>
+            <p>
+              A secret never enters a sandbox. The sandbox sees a placeholder, which the egress proxy replaces only in
+              requests to the hosts that the secret is bound to.
+            </p>
+          </Empty>
+        }
+      >
+        <ul className="cards">
+          {list.map((environment) => (
+            <Card key={environment.id} environment={environment} onEdit={() => setOpen(environment)} />
+          ))}
+        </ul>
+      </ListPage>
       {open && (
         <Dialog title={open === "new" ? "New environment" : `Edit ${open.name}`} onClose={close}>
           <EnvironmentForm environment={open === "new" ? undefined : open} onDone={close} />

@@ -1,8 +1,10 @@
 // API keys: created with scopes, shown once, rotated, revoked.
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Age, Confirmed, Dialog, Empty, Field, Loading, More, Trouble } from "../parts/basics";
+import { Age, Confirmed, Dialog, Empty, Trouble } from "../parts/basics";
+import { Form, TextField } from "../parts/form";
+import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 import { ShownOnce } from "../parts/secret";
 
@@ -25,25 +27,23 @@ export function KeysPage() {
   );
   return (
     <>
-      <div className="head">
-        <h1>API keys</h1>
-        <button type="button" className="main" onClick={() => setMaking(true)}>
-          New key
-        </button>
-      </div>
-      <Trouble error={query.error} retry={() => query.refetch()} />
-      {query.isPending && <Loading />}
-      {query.isSuccess && list.length === 0 && (
-        <Empty title="No keys">
-          <p>Create one key per program, with only the scopes that it needs.</p>
-        </Empty>
-      )}
-      <ul className="cards">
-        {list.map((key) => (
-          <Card key={key.id} of={key} />
-        ))}
-      </ul>
-      <More query={query} />
+      <ListPage
+        title="API keys"
+        add="New key"
+        onAdd={() => setMaking(true)}
+        of={{ query, list }}
+        empty={
+          <Empty title="No keys">
+            <p>Create one key per program, with only the scopes that it needs.</p>
+          </Empty>
+        }
+      >
+        <ul className="cards">
+          {list.map((key) => (
+            <Card key={key.id} of={key} />
+          ))}
+        </ul>
+      </ListPage>
       {making && (
         <NewKey onMade={() => queries.invalidateQueries({ queryKey: LIST })} onClose={() => setMaking(false)} />
       )}
@@ -109,8 +109,7 @@ function NewKey({ onMade, onClose }: { onMade: () => void; onClose: () => void }
     mutationFn: (body: Schemas["CreateKey"]) => take(api.POST("/v3/keys", { body })),
     onSuccess: onMade,
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
+  const send = () => {
     const days = Number(form.days);
     const expires_at = days > 0 ? new Date(Date.now() + days * DAY_MS).toISOString() : undefined;
     make.mutate({ name: form.name, scopes: form.scopes.split(/[\s,]+/).filter(Boolean), expires_at });
@@ -122,17 +121,13 @@ function NewKey({ onMade, onClose }: { onMade: () => void; onClose: () => void }
           <p>Copy it now: the service stores only a hash and shows the key only once.</p>
         </ShownOnce>
       ) : (
-        <form onSubmit={submit}>
-          <Field label="Name" hint="Owner or purpose of the key.">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} required value={form.name} onChange={(event) => set({ name: event.target.value })} />
-            )}
-          </Field>
-          <Field label="Scopes" hint="Comma-separated, for example sessions:read, agents:*. At most the scopes of your own key.">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} required value={form.scopes} onChange={(event) => set({ scopes: event.target.value })} />
-            )}
-          </Field>
+        <Form send={send} call={make} label="Create key">
+          <TextField label="Name" hint="Owner or purpose of the key." required value={form.name} onChange={(name) => set({ name })} />
+          <TextField
+            label="Scopes"
+            hint="Comma-separated, for example sessions:read, agents:*. At most the scopes of your own key."
+            required value={form.scopes} onChange={(scopes) => set({ scopes })}
+          />
           <p className="actions" role="group" aria-label="Common scopes">
             {USES.map(([scopes, use]) => (
               <button key={scopes} type="button" className="small" onClick={() => set({ scopes })}>
@@ -140,18 +135,12 @@ function NewKey({ onMade, onClose }: { onMade: () => void; onClose: () => void }
               </button>
             ))}
           </p>
-          <Field label="Expires after days" hint="Empty: valid until revoked.">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} type="number" min="1" max="3650" value={form.days} onChange={(event) => set({ days: event.target.value })} />
-            )}
-          </Field>
-          <Trouble error={make.error} />
-          <footer>
-            <button type="submit" className="main" disabled={make.isPending}>
-              Create key
-            </button>
-          </footer>
-        </form>
+          <TextField
+            label="Expires after days"
+            hint="Empty: valid until revoked."
+            type="number" min="1" max="3650" value={form.days} onChange={(days) => set({ days })}
+          />
+        </Form>
       )}
     </Dialog>
   );

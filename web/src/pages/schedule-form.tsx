@@ -1,11 +1,10 @@
 // Form of a schedule: times, input, overlap policy.
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Field, Trouble } from "../parts/basics";
-import { choice, chosen, EnvironmentSelect } from "../parts/environment-select";
-import { formOf, LimitFields, limitsOf } from "../parts/limits";
+import { Check, Form, readInput, Select, TextArea, TextField } from "../parts/form";
 import { schedulesOf } from "./schedules";
+import { EnvironmentAndLimits, readTemplate, templateForm, TitleField } from "./template";
 
 type Schedule = Schemas["Schedule"];
 
@@ -27,35 +26,26 @@ function begun(schedule?: Schedule) {
     input: typeof schedule?.input === "object" ? JSON.stringify(schedule.input, null, 2) : (schedule?.input ?? ""),
     isObject: typeof schedule?.input === "object",
     overlap: schedule?.overlap ?? ("skip" as Schemas["Overlap"]),
-    title: schedule?.title ?? "",
     session_id: schedule?.session_id ?? "",
-    environment: chosen(schedule?.environment),
-    limits: formOf(schedule?.limits ?? {}),
+    ...templateForm(schedule),
   };
 }
 
-type Form = ReturnType<typeof begun>;
+type Values = ReturnType<typeof begun>;
 
 /** Reads the form; throws where the input should be a JSON object and is not. */
-function read(form: Form, schedule?: Schedule): Schemas["CreateSchedule"] {
-  const input = form.isObject ? (JSON.parse(form.input) as Record<string, unknown>) : form.input;
+function read(form: Values, schedule?: Schedule): Schemas["CreateSchedule"] {
+  const input = readInput(form.input, form.isObject);
   const when = { cron: form.cron.trim(), time_zone: form.time_zone.trim(), overlap: form.overlap, input };
   if (form.session_id.trim()) return schedule ? when : { ...when, session_id: form.session_id.trim() };
-  const limits = limitsOf(form.limits, schedule?.limits ?? {});
-  return {
-    ...when,
-    title: form.title.trim() || null,
-    ...(Object.keys(limits).length > 0 && { limits }),
-    ...choice(form.environment),
-  };
+  return { ...when, ...readTemplate(form, schedule) };
 }
 
 export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone: () => void }) {
   const { agent, schedule } = props;
   const queries = useQueryClient();
   const [form, setForm] = useState(() => begun(schedule));
-  const [invalid, setInvalid] = useState(false);
-  const set = (change: Partial<Form>) => setForm({ ...form, ...change });
+  const set = (change: Partial<Values>) => setForm({ ...form, ...change });
   const save = useMutation({
     mutationFn: (body: Schemas["CreateSchedule"]): Promise<unknown> =>
       schedule
@@ -71,36 +61,16 @@ export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone
       props.onDone();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    try {
-      setInvalid(false);
-      save.mutate(read(form, schedule));
-    } catch {
-      setInvalid(true);
-    }
-  };
   const wakes = form.session_id.trim() !== "";
   return (
-    <form onSubmit={submit}>
+    <Form send={() => save.mutate(read(form, schedule))} call={save} label={schedule ? "Save" : "Create"}>
       <div className="row">
-        <Field label="Times" hint="minute hour day month weekday">
-          {(id, hint) => (
-            <input id={id} aria-describedby={hint} className="mono" required spellCheck={false} value={form.cron} onChange={(event) => set({ cron: event.target.value })} />
-          )}
-        </Field>
-        <Field label="Time zone">
-          {(id) => (
-            <>
-              <input id={id} required list="zones" value={form.time_zone} onChange={(event) => set({ time_zone: event.target.value })} />
-              <datalist id="zones">
-                {ZONES.map((zone) => (
-                  <option key={zone} value={zone} />
-                ))}
-              </datalist>
-            </>
-          )}
-        </Field>
+        <TextField
+          label="Times"
+          hint="minute hour day month weekday"
+          className="mono" required spellCheck={false} value={form.cron} onChange={(cron) => set({ cron })}
+        />
+        <TextField label="Time zone" required suggestions={ZONES} value={form.time_zone} onChange={(time_zone) => set({ time_zone })} />
       </div>
       <p className="actions" role="group" aria-label="Common times">
         {TIMES.map(([cron, said]) => (
@@ -109,55 +79,28 @@ export function ScheduleForm(props: { agent: string; schedule?: Schedule; onDone
           </button>
         ))}
       </p>
-      <Field label="Input" hint="Sent on each run.">
-        {(id, hint) => (
-          <textarea id={id} aria-describedby={hint} rows={4} required className={form.isObject ? "mono" : ""} value={form.input} onChange={(event) => set({ input: event.target.value })} />
-        )}
-      </Field>
-      <label className="check">
-        <input type="checkbox" checked={form.isObject} onChange={(event) => set({ isObject: event.target.checked })} />
-        Parse the input as a JSON object
-      </label>
-      <Field label="While the previous run is active">
-        {(id) => (
-          <select id={id} value={form.overlap} onChange={(event) => set({ overlap: event.target.value as Form["overlap"] })}>
-            <option value="skip">skip the new run</option>
-            <option value="allow">start the new run as well</option>
-          </select>
-        )}
-      </Field>
-      {!wakes && (
-        <Field label="Title" hint="Title of the sessions that it creates.">
-          {(id, hint) => <input id={id} aria-describedby={hint} value={form.title} onChange={(event) => set({ title: event.target.value })} />}
-        </Field>
-      )}
+      <TextArea
+        label="Input"
+        hint="Sent on each run."
+        rows={4} required className={form.isObject ? "mono" : ""} value={form.input} onChange={(input) => set({ input })}
+      />
+      <Check label="Parse the input as a JSON object" value={form.isObject} onChange={(isObject) => set({ isObject })} />
+      <Select label="While the previous run is active" value={form.overlap} onChange={(overlap) => set({ overlap: overlap as Values["overlap"] })}>
+        <option value="skip">skip the new run</option>
+        <option value="allow">start the new run as well</option>
+      </Select>
+      {!wakes && <TitleField form={form} set={set} />}
       <details>
         <summary>Session, environment, limits</summary>
         {!schedule && (
-          <Field label="Session to wake" hint="Session id. Each run sends the input to this session. Empty: each run creates a session.">
-            {(id, hint) => (
-              <input id={id} aria-describedby={hint} className="mono" value={form.session_id} onChange={(event) => set({ session_id: event.target.value })} />
-            )}
-          </Field>
+          <TextField
+            label="Session to wake"
+            hint="Session id. Each run sends the input to this session. Empty: each run creates a session."
+            className="mono" value={form.session_id} onChange={(session_id) => set({ session_id })}
+          />
         )}
-        {!wakes && (
-          <>
-            <EnvironmentSelect value={form.environment} onChange={(environment) => set({ environment })} />
-            <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
-          </>
-        )}
+        {!wakes && <EnvironmentAndLimits form={form} set={set} />}
       </details>
-      {invalid && (
-        <p className="trouble" role="alert">
-          The input is not a JSON object.
-        </p>
-      )}
-      <Trouble error={save.error} />
-      <footer>
-        <button type="submit" className="main" disabled={save.isPending}>
-          {schedule ? "Save" : "Create"}
-        </button>
-      </footer>
-    </form>
+    </Form>
   );
 }

@@ -3,8 +3,9 @@ import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { api, type Schemas, take } from "../api/client";
-import { Age, Badge, Confirmed, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { Age, Badge, Confirmed, Dialog, Empty, More, Trouble } from "../parts/basics";
 import { words } from "../parts/format";
+import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 import { ScheduleForm } from "./schedule-form";
 
@@ -29,29 +30,28 @@ export function Schedules({ agent }: { agent: string }) {
   const close = () => setOpen(undefined);
   return (
     <>
-      <div className="head">
-        <h2>Schedules</h2>
-        <button type="button" className="main" onClick={() => setOpen("new")}>
-          New schedule
-        </button>
-      </div>
-      <Trouble error={query.error} retry={() => query.refetch()} />
-      {query.isPending && <Loading />}
-      {query.isSuccess && list.length === 0 && (
-        <Empty title="No schedules yet">
-          <p>
-            A schedule sends the same input to this agent at fixed times. Each run creates a session or wakes an existing
-            one.
-          </p>
-          <p>For example, “0 7 * * MON-FRI” runs a report at 7 on weekdays in your time zone.</p>
-        </Empty>
-      )}
-      <ul className="cards">
-        {list.map((schedule) => (
-          <Card key={schedule.id} schedule={schedule} onEdit={() => setOpen(schedule)} />
-        ))}
-      </ul>
-      <More query={query} />
+      <ListPage
+        title="Schedules"
+        heading="h2"
+        add="New schedule"
+        onAdd={() => setOpen("new")}
+        of={{ query, list }}
+        empty={
+          <Empty title="No schedules yet">
+            <p>
+              A schedule sends the same input to this agent at fixed times. Each run creates a session or wakes an existing
+              one.
+            </p>
+            <p>For example, “0 7 * * MON-FRI” runs a report at 7 on weekdays in your time zone.</p>
+          </Empty>
+        }
+      >
+        <ul className="cards">
+          {list.map((schedule) => (
+            <Card key={schedule.id} schedule={schedule} onEdit={() => setOpen(schedule)} />
+          ))}
+        </ul>
+      </ListPage>
       {open && (
         <Dialog title={open === "new" ? "New schedule" : "Edit the schedule"} onClose={close}>
           <ScheduleForm agent={agent} schedule={open === "new" ? undefined : open} onDone={close} />

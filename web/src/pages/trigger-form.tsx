@@ -1,11 +1,11 @@
 // Form of a trigger, and its secret, which is shown once.
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Copy, Field, Trouble } from "../parts/basics";
-import { choice, chosen, EnvironmentSelect } from "../parts/environment-select";
-import { formOf, LimitFields, limitsOf } from "../parts/limits";
+import { Copy } from "../parts/basics";
+import { Form, Select, type SetForm, TextArea, TextField } from "../parts/form";
 import { ShownOnce } from "../parts/secret";
+import { EnvironmentAndLimits, readTemplate, templateForm, TitleField } from "./template";
 import { triggersOf } from "./triggers";
 
 type Trigger = Schemas["Trigger"];
@@ -32,30 +32,24 @@ function begun(trigger?: Trigger) {
     mention: trigger?.mention ?? "",
     react: writeReact(trigger?.react),
     authors: trigger?.authors ?? ("members" as Schemas["TriggerAuthors"]),
-    title: trigger?.title ?? "",
-    environment: chosen(trigger?.environment),
-    limits: formOf(trigger?.limits ?? {}),
+    ...templateForm(trigger),
   };
 }
 
-type Form = ReturnType<typeof begun>;
+type Values = ReturnType<typeof begun>;
 
-function read(form: Form, trigger?: Trigger): Omit<Schemas["CreateTrigger"], "kind"> {
-  const limits = limitsOf(form.limits, trigger?.limits);
+function read(form: Values, trigger?: Trigger): Omit<Schemas["CreateTrigger"], "kind"> {
   const of = { mention: form.mention.trim().replace(/^@/, "") || null, react: readReact(form.react), authors: form.authors };
   return {
     ...(form.kind === "github" && of),
-    title: form.title.trim() || null,
-    ...(Object.keys(limits).length > 0 && { limits }),
-    ...choice(form.environment),
+    ...readTemplate(form, trigger),
   };
 }
 
 export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger?: Trigger; onDone: () => void }) {
   const queries = useQueryClient();
   const [form, setForm] = useState(() => begun(trigger));
-  const [invalid, setInvalid] = useState<string>();
-  const set = (change: Partial<Form>) => setForm({ ...form, ...change });
+  const set = (change: Partial<Values>) => setForm({ ...form, ...change });
   const save = useMutation({
     mutationFn: (body: Omit<Schemas["CreateTrigger"], "kind">) =>
       trigger
@@ -66,73 +60,46 @@ export function TriggerForm({ agent, trigger, onDone }: { agent: string; trigger
       if (trigger) onDone();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    setInvalid(undefined);
-    try {
-      save.mutate(read(form, trigger));
-    } catch (error) {
-      setInvalid(error instanceof Error ? error.message : "The form is invalid.");
-    }
-  };
   if (!trigger && save.isSuccess) return <Made trigger={save.data} onDone={onDone} />;
   return (
-    <form onSubmit={submit}>
+    <Form send={() => save.mutate(read(form, trigger))} call={save} label={trigger ? "Save" : "Create"}>
       {!trigger && (
-        <Field label="Sender">
-          {(id) => (
-            <select id={id} value={form.kind} onChange={(event) => set({ kind: event.target.value as Form["kind"] })}>
-              <option value="github">GitHub</option>
-              <option value="generic">any program (Standard Webhooks)</option>
-            </select>
-          )}
-        </Field>
+        <Select label="Sender" value={form.kind} onChange={(kind) => set({ kind: kind as Values["kind"] })}>
+          <option value="github">GitHub</option>
+          <option value="generic">any program (Standard Webhooks)</option>
+        </Select>
       )}
       {form.kind === "github" && <Github form={form} set={set} />}
-      <Field label="Title" hint="Title of the sessions that it starts.">
-        {(id, hint) => <input id={id} aria-describedby={hint} value={form.title} onChange={(event) => set({ title: event.target.value })} />}
-      </Field>
+      <TitleField form={form} set={set} />
       <details>
         <summary>Environment and limits</summary>
-        <EnvironmentSelect value={form.environment} onChange={(environment) => set({ environment })} />
-        <LimitFields values={form.limits} onChange={(limits) => set({ limits })} />
+        <EnvironmentAndLimits form={form} set={set} />
       </details>
-      {invalid && (
-        <p className="trouble" role="alert">
-          {invalid}
-        </p>
-      )}
-      <Trouble error={save.error} />
-      <footer>
-        <button type="submit" className="main" disabled={save.isPending}>
-          {trigger ? "Save" : "Create"}
-        </button>
-      </footer>
-    </form>
+    </Form>
   );
 }
 
-function Github({ form, set }: { form: Form; set: (change: Partial<Form>) => void }) {
+function Github({ form, set }: { form: Values; set: SetForm<Values> }) {
   return (
     <>
-      <Field label="Mention" hint="GitHub user name. A new comment that mentions it starts a session.">
-        {(id, hint) => (
-          <input id={id} aria-describedby={hint} placeholder="acme-bot" value={form.mention} onChange={(event) => set({ mention: event.target.value })} />
-        )}
-      </Field>
-      <Field label="Events" hint="One per line, with its actions. Example: issues: opened, labeled">
-        {(id, hint) => (
-          <textarea id={id} aria-describedby={hint} className="mono" rows={2} spellCheck={false} value={form.react} onChange={(event) => set({ react: event.target.value })} />
-        )}
-      </Field>
-      <Field label="Allowed authors" hint="Anyone can then send instructions to this agent: restrict its permissions.">
-        {(id, hint) => (
-          <select id={id} aria-describedby={hint} value={form.authors} onChange={(event) => set({ authors: event.target.value as Form["authors"] })}>
-            <option value="members">members of the repository</option>
-            <option value="anyone">anyone</option>
-          </select>
-        )}
-      </Field>
+      <TextField
+        label="Mention"
+        hint="GitHub user name. A new comment that mentions it starts a session."
+        placeholder="acme-bot" value={form.mention} onChange={(mention) => set({ mention })}
+      />
+      <TextArea
+        label="Events"
+        hint="One per line, with its actions. Example: issues: opened, labeled"
+        className="mono" rows={2} spellCheck={false} value={form.react} onChange={(react) => set({ react })}
+      />
+      <Select
+        label="Allowed authors"
+        hint="Anyone can then send instructions to this agent: restrict its permissions."
+        value={form.authors} onChange={(authors) => set({ authors: authors as Values["authors"] })}
+      >
+        <option value="members">members of the repository</option>
+        <option value="anyone">anyone</option>
+      </Select>
     </>
   );
 }

@@ -2,7 +2,8 @@
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Confirmed, Copy, Dialog, Empty, Loading, More, Trouble } from "../parts/basics";
+import { Confirmed, Copy, Dialog, Empty, Trouble } from "../parts/basics";
+import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 import { ShownOnce } from "../parts/secret";
 import { TriggerForm, writeReact } from "./trigger-form";
@@ -19,33 +20,32 @@ export function Triggers({ agent }: { agent: string }) {
   const close = () => setOpen(undefined);
   return (
     <>
-      <div className="head">
-        <h2>Triggers</h2>
-        <button type="button" className="main" onClick={() => setOpen("new")}>
-          New trigger
-        </button>
-      </div>
-      <Trouble error={query.error} retry={() => query.refetch()} />
-      {query.isPending && <Loading />}
-      {query.isSuccess && list.length === 0 && (
-        <Empty title="No triggers yet">
-          <p>
-            A trigger is a URL that receives signed messages. Each message starts a session: from GitHub, when a comment
-            mentions the agent, or from your own program.
-          </p>
-          <ol>
-            <li>Create a trigger and store the secret that is shown.</li>
-            <li>Configure the sender with the URL and the secret; in GitHub, as a webhook of the repository.</li>
-            <li>Mention the agent. The session appears in the list.</li>
-          </ol>
-        </Empty>
-      )}
-      <ul className="cards">
-        {list.map((trigger) => (
-          <Card key={trigger.id} trigger={trigger} onEdit={() => setOpen(trigger)} />
-        ))}
-      </ul>
-      <More query={query} />
+      <ListPage
+        title="Triggers"
+        heading="h2"
+        add="New trigger"
+        onAdd={() => setOpen("new")}
+        of={{ query, list }}
+        empty={
+          <Empty title="No triggers yet">
+            <p>
+              A trigger is a URL that receives signed messages. Each message starts a session: from GitHub, when a comment
+              mentions the agent, or from your own program.
+            </p>
+            <ol>
+              <li>Create a trigger and store the secret that is shown.</li>
+              <li>Configure the sender with the URL and the secret; in GitHub, as a webhook of the repository.</li>
+              <li>Mention the agent. The session appears in the list.</li>
+            </ol>
+          </Empty>
+        }
+      >
+        <ul className="cards">
+          {list.map((trigger) => (
+            <Card key={trigger.id} trigger={trigger} onEdit={() => setOpen(trigger)} />
+          ))}
+        </ul>
+      </ListPage>
       {open && (
         <Dialog title={open === "new" ? "New trigger" : "Edit the trigger"} onClose={close}>
           <TriggerForm agent={agent} trigger={open === "new" ? undefined : open} onDone={close} />

@@ -2,11 +2,12 @@
 import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Empty, Loading, More, Trouble } from "../parts/basics";
+import { Empty, More, Trouble } from "../parts/basics";
 import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
 import { words } from "../parts/format";
 import { type ReceiverCalls, ReceiverCard } from "../parts/receiver-card";
 import { ReceiverForm } from "../parts/receiver-form";
+import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 
 type Webhook = Schemas["Webhook"];
@@ -24,37 +25,36 @@ export function WebhooksPage() {
   const shown = list.find(({ id }) => id === chosen) ?? list[0];
   return (
     <>
-      <div className="head">
-        <h1>Webhooks</h1>
-        <button type="button" className="main" onClick={() => setAdding(true)}>
-          Add a webhook
-        </button>
-      </div>
-      <Trouble error={query.error} retry={() => query.refetch()} />
-      {query.isPending && <Loading />}
-      {query.isSuccess && list.length === 0 && (
-        <Empty title="No webhooks yet">
-          <p>
-            A webhook receives signed POST requests for events of all sessions: messages, ends of turns, exceeded limits.
-            No polling is needed.
-          </p>
-          <ol>
-            <li>Add the URL of your receiver and store the secret that is shown.</li>
-            <li>Press “Send a test” and check the response of your receiver here.</li>
-            <li>
-              Verify each signature; the clients in <code>clients/</code> do this in one call.
-            </li>
-          </ol>
-          <p>
-            For development, <code>sojourn webhook listen</code> receives and verifies deliveries on your machine.
-          </p>
-        </Empty>
-      )}
-      <ul className="cards">
-        {list.map((webhook) => (
-          <Card key={webhook.id} webhook={webhook} isShown={webhook.id === shown?.id} onShow={() => setChosen(webhook.id)} />
-        ))}
-      </ul>
+      <ListPage
+        title="Webhooks"
+        add="Add a webhook"
+        onAdd={() => setAdding(true)}
+        of={{ query, list }}
+        empty={
+          <Empty title="No webhooks yet">
+            <p>
+              A webhook receives signed POST requests for events of all sessions: messages, ends of turns, exceeded limits.
+              No polling is needed.
+            </p>
+            <ol>
+              <li>Add the URL of your receiver and store the secret that is shown.</li>
+              <li>Press “Send a test” and check the response of your receiver here.</li>
+              <li>
+                Verify each signature; the clients in <code>clients/</code> do this in one call.
+              </li>
+            </ol>
+            <p>
+              For development, <code>sojourn webhook listen</code> receives and verifies deliveries on your machine.
+            </p>
+          </Empty>
+        }
+      >
+        <ul className="cards">
+          {list.map((webhook) => (
+            <Card key={webhook.id} webhook={webhook} isShown={webhook.id === shown?.id} onShow={() => setChosen(webhook.id)} />
+          ))}
+        </ul>
+      </ListPage>
       {shown && <Log key={shown.id} webhook={shown} />}
       {adding && (
         <ReceiverForm

@@ -169,11 +169,22 @@ export function Copy({ text, label }: { text: string; label?: string }) {
   );
 }
 
+/** The query of a list; without pages, the last three are absent. */
+export interface ListQuery {
+  error: unknown;
+  isPending: boolean;
+  isSuccess: boolean;
+  refetch(): unknown;
+  hasNextPage?: boolean;
+  isFetchingNextPage?: boolean;
+  fetchNextPage?(): unknown;
+}
+
 /** Button that loads the next page of a list. */
-export function More(props: { query: { hasNextPage: boolean; isFetchingNextPage: boolean; fetchNextPage(): unknown } }) {
+export function More(props: { query: ListQuery }) {
   if (!props.query.hasNextPage) return null;
   return (
-    <button type="button" disabled={props.query.isFetchingNextPage} onClick={() => props.query.fetchNextPage()}>
+    <button type="button" disabled={props.query.isFetchingNextPage} onClick={() => props.query.fetchNextPage?.()}>
       {props.query.isFetchingNextPage ? "Loading…" : "Show more"}
     </button>
   );

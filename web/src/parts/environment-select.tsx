@@ -1,7 +1,7 @@
 // Choice of the environment of new sessions, for schedules and triggers.
 import type { Schemas } from "../api/client";
 import { useEnvironments } from "../pages/environments";
-import { Field } from "./basics";
+import { Select } from "./form";
 
 type Choice = Schemas["EnvironmentChoice"];
 
@@ -23,18 +23,14 @@ export function EnvironmentSelect({ value, onChange }: { value: string; onChange
   // A stored choice may be a name, or an environment beyond the first page.
   const isListed = value === "" || list.some(({ id }) => id === value);
   return (
-    <Field label="Environment">
-      {(id) => (
-        <select id={id} value={value} onChange={(event) => onChange(event.target.value)}>
-          <option value="">default</option>
-          {!isListed && <option value={value}>{value === INLINE ? "inline, as it is" : value}</option>}
-          {list.map(({ id, name }) => (
-            <option key={id} value={id}>
-              {name}
-            </option>
-          ))}
-        </select>
-      )}
-    </Field>
+    <Select label="Environment" value={value} onChange={onChange}>
+      <option value="">default</option>
+      {!isListed && <option value={value}>{value === INLINE ? "inline, as it is" : value}</option>}
+      {list.map(({ id, name }) => (
+        <option key={id} value={id}>
+          {name}
+        </option>
+      ))}
+    </Select>
   );
 }

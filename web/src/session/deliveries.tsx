@@ -2,10 +2,11 @@
 import { useState } from "react";
 import { useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Empty, Loading, More, Trouble } from "../parts/basics";
+import { Empty, More, Trouble } from "../parts/basics";
 import { type DeliveryCalls, DeliveryTable } from "../parts/delivery-log";
 import { type ReceiverCalls, ReceiverCard } from "../parts/receiver-card";
 import { ReceiverForm } from "../parts/receiver-form";
+import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 
 type Session = Schemas["Session"];
@@ -23,29 +24,27 @@ export function Deliveries({ session }: { session: Session }) {
   const list = query.data?.data ?? [];
   return (
     <div className="page">
-      <div className="head">
-        <h2>Destinations</h2>
-        {session.status !== "archived" && (
-          <button type="button" onClick={() => setAdding(true)}>
-            Add a destination
-          </button>
-        )}
-      </div>
-      <Trouble error={query.error} retry={() => query.refetch()} />
-      {query.isPending && <Loading />}
-      {query.isSuccess && list.length === 0 && (
-        <Empty title="No destinations yet">
-          <p>
-            A destination receives a signed POST request for each message and each end of a turn, so no program has to
-            poll. Failed deliveries are retried for three days.
-          </p>
-        </Empty>
-      )}
-      <ul className="cards">
-        {list.map((destination) => (
-          <DestinationCard key={destination.id} destination={destination} />
-        ))}
-      </ul>
+      <ListPage
+        title="Destinations"
+        heading="h2"
+        add={session.status === "archived" ? undefined : "Add a destination"}
+        onAdd={() => setAdding(true)}
+        of={{ query, list }}
+        empty={
+          <Empty title="No destinations yet">
+            <p>
+              A destination receives a signed POST request for each message and each end of a turn, so no program has to
+              poll. Failed deliveries are retried for three days.
+            </p>
+          </Empty>
+        }
+      >
+        <ul className="cards">
+          {list.map((destination) => (
+            <DestinationCard key={destination.id} destination={destination} />
+          ))}
+        </ul>
+      </ListPage>
       {list.length > 0 && <Log session={session.id} destinations={list} />}
       {adding && (
         <ReceiverForm

@@ -1,8 +1,9 @@
 // Details of a session: result, limits, usage by turn, sandbox.
-import { type FormEvent, useState } from "react";
+import { useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
-import { Age, Copy, Dialog, Field, Trouble, useNow } from "../parts/basics";
+import { Age, Copy, Dialog, Trouble, useNow } from "../parts/basics";
+import { Form, TextField } from "../parts/form";
 import { count, dollars, short } from "../parts/format";
 import { formOf, LimitFields, LIMITS, limitsOf, shown } from "../parts/limits";
 import { Json, Prose } from "../parts/text";
@@ -278,25 +279,15 @@ function Edit({ session, onClose }: { session: Session; onClose: () => void }) {
       onClose();
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    save.mutate();
-  };
   return (
     <Dialog title="Title and limits" onClose={onClose}>
-      <form onSubmit={submit}>
-        <Field label="Title">{(id) => <input id={id} value={title} onChange={(event) => setTitle(event.target.value)} />}</Field>
+      <Form send={save.mutate} call={save} label="Save">
+        <TextField label="Title" value={title} onChange={setTitle} />
         <p className="quiet">
           A limit ends the turn that reaches it, not the session. To continue, raise the limit and send a message.
         </p>
         <LimitFields values={limits} onChange={setLimits} />
-        <Trouble error={save.error} />
-        <footer>
-          <button type="submit" className="main" disabled={save.isPending}>
-            Save
-          </button>
-        </footer>
-      </form>
+      </Form>
     </Dialog>
   );
 }
