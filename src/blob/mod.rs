@@ -1,6 +1,6 @@
 //! Blob store for large bytes outside the database: spilled bodies, checkpoints.
 //!
-//! Called by `journal` (spill), `http` and `worker` (read), and for checkpoints by `sandbox`. A key
+//! Called by `journal` (spill), `http` and `operation` (read), and for checkpoints by `sandbox`. A key
 //! begins with the organization and the session, so that deleting a session can remove its blobs by
 //! prefix.
 

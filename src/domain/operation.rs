@@ -1,7 +1,7 @@
 //! Operations of callers on a session's sandbox: commands and files.
 //!
-//! Stored by `store::operation`, executed by `worker::operate`, awaited by `http`. The log records
-//! a command when it starts and when it ends, and a written file when it is written.
+//! Stored by `store::operation`, executed by the module `operation`, awaited by `http`. The log
+//! records a command when it starts and when it ends, and a written file when it is written.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,8 +1,9 @@
 //! Spend caps over trailing days, and the prepaid balance.
 //!
-//! Checked before each model call, one call at a time. Amounts reserved for calls in progress count
-//! as spent, so concurrent calls cannot exceed a cap together: only the last one granted may exceed
-//! it.
+//! `Store::reserve` calls [`judge`] before each model call and each command, one at a time. `turn`,
+//! `journal` and `operation` call it earlier, to refuse a turn or a request. Amounts reserved for
+//! calls in progress count as spent, so concurrent calls cannot exceed a cap together: only the last
+//! one granted may exceed it.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;

@@ -1,6 +1,6 @@
 //! Turn loop of the harness: runs an agent from its input to its yield.
 //!
-//! Called by `worker` under a lease. It uses only ports ([`Model`], [`Tools`], [`Journal`]) and
+//! Called by `turn` under a lease. It uses only ports ([`Model`], [`Tools`], [`Journal`]) and
 //! time, never HTTP or SQL, so a simulation can run it. The next action is computed from the log
 //! alone, so a turn of another worker continues where its log ends.
 

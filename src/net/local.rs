@@ -1,7 +1,7 @@
 //! Local directories that organizations may use as sources: those that the operator listed.
 //!
-//! Called by `http` when a source is configured and by `worker` before it is read. The decision uses the path
-//! after all links are resolved, not its spelling.
+//! Called by `http` when a source is configured and by `lifecycle` before it is read. The decision uses the
+//! path after all links are resolved, not its spelling.
 
 use std::{
     io,

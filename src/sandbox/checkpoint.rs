@@ -1,9 +1,9 @@
 //! Checkpoints: the session's files as a zstd-compressed tar archive, one format for every provider.
 //!
-//! Called by `worker`. The archive is first written to an unnamed temporary file, because the blob's key
-//! contains the SHA-256 of the compressed bytes, which is known only at the end. A checkpoint counts as
-//! stored after it was read back from the blob store in full. Before a sandbox receives a byte of one, the
-//! whole blob is read and its digest compared with its name.
+//! Called by `lifecycle` and `operation`. The archive is first written to an unnamed temporary file, because
+//! the blob's key contains the SHA-256 of the compressed bytes, which is known only at the end. A checkpoint
+//! counts as stored after it was read back from the blob store in full. Before a sandbox receives a byte of
+//! one, the whole blob is read and its digest compared with its name.
 
 use std::{
     fs::File,

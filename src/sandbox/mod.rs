@@ -1,8 +1,9 @@
 //! Sandboxes in which tools run, behind one port.
 //!
-//! Called by `worker` (create, attach, destroy, reap) and `tool` (exec, files); calls an OCI runtime or
-//! Docker, and `sojourn-init`, PID 1 of every sandbox. The sandbox is untrusted: its responses are bounded
-//! and validated, and the host never opens a path that a sandbox can write.
+//! Called by `lifecycle` (create, attach, freeze, destroy), `tool` and `operation` (commands, files) and
+//! `worker` (reaper); calls an OCI runtime or Docker, and `sojourn-init`, PID 1 of every sandbox. The sandbox
+//! is untrusted: its responses are bounded and validated, and the host never opens a path that a sandbox can
+//! write.
 
 pub mod checkpoint;
 mod client;
@@ -37,7 +38,7 @@ pub trait Sandbox: Send + Sync {
     /// `Unavailable` when it did not start in time; its remains are removed.
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault>;
 
-    /// Connects to an existing sandbox, raises its epoch and thaws it.
+    /// Connects to an existing sandbox, raises its epoch, and thaws it if it is frozen.
     ///
     /// # Errors
     /// `Gone` when there is no such sandbox; `Stale` when the sandbox has seen a higher epoch; `Unavailable`
@@ -53,9 +54,6 @@ pub trait Sandbox: Send + Sync {
     /// `Stale` when a higher epoch has attached: a late caller never freezes a sandbox that another worker
     /// uses. `Refused` where sandboxes cannot be frozen.
     async fn freeze(&self, fence: SandboxFence) -> Result<(), Fault>;
-
-    /// Thaws a frozen sandbox. No effect on a running one.
-    async fn thaw(&self, fence: SandboxFence) -> Result<(), Fault>;
 
     /// Resets the sandbox's orphan timeout; a sandbox without calls ends itself.
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault>;

@@ -2,8 +2,8 @@
 //!
 //! Called by `turn` with the calls that a model made; calls the port `Sandbox`, and nothing on the
 //! host. A call is checked once, into a [`Call`]; what the model can fix is a result, what it cannot
-//! is a [`Fault`]. A call of an unsafe tool never runs twice. A tool is one file with a `TOOL`, and
-//! one line in [`catalogue`].
+//! is a [`Fault`]. A call of an unsafe tool never runs twice. A tool is one file with a `TOOL`, which
+//! [`catalogue`] lists.
 
 mod ask;
 mod bash;
@@ -97,7 +97,8 @@ struct Tool {
 /// The parsed arguments of a call, which run it.
 #[async_trait]
 trait Invocation: Debug + Send + Sync {
-    /// Longest time that the command of the call may run; `None` for a call without a command.
+    /// Longest time that the command of the call may run, if it is billed; `None` for a call without a command,
+    /// and for a search, which is free.
     fn timeout(&self) -> Option<Duration> {
         None
     }
@@ -140,7 +141,7 @@ pub struct Call {
     /// The call as the model made it.
     pub origin: ToolCall,
     pub replay: Replay,
-    /// Longest time that its command may run; `None` for a call without a command.
+    /// Longest time that its command may run; `None` for a call without a command that is billed.
     pub timeout: Option<Duration>,
     invocation: Arc<dyn Invocation>,
 }

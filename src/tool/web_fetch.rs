@@ -1,6 +1,6 @@
 //! `web_fetch`: fetches a web page. Read-only.
 //!
-//! Called by the catalog; calls the port [`super::Web`], which enforces the network policy of the
+//! Called by the catalog; calls the port [`super::Services`], which enforces the network policy of the
 //! session's environment: a host that the sandbox may not reach cannot be fetched.
 
 use async_trait::async_trait;

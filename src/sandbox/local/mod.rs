@@ -311,11 +311,6 @@ impl Sandbox for Local {
         self.engine.freeze(fence.sandbox, true).await
     }
 
-    async fn thaw(&self, fence: SandboxFence) -> Result<(), Fault> {
-        let _gate = FreezeLock::pass(&self.layout.sandbox(fence.sandbox), fence.epoch).await?;
-        self.engine.freeze(fence.sandbox, false).await
-    }
-
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault> {
         self.init(sandbox).touch().await
     }

@@ -174,9 +174,22 @@ fn every_page_stands_in_the_index() {
     assert!(lost.is_empty(), "docs/README.md does not name {lost:?}");
 }
 
+/// Pages for people who change the service.
+const DEVELOPMENT: [&str; 9] = [
+    "CONTRIBUTING.md",
+    "docs/development/README.md",
+    "docs/development/adding.md",
+    "docs/development/architecture.md",
+    "docs/development/debugging.md",
+    "docs/development/glossary.md",
+    "docs/development/release.md",
+    "docs/development/testing.md",
+    "migrations/README.md",
+];
+
 #[test]
-fn a_link_of_the_readme_leads_to_a_file() {
-    for file in ["README.md", "docs/README.md"] {
+fn a_link_between_files_of_the_repository_leads_to_a_file() {
+    for file in DEVELOPMENT.into_iter().chain(["README.md", "docs/README.md"]) {
         let base = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
         let text = text(file);
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
@@ -185,4 +198,28 @@ fn a_link_of_the_readme_leads_to_a_file() {
             assert!(path.exists(), "{file}: {link}");
         }
     }
+}
+
+#[test]
+fn a_path_of_the_development_pages_exists() {
+    const BELOW: [&str; 9] =
+        ["src/", "init/", "migrations/", "tests/", "docs/", "web/src/", "clients/", "scripts/", "deploy/"];
+    const GENERATED: &str = "web/src/api/schema.d.ts";
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let is_placeholder = |path: &str| {
+        let mut parts = path.split(['/', '.', '_']);
+        path.contains('*')
+            || parts.any(|part| part.len() > 2 && part.chars().all(|one| one.is_ascii_uppercase()))
+    };
+    let mut lost = Vec::new();
+    for file in DEVELOPMENT {
+        for path in text(file).split('`').skip(1).step_by(2) {
+            let is_path =
+                BELOW.iter().any(|below| path.starts_with(below)) && !path.contains(char::is_whitespace);
+            if is_path && path != GENERATED && !is_placeholder(path) && !top.join(path).exists() {
+                lost.push(format!("{file}: {path}"));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:#?}");
 }

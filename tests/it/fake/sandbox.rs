@@ -198,10 +198,6 @@ impl Sandbox for FakeSandbox {
         Err(never())
     }
 
-    async fn thaw(&self, _: SandboxFence) -> Result<(), Fault> {
-        Err(never())
-    }
-
     async fn touch(&self, _: SandboxId) -> Result<(), Fault> {
         Ok(())
     }

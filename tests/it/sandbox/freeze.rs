@@ -71,8 +71,8 @@ pub async fn a_frozen_sandbox_stops_and_resumes_its_processes(world: &World<'_>)
     let grows = async { while size().await <= before {} };
     tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command continues");
     other.freeze(fence).await.unwrap();
-    other.thaw(fence).await.unwrap();
-    other.thaw(fence).await.unwrap();
+    other.attach(fence).await.unwrap();
+    other.attach(fence).await.unwrap();
     other.kill(fence, "count").await.unwrap();
 }
 
@@ -82,7 +82,7 @@ pub async fn a_frozen_sandbox_can_be_ended(world: &World<'_>) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
     world.provider.assert_nothing_left(world.spec.sandbox);
     assert!(is_gone(world.sandbox.freeze(world.fence).await));
-    assert!(is_gone(world.sandbox.thaw(world.fence).await));
+    assert!(is_gone(world.sandbox.attach(world.fence).await));
     assert_eq!(world.sandbox.stats(world.spec.sandbox).await, Err(Fault::Gone));
 }
 
@@ -93,7 +93,6 @@ pub async fn a_late_worker_freezes_nothing(world: &World<'_>) {
     assert!(!world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
     world.sandbox.freeze(successor).await.unwrap();
     // A stale worker does not thaw a sandbox that its successor froze.
-    assert_eq!(world.sandbox.thaw(world.fence).await, Err(Fault::Stale));
     assert_eq!(world.sandbox.attach(world.fence).await, Err(Fault::Stale));
     assert!(world.sandbox.stats(world.spec.sandbox).await.unwrap().is_frozen);
 }
