@@ -7,10 +7,6 @@ type Schemas = components["schemas"];
 export type Webhook = Schemas["WebhookPayload"] & {
   /** Equal on every attempt of a delivery: use it to detect repeats. */
   id: string;
-  /** Type of the event. */
-  type: string;
-  /** The event: of a log, or a notice of the organization. Narrowed by its `type`. */
-  event: Schemas["Event"] | Schemas["Notice"];
 };
 
 /** The delivery is not from the service, or its timestamp is too far from now. */

@@ -76,7 +76,11 @@ pub fn add(document: &mut utoipa::openapi::OpenApi) {
         .item(Ref::from_schema_name("AgentMessageDelta"));
     schemas.insert("EventFrame".to_owned(), frame.into());
     if let Some(RefOr::T(Schema::Object(payload))) = schemas.get_mut("WebhookPayload") {
-        without(payload, &["type", "event"]);
+        let event = OneOfBuilder::new()
+            .description(Some("The event as the API returns it."))
+            .item(Ref::from_schema_name("Event"))
+            .item(Ref::from_schema_name("Notice"));
+        payload.properties.insert("event".to_owned(), event.into());
     }
     for (name, description, value) in SIGNATURE_HEADERS {
         components.parameters.insert(name.to_owned(), header(name, description, value).into());

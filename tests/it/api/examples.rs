@@ -129,7 +129,7 @@ async fn the_service_accepts_every_request_of_an_example() {
     let operator = world.service.caller(KEY);
     let organization = id(&world.owner.get("/organization").await.ok());
     let (table, mine): (_, Things) = (table(), things(&world.owner).await);
-    let mut checked = 0;
+    let (mut checked, mut broken) = (0, Vec::new());
     for operation in operations() {
         let Some(content) = request(&operation) else { continue };
         let is_json = content.media == "application/json";
@@ -150,9 +150,12 @@ async fn the_service_accepts_every_request_of_an_example() {
         };
         // Valid, but for an id that does not exist here or a state that does not allow it.
         let is_valid = answer.status.is_success() || [402, 404, 409, 422].contains(&answer.status.as_u16());
-        assert!(is_valid, "{} answers {}: {}", operation.id, answer.status, answer.body);
+        if !is_valid {
+            broken.push(format!("{} answers {}: {}", operation.id, answer.status, answer.body));
+        }
         checked += 1;
     }
+    assert!(broken.is_empty(), "{broken:#?}");
     assert!(checked > 35, "{checked}");
     world.end().await;
 }
