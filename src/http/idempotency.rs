@@ -76,7 +76,8 @@ impl<B: FromRequest<App, Rejection = ApiError>> FromRequest<App> for Idempotent<
         let (parts, body) = request.into_parts();
         let keys = parts.headers.get("idempotency-key").map(key_of).transpose()?.into_iter().collect();
         let target = format!("{} {}", parts.method, parts.uri.path());
-        let bytes = body::bytes(Request::new(body), app).await?;
+        // The extensions have the limit of the body.
+        let bytes = body::bytes(Request::from_parts(parts.clone(), body), app).await?;
         let once = IdempotentRequest::of(keys, target, &bytes);
         Ok(Self(once, B::from_request(Request::from_parts(parts, bytes.into()), app).await?))
     }

@@ -140,6 +140,14 @@ async fn a_running_session_can_be_deleted() {
 }
 
 #[tokio::test]
+async fn an_import_may_be_larger_than_other_bodies() {
+    let world = World::new().await;
+    // Read as a whole and then refused as no export.
+    import(&world.owner, "{}\n".repeat(1 << 20)).await.error(400);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_environment_is_not_imported() {
     let world = World::new().await;
     let owner = &world.owner;
