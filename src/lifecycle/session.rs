@@ -23,13 +23,12 @@ use crate::{
     sandbox::{Fault, Files, Sandbox, SandboxFence, Spec, checkpoint},
     store::{
         checkpoint::Checkpoint,
+        notification::Notification,
         record::Fence,
-        sandbox::{EndedSandboxes, Liveness, NewSandbox},
+        sandbox::{EndedSandboxes, Liveness, NewSandbox, ROTATED},
     },
 };
 
-/// Termination reason of a sandbox whose disk the next one reuses.
-const ROTATED: &str = "rotated";
 /// Error if the provider cannot enforce a size that the environment sets.
 const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
     it is not root, and no cgroup is delegated to it";
@@ -171,6 +170,7 @@ impl SandboxSession {
             if !store.begin_sandbox(new, epoch).await? {
                 return Err(Error::Stale);
             }
+            self.sandboxes.notifications.send(Notification::List(org));
             let spec = Spec {
                 sandbox: id,
                 org,
@@ -398,7 +398,9 @@ impl SandboxSession {
     /// Records the creation in the log, then in the row, before anything runs in the sandbox.
     async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
         self.record(bodies).await?;
-        self.sandboxes.store.record_announced(self.fence.org, id).await.map_err(Error::from)
+        self.sandboxes.store.record_announced(self.fence, id).await?;
+        self.sandboxes.notifications.send(Notification::List(self.fence.org));
+        Ok(())
     }
 
     /// Records the loss of a sandbox before its row ends: without a row, the log has the reason.

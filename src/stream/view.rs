@@ -2,6 +2,8 @@
 //!
 //! Called by `http` and by the live list, which show the same view of a session.
 
+use std::collections::HashSet;
+
 use crate::{
     domain::{Session, Status, budget::Consumed},
     store::{self, Tx, budget::Below, sandbox::SandboxSummary},
@@ -18,12 +20,20 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
     let mut sandboxes = tx.sandboxes(&sessions).await?;
     let ids: Vec<_> = sessions.iter().map(|session| session.id).collect();
     let mut below = tx.below(&ids).await?;
+    let may_wait = |one: &&Session| one.is_unused() && one.hold.is_none() && !sandboxes.contains_key(&one.id);
+    let unused: Vec<_> = sessions.iter().filter(may_wait).map(|one| one.id).collect();
+    let awaited = match unused.is_empty() {
+        true => HashSet::new(),
+        false => tx.with_open_operations(&unused).await?,
+    };
     let view = |session: Session| {
         let id = session.id;
         let is_archived = session.status == Status::Archived;
         // The files of an archived session were removed with its sandbox.
         let shown = sandboxes.remove(&id).filter(|shown| !(is_archived && shown.is_ended));
-        let view = SessionView::from(session).waiting(waits.get(&id).copied());
+        let view = SessionView::from(session);
+        let phase = phase(&view, shown.as_ref(), awaited.contains(&id));
+        let view = SessionView { phase, ..view }.waiting(waits.get(&id).copied());
         SessionView {
             sandbox: shown.map(|shown| sandbox(&shown)),
             budget_consumed: match below.remove(&id) {
@@ -40,6 +50,22 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
 pub async fn view(tx: &mut Tx, session: Session) -> Result<SessionView, store::Error> {
     let mut views = views(tx, vec![session]).await?;
     Ok(views.pop().expect("one session has one view"))
+}
+
+/// Returns the phase of a session from the state of its sandbox. `is_awaited` says that a caller's
+/// operation needs one.
+fn phase(view: &SessionView, shown: Option<&SandboxSummary>, is_awaited: bool) -> Option<&'static str> {
+    let is_starting = |shown: &SandboxSummary| shown.state == "live" && !shown.is_announced;
+    match (view.phase, shown) {
+        _ if view.status == Status::Archived => None,
+        (Some("paused"), _) => view.phase,
+        (_, Some(shown)) if shown.is_rotating => Some("rotating"),
+        (_, Some(shown)) if is_starting(shown) => Some("creating_sandbox"),
+        // It has a sandbox, or had one.
+        (_, Some(_)) => None,
+        (Some(_), None) if is_awaited => Some("creating_sandbox"),
+        (phase, None) => phase,
+    }
 }
 
 fn children(below: &Below) -> ChildrenConsumed {

@@ -240,7 +240,8 @@ pub struct ConversationRef {
 pub struct SessionView {
     pub id: SessionId,
     pub status: Status,
-    /// Refines `status` when one of these applies: `pending`, `paused` or `retrying`; otherwise null.
+    /// Refines `status` when one of these applies: `pending`, `creating_sandbox`, `rotating`, `paused` or
+    /// `retrying`; otherwise null.
     #[schema(required)]
     pub phase: Option<&'static str>,
     /// While `phase` is `retrying`: time at which the turn continues.

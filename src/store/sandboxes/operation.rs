@@ -1,5 +1,7 @@
 //! Callers' operations on a sandbox and their results.
 
+use std::collections::HashSet;
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
@@ -58,6 +60,24 @@ struct OperationRow {
 }
 
 impl Tx {
+    /// Returns those of these sessions with an operation that is not answered.
+    ///
+    /// By the index `operation_open`.
+    pub async fn with_open_operations(&mut self, sessions: &[SessionId]) -> Result<HashSet<SessionId>> {
+        let org = self.org.uuid();
+        let ids: Vec<_> = sessions.iter().map(|session| session.uuid()).collect();
+        let rows: Vec<(Uuid,)> = sqlx::query_as(
+            "select distinct session_id
+             from operation
+             where org_id = $1 and session_id = any($2) and completed_at is null",
+        )
+        .bind(org)
+        .bind(ids)
+        .fetch_all(self.connection())
+        .await?;
+        Ok(rows.into_iter().map(|(session,)| Id::from_uuid(session)).collect())
+    }
+
     /// Stores an operation on a locked session's sandbox and makes its job ready.
     ///
     /// Returns false when `OPERATIONS_OPEN_MAX` operations are open already.

@@ -14,6 +14,9 @@ use crate::{
     domain::{CheckpointId, OrgId, SandboxId, Session, SessionId, environment::Life},
 };
 
+/// Reason for which a sandbox ends that another one replaces.
+pub const ROTATED: &str = "rotated";
+
 /// A sandbox that should exist.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveSandbox {
@@ -74,6 +77,8 @@ pub struct SandboxSummary {
     pub is_ended: bool,
     /// It was removed on purpose, and its files were saved.
     pub is_put_away: bool,
+    /// It is being removed to be replaced, or being created to replace another one.
+    pub is_rotating: bool,
     pub checkpoint: Option<CheckpointId>,
     pub created_at: Timestamp,
     pub expires_at: Option<Timestamp>,
@@ -86,6 +91,7 @@ struct ShownRow {
     state: String,
     is_announced: bool,
     is_put_away: bool,
+    is_rotating: bool,
     checkpoint_id: Option<Uuid>,
     created_at: Timestamp,
     expires_at: Option<Timestamp>,
@@ -149,13 +155,25 @@ impl Tx {
         let rows: Vec<ShownRow> = sqlx::query_as(
             "select distinct on (session_id)
                     session_id, sandbox_id, state, is_announced, ending is not null as is_put_away, checkpoint_id,
-                    created_at, expires_at + coalesce(now() - paused_at, interval '0') as expires_at
-             from sandbox
+                    created_at, expires_at + coalesce(now() - paused_at, interval '0') as expires_at,
+                    case
+                        when state = 'ending' then ending = $3
+                        when state = 'live' and not is_announced then coalesce((
+                            select p.ending = $3
+                            from sandbox p
+                            where p.org_id = b.org_id and p.session_id = b.session_id and p.is_announced
+                            order by p.created_at desc
+                            limit 1
+                        ), false)
+                        else false
+                    end as is_rotating
+             from sandbox b
              where org_id = $1 and session_id = any($2) and (state <> 'ended' or is_announced)
              order by session_id, (state <> 'ended') desc, created_at desc",
         )
         .bind(org)
         .bind(ids)
+        .bind(ROTATED)
         .fetch_all(self.connection())
         .await?;
         let shown = |row: ShownRow| {
@@ -164,6 +182,7 @@ impl Tx {
                 is_announced: row.is_announced,
                 is_ended: row.state == "ended",
                 is_put_away: row.is_put_away,
+                is_rotating: row.is_rotating,
                 checkpoint: row.checkpoint_id.map(Id::from_uuid),
                 created_at: row.created_at,
                 expires_at: row.expires_at,
@@ -173,9 +192,7 @@ impl Tx {
         };
         Ok(rows.into_iter().map(shown).collect())
     }
-}
 
-impl Tx {
     /// Returns whether a session has a live or frozen, announced sandbox.
     pub async fn has_sandbox(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
@@ -246,10 +263,10 @@ impl Store {
     pub async fn begin_sandbox(&self, new: NewSandbox, epoch: i64) -> Result<bool> {
         let done = sqlx::query(
             "with held as (
-                select session_id
-                from session
+                update session
+                set listed_in = pg_current_xact_id()
                 where org_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
-                for share
+                returning session_id
              ), tied as (
                 update job j
                 set node_id = $4
@@ -280,13 +297,21 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Records that the sandbox is announced in the log.
-    pub async fn record_announced(&self, org: OrgId, sandbox: SandboxId) -> Result<()> {
+    /// Records that the sandbox is announced in the log, and marks the session as changed in the list.
+    pub async fn record_announced(&self, fence: Fence, sandbox: SandboxId) -> Result<()> {
         sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
-            .bind(org.uuid())
+            .bind(fence.org.uuid())
             .bind(sandbox.uuid())
             .execute(&self.system)
             .await?;
+        // A second statement: the session's row is locked before the sandbox's, never after it.
+        sqlx::query(
+            "update session set listed_in = pg_current_xact_id() where org_id = $1 and session_id = $2",
+        )
+        .bind(fence.org.uuid())
+        .bind(fence.session.uuid())
+        .execute(&self.system)
+        .await?;
         Ok(())
     }
 

@@ -58,6 +58,35 @@ async fn a_session_without_input_waits_and_one_without_agent_is_a_log() {
 }
 
 #[tokio::test]
+async fn the_phase_follows_the_sandbox() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let session = id(&owner.post("/sessions", json!({})).await.ok());
+    let path = format!("/sessions/{session}");
+    let phase = async || owner.get(&path).await.ok()["phase"].clone();
+    assert_eq!(phase().await, "pending");
+    // No worker serves it, so the command waits for its sandbox.
+    let request = owner.request(reqwest::Method::POST, &format!("{path}/exec")).header("Prefer", "wait=0");
+    let asked = crate::support::service::send(request.json(&json!({ "command": "true" }))).await;
+    assert_eq!((asked.status.as_u16(), phase().await), (202, json!("creating_sandbox")));
+    let row = "insert into sandbox (org_id, sandbox_id, session_id, node_id, state)
+               select org_id, gen_random_uuid(), session_id, gen_random_uuid(), 'live' from session";
+    let rotated = "update sandbox set state = 'ending', ending = 'rotated'";
+    for (statement, expected) in [
+        (row, json!("creating_sandbox")),
+        ("update sandbox set is_announced = true", json!(null)),
+        (rotated, json!("rotating")),
+        ("update sandbox set state = 'ended', ended_at = now()", json!(null)),
+        (row, json!("rotating")),
+        ("update sandbox set is_announced = true", json!(null)),
+    ] {
+        world.ground.sql(statement).await;
+        assert_eq!(phase().await, expected, "{statement}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn sessions_of_one_agent_have_its_snapshot_together() {
     let world = World::still().await;
     let owner = &world.owner;

@@ -40,6 +40,8 @@ async fn a_command_runs_and_is_in_the_log() {
     let owner = &scene.owner;
     let id = empty(owner, json!({})).await;
     let ran = exec(owner, &id, json!("echo out; echo err >&2; echo here > file; exit 3")).await.ok();
+    let shown = session(owner, &id).await;
+    assert_eq!((&shown["phase"], &shown["sandbox"]["state"]), (&Value::Null, &json!("running")));
     assert_eq!(
         (&ran["state"], &ran["exit_code"], &ran["cause"]),
         (&json!("completed"), &json!(3), &json!("exited"))
