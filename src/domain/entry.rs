@@ -33,6 +33,8 @@ pub struct Entry {
     pub content_ref: Option<String>,
     /// Size of the whole body in bytes.
     pub body_bytes: i32,
+    /// For input, the time at which a turn consumed it, as of the read of the row.
+    pub processed_at: Option<Timestamp>,
 }
 
 impl Entry {

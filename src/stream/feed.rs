@@ -162,6 +162,16 @@ impl Newest {
         items.take(STREAM_PAGE_ROWS as usize).cloned().collect()
     }
 
+    /// Updates the retained input of a turn, so that a later follower gets it as from the database.
+    fn mark_processed(&mut self, started: &Item) {
+        for item in &mut self.items {
+            if let Some(processed) = item.processed(started) {
+                self.bytes += processed.json.len() - item.json.len();
+                *item = Arc::new(processed);
+            }
+        }
+    }
+
     /// Adds events that were read after `begin`.
     fn keep(&mut self, begin: i64, items: &[Arc<Item>], is_shared: bool) {
         let Some(last) = items.last() else { return };
@@ -175,6 +185,9 @@ impl Newest {
             return;
         }
         for item in items {
+            if item.consumes_input() {
+                self.mark_processed(item);
+            }
             self.bytes += item.json.len();
             self.items.push_back(item.clone());
         }
@@ -214,6 +227,25 @@ mod tests {
         newest.keep(9, &many, true);
         assert_eq!(newest.items.len(), STREAM_FEED_EVENTS);
         assert_eq!(newest.items.front().map(|item| item.seq), Some(newest.from + 1));
+    }
+
+    #[test]
+    fn retained_input_is_processed_once_its_turn_starts() {
+        let turn = Some(crate::base::Origin::system().id());
+        let item = |seq, kind: &str, json: &str| {
+            let (kind, json, level) = (kind.to_owned(), json.to_owned(), Level::User);
+            Arc::new(Item { seq, ts: Timestamp::UNIX_EPOCH, level, kind, turn, json })
+        };
+        let mut newest = Newest::default();
+        let input = item(1, "user.message", r#"{"seq":1,"processed_at":null}"#);
+        newest.keep(0, &[input.clone(), item(2, "turn.started", "{}")], true);
+        let retained: Vec<_> = newest.beyond(0).iter().map(|item| item.json.clone()).collect();
+        assert_eq!(retained, [r#"{"seq":1,"processed_at":"1970-01-01T00:00:00Z"}"#, "{}"]);
+        assert_eq!(newest.bytes, retained.concat().len());
+        let mut other = Newest::default();
+        let started = Item { turn: None, ..(*item(2, "turn.started", "{}")).clone() };
+        other.keep(0, &[input.clone(), Arc::new(started)], true);
+        assert_eq!(other.beyond(0)[0].json, input.json, "the input of another turn waits");
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use time::format_description::well_known::Rfc3339;
+
 use crate::{
     base::Timestamp,
     domain::{Entry, Level, TurnId},
@@ -31,7 +33,22 @@ pub struct Item {
     pub(super) turn: Option<TurnId>,
 }
 
+/// End of the JSON of an input that no turn has consumed yet: `processed_at` is the last field.
+const UNPROCESSED: &str = "\"processed_at\":null}";
+
 impl Item {
+    /// Returns the input as it reads back once `started`, the first event of its turn, is in the log.
+    pub(super) fn processed(&self, started: &Self) -> Option<Self> {
+        let head = self.json.strip_suffix(UNPROCESSED).filter(|_| self.turn == started.turn)?;
+        let at = started.ts.format(&Rfc3339).ok()?;
+        Some(Self { json: format!("{head}\"processed_at\":\"{at}\"}}"), ..self.clone() })
+    }
+
+    /// Whether it ends the wait of a turn's input.
+    pub(super) fn consumes_input(&self) -> bool {
+        matches!(self.kind.as_str(), "turn.started" | "turn.completed")
+    }
+
     pub(super) fn of(entry: &Entry) -> Self {
         let json = EventView::of(entry).and_then(|view| serde_json::to_string(&view));
         let json = json.unwrap_or_else(|error| {

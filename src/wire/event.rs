@@ -7,6 +7,9 @@ use utoipa::ToSchema;
 
 use crate::domain::{Actor, Entry, EventId, Level, SessionId, StepId, TurnId};
 
+/// Type of the events that have `processed_at`.
+const INPUT: &str = "user.message";
+
 /// An event of a session's log.
 ///
 /// The body depends on the type; clients must ignore unknown types.
@@ -40,7 +43,8 @@ pub struct EventView {
     /// Size of the complete body in bytes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub body_bytes: Option<i32>,
-    /// Input events only: time at which a turn consumed the input; null while it is pending.
+    /// `user.message` only: time at which a turn consumed the input, null while it waited. As of the time
+    /// at which the event was read for this response, stream or webhook.
     #[serde(skip_serializing_if = "Option::is_none", with = "processed")]
     #[schema(value_type = Option<String>, format = DateTime)]
     pub processed_at: Option<Option<OffsetDateTime>>,
@@ -69,7 +73,7 @@ impl EventView {
                 .then(|| format!("/v3/sessions/{}/events/{}/content", entry.session, entry.id)),
             body_truncated: is_cut.then_some(true),
             body_bytes: is_cut.then_some(entry.body_bytes),
-            processed_at: None,
+            processed_at: (entry.kind == INPUT).then_some(entry.processed_at),
         })
     }
 }

@@ -271,9 +271,9 @@ pub struct SessionView {
     /// Null until a command needs a sandbox, and after the session is archived.
     #[schema(required)]
     pub sandbox: Option<SandboxView>,
-    pub usage: Usage,
     /// Defaults of its commands, and the callers' state.
     pub context: ContextView,
+    pub usage: Usage,
     pub limits: Limits,
     /// Usage that counts against the limits so far.
     pub budget_consumed: BudgetConsumed,
@@ -309,18 +309,15 @@ impl From<Session> for SessionView {
         let last_turn = session.last_turn();
         let budget_consumed = BudgetConsumed::of(&session);
         let exit_status = session.exit_status();
-        let created = session.created;
-        Self {
-            id: session.id,
         let phase = match session.hold {
             Some(Hold::Paused) => Some("paused"),
             Some(Hold::Stopped | Hold::Canceled) | None => session.is_unused().then_some("pending"),
         };
+        let created = session.created;
+        Self {
+            id: session.id,
             status: session.status,
-            phase: match session.hold {
-                Some(Hold::Paused) => Some("paused"),
-                Some(Hold::Stopped) | None => never_ran.then_some("pending"),
-            },
+            phase,
             next_attempt_at: None,
             queue_position: None,
             head: session.head,
@@ -330,9 +327,9 @@ impl From<Session> for SessionView {
             agent_snapshot: created.agent_snapshot,
             environment: created.environment,
             sources: created.sources,
-            context: session.context.into(),
             last_turn,
             sandbox: None,
+            context: session.context.into(),
             usage: session.usage,
             limits: created.limits,
             budget_consumed,
@@ -383,11 +380,15 @@ pub struct Steered {
     pub session: SessionRef,
 }
 
-/// Reference to an event, by id and `seq`.
+/// Reference to an input event, by id and `seq`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub struct EventRef {
     pub id: EventId,
     pub seq: i64,
+    /// Time at which a turn consumed the input: null, because the message was accepted just now.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub processed_at: Option<OffsetDateTime>,
 }
 
 /// Reference to a session, with its status and the `seq` of its newest event.

@@ -1,7 +1,5 @@
 //! A session's log: pages, streams, single events, bodies of truncated events.
 
-use std::collections::HashMap;
-
 use axum::{
     body::Body as HttpBody,
     extract::State,
@@ -160,8 +158,7 @@ pub async fn get(
 ) -> Result<Response, ApiError> {
     let mut tx = app.0.store.begin(caller.org).await?;
     let entry = visible(&mut tx, &caller, &event).await?;
-    let views = views(&mut tx, caller.session, vec![entry]).await?;
-    Ok(json(&views.first()))
+    Ok(json(&view(&entry)?))
 }
 
 /// Get the complete body of an event
@@ -231,7 +228,7 @@ async fn read_page(
     entries.truncate(rows);
     // The cursor of a log page is a `seq`, so that `after` accepts it as well.
     let next_cursor = entries.last().filter(|_| has_more).map(|entry| entry.seq.to_string());
-    let data = views(&mut tx, caller.session, entries).await?;
+    let data = entries.iter().map(view).collect::<Result<_, _>>()?;
     Ok(json(&Page { data, next_cursor }))
 }
 
@@ -344,19 +341,7 @@ async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: &str) -> R
     if entry.level > caller.level { Err(ApiError::not_found()) } else { Ok(entry) }
 }
 
-/// Converts log entries to event views; input events get the time at which a turn consumed them.
-async fn views(tx: &mut Tx, session: SessionId, entries: Vec<Entry>) -> Result<Vec<EventView>, ApiError> {
-    let is_input = |entry: &&Entry| entry.kind == "user.message";
-    let turns: Vec<_> = entries.iter().filter(is_input).filter_map(|entry| entry.turn_id).collect();
-    let taken: HashMap<_, _> = tx.taken_at(session, &turns).await?.into_iter().collect();
-    let mut views = Vec::with_capacity(entries.len());
-    for entry in &entries {
-        let mut view =
-            EventView::of(entry).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?;
-        if is_input(&entry) {
-            view.processed_at = Some(entry.turn_id.and_then(|turn| taken.get(&turn).copied()));
-        }
-        views.push(view);
-    }
-    Ok(views)
+/// Builds the view of a log entry.
+pub fn view(entry: &Entry) -> Result<EventView, ApiError> {
+    EventView::of(entry).map_err(|error| crate::store::Error::Corrupt(error.to_string()).into())
 }

@@ -90,7 +90,7 @@ async fn append(
     let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
     let session = &executed.session;
     let steered = Steered {
-        event: EventRef { id: event.draft.id, seq: event.seq },
+        event: EventRef { id: event.draft.id, seq: event.seq, processed_at: None },
         session: SessionRef { id: session.id, status: session.status, head: session.head },
     };
     Ok(Answer::new(StatusCode::ACCEPTED, &steered))

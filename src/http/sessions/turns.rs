@@ -16,7 +16,6 @@ use crate::{
     store::event::Range,
     wire::{
         Page,
-        event::EventView,
         turn::{ResultView, StepView, TurnView},
     },
 };
@@ -41,7 +40,7 @@ pub async fn result(
     let result = match turn.result_event_id {
         Some(event) => {
             let entry = tx.event(id, event).await?;
-            Some(EventView::of(&entry).map_err(|error| crate::store::Error::Corrupt(error.to_string()))?)
+            Some(super::events::view(&entry)?)
         }
         None => None,
     };

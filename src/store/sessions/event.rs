@@ -27,7 +27,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Returns the event as it reads back from its row.
+    /// Returns the event as it reads back from its row directly after the append.
     pub fn entry(&self, session: SessionId, seq: i64, ts: Timestamp) -> Entry {
         let draft = &self.draft;
         Entry {
@@ -44,6 +44,7 @@ impl Packed {
             body: self.body.clone(),
             content_ref: self.content_ref.clone(),
             body_bytes: self.body_bytes,
+            processed_at: None,
         }
     }
 }
@@ -63,6 +64,7 @@ struct Row {
     body: String,
     content_ref: Option<String>,
     body_bytes: i32,
+    processed_at: Option<Timestamp>,
 }
 
 impl Row {
@@ -81,6 +83,7 @@ impl Row {
             body: self.body,
             content_ref: self.content_ref,
             body_bytes: self.body_bytes,
+            processed_at: self.processed_at,
         })
     }
 }
@@ -154,7 +157,12 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "select session_id, seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
-                    content_ref, body_bytes
+                    content_ref, body_bytes, case when type = 'user.message' then (
+                        -- A turn that ended before it started has consumed its input too.
+                        select coalesce(t.started_at, t.completed_at)
+                        from turn t
+                        where t.org_id = event.org_id and t.session_id = event.session_id and t.turn_id = event.turn_id
+                    ) end as processed_at
              from event ",
             $rest
         )

@@ -93,34 +93,6 @@ impl Tx {
         rows.into_iter().map(Row::turn).collect()
     }
 
-    /// Returns the times at which turns took their input.
-    ///
-    /// That is the start of a turn, or its end if it ended before it started.
-    pub async fn taken_at(
-        &mut self,
-        session: SessionId,
-        turns: &[TurnId],
-    ) -> Result<Vec<(TurnId, Timestamp)>> {
-        if turns.is_empty() {
-            return Ok(Vec::new());
-        }
-        let org = self.org.uuid();
-        let rows: Vec<(Uuid, Timestamp)> = sqlx::query_as(
-            "select turn_id, coalesce(started_at, completed_at)
-             from turn
-             where org_id = $1
-               and session_id = $2
-               and turn_id = any($3)
-               and coalesce(started_at, completed_at) is not null",
-        )
-        .bind(org)
-        .bind(session.uuid())
-        .bind(turns.iter().map(|turn| turn.uuid()).collect::<Vec<_>>())
-        .fetch_all(self.connection())
-        .await?;
-        Ok(rows.into_iter().map(|(turn, at)| (Id::from_uuid(turn), at)).collect())
-    }
-
     /// Writes a turn in its folded state.
     pub(in crate::store) async fn put_turn(&mut self, session: SessionId, turn: &Turn) -> Result<()> {
         let org = self.org.uuid();

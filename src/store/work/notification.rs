@@ -376,6 +376,7 @@ mod tests {
             body: "x".repeat(bytes),
             content_ref: None,
             body_bytes: 0,
+            processed_at: None,
         };
         notifications.grew(session, || unreachable!("nobody watches"));
         let mut watch = notifications.watch(session);

@@ -56,7 +56,20 @@ async fn input_says_when_a_turn_took_it() {
     let world = World::new().await;
     let owner = &world.owner;
     let session = owner.play(json!([{ "text": "x" }])).await;
-    owner.settled(&session, 1).await;
+    // A live stream sends an input before its turn starts, and again when it is read later.
+    let live = owner.settled(&session, 1).await;
+    let sent = live.iter().find(|event| event["type"] == "user.message").expect("the input");
+    assert!(sent.get("processed_at").is_some(), "{sent}");
+    let steered = owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "y" })).await.ok();
+    assert_eq!(steered["event"]["processed_at"], json!(null), "{steered}");
+    assert!(steered["event"].get("processed_at").is_some());
+    owner.settled(&session, 2).await;
+    let path = format!("/sessions/{session}/events/{}", steered["event"]["id"].as_str().expect("an id"));
+    let turn = owner.get(&format!("/sessions/{session}/turns")).await.ok()["data"][0].clone();
+    let one = owner.get(&path).await.ok();
+    assert_eq!(one["processed_at"], turn["started_at"]);
+    let messages = owner.get(&format!("/sessions/{session}/messages")).await.ok();
+    assert!(data(&messages).contains(&one), "{messages}");
     let log = owner.get(&format!("/sessions/{session}/events")).await.ok();
     let find = |kind: &str| data(&log).iter().find(|event| event["type"] == kind).cloned().expect(kind);
     assert_eq!(find("user.message")["processed_at"], find("turn.started")["ts"]);

@@ -88,6 +88,8 @@ async fn a_destination_at_create_hears_the_first_message_and_the_end_of_the_turn
         );
         assert_eq!(body["eventId"], body["event"]["id"]);
         assert_eq!(body["event"]["level"], "user");
+        let is_input = body["event"]["type"] == "user.message";
+        assert_eq!(body["event"].get("processed_at").is_some(), is_input, "{body}");
         seen.insert(body["type"].as_str().expect("a type").to_owned());
     }
     assert_eq!(seen, ["agent.message", "turn.completed", "user.message"].map(str::to_owned).into());
