@@ -131,6 +131,14 @@ pub struct EnvironmentSnapshot {
     pub secrets: Vec<PinnedSecret>,
 }
 
+impl EnvironmentSnapshot {
+    /// Returns the same environment for another session, with new placeholders.
+    pub fn with_placeholders(mut self, mut placeholder: impl FnMut() -> String) -> Self {
+        self.secrets.iter_mut().for_each(|secret| secret.placeholder = placeholder());
+        self
+    }
+}
+
 /// A secret of a session; immutable except for its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PinnedSecret {

@@ -36,8 +36,9 @@ fn spec() -> ToolSpec {
         name: START_SESSION.to_owned(),
         description:
             "Starts another session, which runs in parallel, and returns its id at once. It sees only \
-            the input, nothing else of this session, so include all it needs. Its usage counts against the \
-            limits of this session."
+            the input, nothing else of this session, so include all it needs. It has a sandbox of its own \
+            with the environment of this session, and none of its files. Its usage counts against the limits \
+            of this session."
                 .to_owned(),
         input_schema: json!({
             "type": "object",

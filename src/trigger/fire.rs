@@ -52,6 +52,7 @@ pub async fn fire(
             let opening = Opening {
                 agent: schedule.agent,
                 session_template,
+                inherited: None,
                 sources,
                 input,
                 source,

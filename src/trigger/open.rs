@@ -105,6 +105,8 @@ pub struct Choice {
 pub struct Opening {
     pub agent: AgentId,
     pub session_template: SessionTemplate,
+    /// Environment of the session, where the template names none.
+    pub inherited: Option<EnvironmentSnapshot>,
     /// Sources that the trigger adds.
     pub sources: Vec<Repository>,
     pub input: Input,
@@ -138,7 +140,8 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 
 /// Opens a session of an agent's active revision with its first input.
 pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
-    let Opening { agent, session_template, sources: brought, input, source, scripted, parent } = opening;
+    let Opening { agent, session_template, inherited, sources: brought, input, source, scripted, parent } =
+        opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
         store::Error::NotFound => Refused::UnknownAgent,
         error => error.into(),
@@ -161,9 +164,10 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
     pin(unit, &mut created, Choice { agent, revision, model: None, scripted }).await?;
-    if let Some(choice) = session_template.environment {
-        created.environment = Some(environment(unit, choice, &stamp.origin).await?);
-    }
+    created.environment = match session_template.environment {
+        Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
+        None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
+    };
     pin_sources(unit, &mut created, &[&own, &brought]).await?;
     if let Some((parent, key)) = parent {
         adopt(unit, &mut created, Some(parent)).await?;
@@ -236,7 +240,7 @@ pub async fn environment(
     let secrets = named.secrets.into_iter().map(|secret| PinnedSecret {
         name: secret.name,
         hosts: secret.hosts,
-        placeholder: format!("sjph_{}", hex(&origin.bytes::<20>())),
+        placeholder: placeholder(origin),
     });
     Ok(EnvironmentSnapshot {
         environment_id: Some(named.id),
@@ -244,4 +248,9 @@ pub async fn environment(
         config: named.config,
         secrets: secrets.collect(),
     })
+}
+
+/// Returns a new placeholder of a secret, unique to one session.
+fn placeholder(origin: &Origin) -> String {
+    format!("sjph_{}", hex(&origin.bytes::<20>()))
 }

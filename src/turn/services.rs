@@ -137,6 +137,7 @@ impl Services for SessionServices {
                 title: child.title.map(str::to_owned),
                 ..SessionTemplate::default()
             },
+            inherited: parent.created.environment,
             sources: Vec::new(),
             input: Input { text: child.input.to_owned(), ..Input::default() },
             source: Source::Agent,

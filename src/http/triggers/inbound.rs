@@ -108,6 +108,7 @@ pub async fn receive(
             let opening = Opening {
                 agent: trigger.agent,
                 session_template,
+                inherited: None,
                 sources: invocation.sources,
                 input: invocation.input,
                 source: invocation.source,

@@ -196,9 +196,15 @@ async fn an_agent_that_names_the_tool_starts_children_and_another_cannot() {
         json!({ "tools": [{ "tool": "start_session", "input": input }] })
     };
     let script = json!([call("noop"), call("nobody"), { "text": "Started." }]);
-    let body = json!({ "agent": "boss", "input": { "script": script } });
-    let parent =
-        owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    let environment = json!({
+        "name": "small",
+        "config": { "memory": "512Mi", "network": { "allow": [{ "host": "api.example" }] } },
+        "secrets": [{ "name": "TOKEN", "value": "a-very-secret-value", "hosts": ["api.example"] }],
+    });
+    owner.post("/environments", environment).await.ok();
+    let body = json!({ "agent": "boss", "input": { "script": script }, "environment": "small" });
+    let created = owner.post("/sessions", body).await.ok()["session"].clone();
+    let parent = created["id"].as_str().expect("an id").to_owned();
     let log = owner.settled(&parent, 1).await;
     assert_sound(&log);
     let said = outputs(&log);
@@ -209,6 +215,11 @@ async fn an_agent_that_names_the_tool_starts_children_and_another_cannot() {
     let child = &children[0];
     assert_eq!(said[0], format!("The session {} was started.", child["id"].as_str().expect("an id")));
     assert_eq!((&child["source"], &child["title"]), (&json!("agent"), &json!("Below")));
+    // The environment of the parent, with placeholders of its own.
+    let (mut inherited, mut own) = (child["environment"].clone(), created["environment"].clone());
+    let placeholder = |environment: &mut Value| environment["secrets"][0]["placeholder"].take();
+    assert_ne!(placeholder(&mut inherited), placeholder(&mut own));
+    assert_eq!((&inherited, &own["name"]), (&own, &json!("small")));
     assert_eq!(child["actor"], json!({ "id": parent, "display": "boss", "type": "agent" }));
     assert_eq!(ends(&owner.settled(child["id"].as_str().expect("an id"), 1).await), ["completed"]);
 
