@@ -192,9 +192,7 @@ impl Tx {
         };
         Ok(rows.into_iter().map(shown).collect())
     }
-}
 
-impl Tx {
     /// Returns whether a session has a live or frozen, announced sandbox.
     pub async fn has_sandbox(&mut self, session: SessionId) -> Result<bool> {
         let org = self.org.uuid();
@@ -301,9 +299,8 @@ impl Store {
 
     /// Records that the sandbox is announced in the log, and marks the session as changed in the list.
     pub async fn record_announced(&self, fence: Fence, sandbox: SandboxId) -> Result<()> {
-        let (org, session) = (fence.org.uuid(), fence.session.uuid());
         sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
-            .bind(org)
+            .bind(fence.org.uuid())
             .bind(sandbox.uuid())
             .execute(&self.system)
             .await?;
@@ -311,8 +308,8 @@ impl Store {
         sqlx::query(
             "update session set listed_in = pg_current_xact_id() where org_id = $1 and session_id = $2",
         )
-        .bind(org)
-        .bind(session)
+        .bind(fence.org.uuid())
+        .bind(fence.session.uuid())
         .execute(&self.system)
         .await?;
         Ok(())
