@@ -51,7 +51,7 @@ pub struct Fields {
     /// Model as provider/model
     #[arg(long)]
     model: Option<String>,
-    /// ID of a stored credential
+    /// ID or name of a stored credential
     #[arg(long)]
     credential: Option<String>,
     /// Tools that the agent may use, comma-separated

@@ -77,7 +77,7 @@ pub async fn create(
         sources::check(&app, unit, &wanted.sources).await?;
         let credential = match &wanted.key {
             Some(key) => Some(own_key(&app, &caller, unit, (&wanted.model, key)).await?),
-            None => credentials::existing(unit, wanted.credential).await?,
+            None => credentials::existing(unit, wanted.credential.as_deref()).await?,
         };
         let origin = app.0.journal.origin();
         let now = origin.now();
@@ -157,15 +157,15 @@ pub async fn patch(
     Path(agent): Path<String>,
     Body { value: change, .. }: Body<PatchAgent>,
 ) -> Result<Response, ApiError> {
-    credentials::check_choice(change.key.is_some(), change.credential.flatten().is_some())?;
+    credentials::check_choice(change.key.is_some(), change.credential.as_ref().is_some_and(Option::is_some))?;
     let id = path::id(&agent)?;
     let mut unit = app.0.journal.begin(caller.org).await?;
     let mut agent = unit.tx().lock_agent(id).await?;
     let revision = changed(&app, &agent.revision, &change)?;
     if let Some(key) = &change.key {
         agent.credential = Some(own_key(&app, &caller, &mut unit, (&revision.model, key)).await?);
-    } else if let Some(credential) = change.credential {
-        agent.credential = credentials::existing(&mut unit, credential).await?;
+    } else if let Some(credential) = &change.credential {
+        agent.credential = credentials::existing(&mut unit, credential.as_deref()).await?;
     }
     if revision.digest != agent.revision.digest {
         let latest = unit.tx().revisions(id, None, 1).await?;
@@ -339,9 +339,19 @@ async fn same_or_conflict(
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
         && existing.sources == wanted.sources
-        && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
+        && is_same_credential(unit, existing.credential, wanted.credential.as_deref()).await?
         && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
     if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }
+}
+
+/// Whether a repeated create names the credential that the agent already has.
+async fn is_same_credential(
+    unit: &mut Unit,
+    held: Option<CredentialId>,
+    wanted: Option<&str>,
+) -> Result<bool, ApiError> {
+    let Some(wanted) = wanted else { return Ok(true) };
+    Ok(path::resolve_in(unit.tx(), wanted).await?.is_some_and(|wanted| held == Some(wanted)))
 }
 
 fn name_taken() -> ApiError {

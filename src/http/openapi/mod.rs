@@ -238,8 +238,9 @@ fn add_replay(operation: &mut Operation) {
 }
 
 /// Path parameters that accept a name in place of the id.
-const NAMED: [(&str, &str); 3] = [
+const NAMED: [(&str, &str); 4] = [
     ("agent_id", "Id or name of the agent."),
+    ("credential_id", "Id of the credential, or its name while no other credential has it."),
     ("environment_id", "Id or name of the environment."),
     ("session_id", "Id of the session, or its slug while it is not archived."),
 ];

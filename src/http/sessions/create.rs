@@ -207,7 +207,13 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
     }
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
     let sources = pending(&created.sources);
-    trigger::adopt(unit, &mut created, wanted.parent_session_id).await?;
+    let parent = match &wanted.parent_session_id {
+        Some(named) => {
+            Some(path::resolve_in(unit.tx(), named).await?.ok_or(trigger::Refused::UnknownParent)?)
+        }
+        None => None,
+    };
+    trigger::adopt(unit, &mut created, parent).await?;
     let context = validate(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());

@@ -25,7 +25,7 @@ use super::{
     error::ApiError,
     idempotency::{Answer, IdempotentRequest, json},
     openapi::Errors,
-    path::{self, Path},
+    path::{self, Path, SessionToArchive},
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
@@ -200,17 +200,17 @@ pub async fn heartbeat(
 
 /// Archive a session
 ///
-/// Running work ends now. An archived session cannot be reopened; its log stays readable.
+/// Running work ends now. An archived session cannot be reopened; its log stays readable. The slug is also
+/// accepted after the session was archived, until another session takes it.
 #[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn archive(
     State(app): State<App>,
     caller: Caller<WriteSessions>,
-    Path(session): Path<String>,
+    SessionToArchive(id): SessionToArchive,
     once: IdempotentRequest,
     OptionalBody(Body { digest, .. }): OptionalBody<Nothing>,
 ) -> Result<Answer, ApiError> {
-    let id = path::id(&session)?;
     let stamp = caller.stamp(app.0.journal.origin());
     once.run(&app, caller.org, digest, async |unit: &mut Unit| {
         let executed = unit.archive(id, &stamp).await?;

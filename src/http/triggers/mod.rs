@@ -271,11 +271,11 @@ async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<(), ApiErr
     if let Err((field, words)) = checkout.source(&some).pinned() {
         return Err(ApiError::invalid(format!("source.{field}"), format!("`{field}` {words}")));
     }
-    let Some(id) = checkout.credential else { return Ok(()) };
-    match tx.credential(id).await {
+    let Some(named) = &checkout.credential else { return Ok(()) };
+    match tx.find_credential(named).await {
         Ok(credential) if credential.provider == source::PROVIDER => Ok(()),
         Ok(_) | Err(store::Error::NotFound) => {
-            let message = "no credential with this id exists for the provider `git`";
+            let message = "no credential with this id or name exists for the provider `git`";
             Err(ApiError::invalid("source.credential", message))
         }
         Err(error) => Err(error.into()),
