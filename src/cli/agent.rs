@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection},
+    invoke_token::{self, InvokeToken},
     print,
 };
 
@@ -37,6 +38,9 @@ pub enum Agent {
     Revisions { agent: String },
     /// Make a revision the active one for new sessions
     Activate { agent: String, revision: String },
+    /// Manage the tokens of an agent's invoke URL
+    #[command(subcommand)]
+    InvokeToken(Box<InvokeToken>),
 }
 
 /// Agent fields; omitted ones stay unchanged.
@@ -182,6 +186,7 @@ pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> 
             let path = format!("/agents/{agent}/revisions/{revision}/activate");
             shown(&client.post(&path, &json!({})).await?, json);
         }
+        Agent::InvokeToken(command) => invoke_token::run(*command, &client, json).await?,
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ mod credential;
 mod doctor;
 mod environment;
 mod first_session;
+mod invoke_token;
 mod key;
 mod print;
 mod report;
@@ -55,7 +56,7 @@ enum Command {
         #[command(flatten)]
         load: bench::Load,
     },
-    /// Manage agents and their revisions
+    /// Manage agents, their revisions and invoke tokens
     Agent {
         #[command(flatten)]
         connection: client::Connection,

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Session to create.
-#[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
     /// Id or name of an agent; `agent_id` is accepted too. A session without an agent is a log only: no turn

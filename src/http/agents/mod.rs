@@ -193,7 +193,7 @@ pub async fn patch(
     Ok(answer(&view(agent)))
 }
 
-/// Delete an agent with its schedules and triggers
+/// Delete an agent with its schedules, triggers and invoke tokens
 ///
 /// Its sessions continue with their pinned revision.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",

@@ -13,10 +13,10 @@ use super::context::validate;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
-        Level, OrgId, SessionId, Status,
+        Actor, InvokeTokenId, Level, OrgId, SessionId, Status,
         context::Context,
-        decide::{Input, NewSession},
-        session::{Created, Limits},
+        decide::{Input, NewSession, Stamp},
+        session::{Created, Limits, Source},
         source::{PinnedSource, SourceStatus},
     },
     http::{
@@ -33,6 +33,7 @@ use crate::{
     journal::{Decide, Prepared, Request, Unit},
     store::{
         agent::{Agent, Revision},
+        audit::Act,
         idempotency::{Slot, SlotState},
         token::NewToken,
     },
@@ -61,8 +62,30 @@ pub async fn create(
     once: IdempotentRequest,
     Body { value: wanted, digest }: Body<CreateSession>,
 ) -> Result<Answer, ApiError> {
-    let org = caller.org;
-    let request = Arc::new(CreateRequest { app: app.clone(), caller, wanted });
+    let Caller { org, actor, source, .. } = caller;
+    let creator = Creator { org, actor, source, invoke_token: None };
+    run(app, creator, wanted, once, digest).await
+}
+
+/// The caller that a session is created for.
+pub struct Creator {
+    pub org: OrgId,
+    pub actor: Actor,
+    pub source: Source,
+    /// The token that the caller authenticated with; its use is audited.
+    pub invoke_token: Option<InvokeTokenId>,
+}
+
+/// Creates a session, or returns the one that an equal request created.
+pub async fn run(
+    app: App,
+    creator: Creator,
+    wanted: CreateSession,
+    once: IdempotentRequest,
+    digest: [u8; 32],
+) -> Result<Answer, ApiError> {
+    let org = creator.org;
+    let request = Arc::new(CreateRequest { app: app.clone(), creator, wanted });
     let mut answer = match create_batched(&request, &once, digest).await? {
         Some(answer) => answer,
         None => create_unbatched(&request, &once, digest).await?,
@@ -82,7 +105,7 @@ pub async fn create(
 /// A request to create a session, with its caller.
 struct CreateRequest {
     app: App,
-    caller: Caller<WriteSessions>,
+    creator: Creator,
     wanted: CreateSession,
 }
 
@@ -93,12 +116,14 @@ async fn create_batched(
     once: &IdempotentRequest,
     digest: [u8; 32],
 ) -> Result<Option<Answer>, ApiError> {
-    let (wanted, org) = (&request.wanted, request.caller.org);
+    let (wanted, org) = (&request.wanted, request.creator.org);
     // Unique names and the place below a parent session are decided under locks, and
-    // destinations must exist before the first events.
+    // destinations must exist before the first events. An invocation has an audit record, which a
+    // dropped entry of a batch would leave behind, and a path, whose other agent needs another key.
     let is_apart = wanted.key.is_some()
         || wanted.slug.is_some()
         || wanted.parent_session_id.is_some()
+        || request.creator.source == Source::Invoke
         || !destinations_of(wanted).is_empty();
     if is_apart {
         return Ok(None);
@@ -115,11 +140,17 @@ async fn create_unbatched(
     once: &IdempotentRequest,
     digest: [u8; 32],
 ) -> Result<Answer, ApiError> {
-    let work = async |unit: &mut Unit| match &request.wanted.key {
-        Some(key) => create_by_key(request, unit, key, digest).await,
-        None => create_new(request, unit).await,
+    let work = async |unit: &mut Unit| {
+        let answer = match &request.wanted.key {
+            Some(key) => create_by_key(request, unit, key, digest).await?,
+            None => create_new(request, unit).await?,
+        };
+        if let Some(token) = request.creator.invoke_token {
+            record_use(request, unit, token, &answer).await?;
+        }
+        Ok(answer)
     };
-    once.run(&request.app, request.caller.org, digest, work).await
+    once.run(&request.app, request.creator.org, digest, work).await
 }
 
 /// Creates at most one session per `key`: the same body returns the existing session, a different body is
@@ -161,7 +192,7 @@ async fn create_by_key(
 }
 
 async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, ApiError> {
-    let CreateRequest { app, caller, wanted } = request;
+    let CreateRequest { app, creator, wanted } = request;
     let wanted = wanted.clone();
     let destinations = destinations_of(&wanted);
     if destinations.len() > DESTINATIONS_MAX {
@@ -184,7 +215,7 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
         slug: wanted.slug,
         metadata: wanted.metadata,
         limits: wanted.limits.over(Limits::default()),
-        source: caller.source,
+        source: creator.source,
         parent_session_id: None,
     };
     match &wanted.agent {
@@ -216,7 +247,7 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
     trigger::adopt(unit, &mut created, parent).await?;
     let context = validate(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
-    let stamp = caller.stamp(app.0.journal.origin());
+    let stamp = Stamp { actor: creator.actor.clone(), origin: app.0.journal.origin().clone() };
     let (token, shown) = new_token(app);
     let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
     let views = put_destinations(app, unit, &mut new, destinations).await?;
@@ -232,6 +263,24 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
     answer.keep(unit);
     unit.create(new).await?;
     Ok(answer)
+}
+
+/// Records that a session was created with an invoke token.
+async fn record_use(
+    request: &CreateRequest,
+    unit: &mut Unit,
+    token: InvokeTokenId,
+    answer: &Answer,
+) -> Result<(), ApiError> {
+    let session = &answer.body["session"];
+    let act = Act {
+        id: request.app.0.journal.origin().id(),
+        actor: &request.creator.actor,
+        action: "invoke_token.used",
+        target: Some(token.to_string()),
+        details: json!({ "agent_id": session["agent_id"], "session_id": session["id"] }),
+    };
+    Ok(unit.tx().record_audit(&act).await?)
 }
 
 /// Stores the row of a new session and then its destinations, before the first events are appended, so

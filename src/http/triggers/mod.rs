@@ -1,6 +1,7 @@
 //! Inbound triggers of an agent: create, list, read, change, delete.
 
 pub mod inbound;
+pub mod invoke;
 pub mod schedules;
 
 use axum::{extract::State, http::StatusCode, response::Response};
@@ -42,13 +43,16 @@ use crate::{
     },
 };
 
-/// Routes of triggers and schedules.
+/// Routes of triggers, the invoke URL and schedules.
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
         .routes(routes!(get, patch, delete))
         .routes(routes!(rotate))
         .routes(routes!(inbound::receive))
+        .routes(routes!(invoke::invoke))
+        .routes(routes!(invoke::create, invoke::list))
+        .routes(routes!(invoke::revoke))
         .routes(routes!(schedules::create, schedules::list))
         .routes(routes!(schedules::get, schedules::patch, schedules::delete))
         .routes(routes!(schedules::fire))

@@ -87,16 +87,18 @@ fn the_table_of_actions_is_that_of_the_code() {
     let told = pages::page("docs/organizations.md");
     let told = told.words("action");
     let code = [
-        "agents",
-        "credentials",
-        "environments",
+        "agents/mod",
+        "agents/credentials",
+        "agents/environments",
+        "organization/keys",
+        "organization/mod",
+        "organization/usage",
+        "sessions/create",
+        "sessions/tokens",
+        "triggers/invoke",
         "triggers/mod",
-        "keys",
-        "organization",
-        "schedules",
-        "tokens",
-        "usage",
-        "webhooks",
+        "triggers/schedules",
+        "webhooks/mod",
     ]
     .map(|name| pages::text(&format!("src/http/{name}.rs")))
     .into_iter()

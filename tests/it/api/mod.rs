@@ -14,6 +14,7 @@ mod errors;
 mod events;
 mod export;
 mod idempotency;
+mod invoke;
 mod keys;
 mod listing;
 mod live;
