@@ -19,6 +19,8 @@ create table credential (
 );
 -- At most one default for each provider.
 create unique index credential_default on credential (org_id, provider) where is_default and deleted_at is null;
+-- Requests may name a credential. Names are not unique.
+create index credential_name on credential (org_id, name) where name is not null and deleted_at is null;
 call sojourn_protect('credential');
 
 -- A named configuration of sandboxes. A session pins its configuration at its creation

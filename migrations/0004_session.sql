@@ -98,6 +98,9 @@ create table session (
 create unique index session_key on session (org_id, key) where key is not null;
 -- A closed session releases its slug.
 create unique index session_slug on session (org_id, slug) where slug is not null and status <> 'archived';
+-- A repeated archiving by slug finds the session that it archived.
+create index session_slug_archived on session (org_id, slug, session_id)
+    where slug is not null and status = 'archived';
 -- The newest session of a client.
 create index session_client on session (org_id, client_id, session_id) where client_id is not null;
 -- Lists by agent; the primary key is already in the order of creation.

@@ -1,4 +1,4 @@
--- Starts without a caller's request: schedules, triggers, scheduled wakes.
+-- Starts without an API key: schedules, triggers, invoke tokens, scheduled wakes.
 
 -- A schedule of an agent: it creates a session for each slot, or sends a message to one session.
 create table schedule (
@@ -99,6 +99,30 @@ create table trigger (
 create unique index trigger_by_id on trigger (trigger_id);
 create index trigger_of_agent on trigger (org_id, agent_id, trigger_id);
 call sojourn_protect('trigger');
+
+-- A token with which a program that has no API key starts sessions of one agent. The token itself is
+-- not stored. A revoked one has no row; the audit log remembers it.
+create table invoke_token (
+    org_id uuid not null,
+    invoke_token_id uuid not null,
+    agent_id uuid not null,
+    -- HMAC-SHA256 of the token under the deployment's pepper.
+    hash bytea not null,
+    name text not null,
+    -- The last characters of the token, for people.
+    hint text not null,
+    -- Title, metadata, limits and environment of the sessions that it creates.
+    session_template json not null,
+    last_used_at timestamptz,
+    created_at timestamptz not null default now(),
+    constraint invoke_token_pkey primary key (org_id, invoke_token_id),
+    constraint invoke_token_org foreign key (org_id) references org,
+    constraint invoke_token_agent foreign key (org_id, agent_id) references agent
+);
+-- Authentication finds the organization and the agent by the token.
+create unique index invoke_token_hash on invoke_token (hash);
+create index invoke_token_of_agent on invoke_token (org_id, agent_id, invoke_token_id);
+call sojourn_protect('invoke_token');
 
 -- A time that an agent set at which a message wakes its session. One row for each tool call, so a
 -- call that is repeated after a crash adds no second one.

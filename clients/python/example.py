@@ -73,7 +73,25 @@ def ask(hook: str) -> tuple[str, str]:
         else:
             raise AssertionError("an unknown session was found")
         use(client)
+        invoke(client)
         return session, created["destinations"][0]["secret"] or ""
+
+
+def invoke(client: Sojourn) -> None:
+    """An invoke token starts sessions of its agent until it is revoked."""
+    tokens = "/agents/example/invoke-tokens"
+    made = client.call("POST", tokens, json={"name": "example"})
+    with Sojourn(URL, made["token"]) as outside:
+        session = outside.invoke("example", input={"script": [{"text": "done"}]})["session"]["id"]
+        result = client.settled(session)
+        assert result["last_turn"] and result["last_turn"]["yield_reason"] == "completed"
+        client.call("DELETE", f"{tokens}/{made['id']}")
+        try:
+            outside.invoke("example", input="x")
+        except SojournError as error:
+            assert error.status == 401
+        else:
+            raise AssertionError("a revoked token started a session")
 
 
 def use(client: Sojourn) -> None:

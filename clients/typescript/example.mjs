@@ -65,6 +65,18 @@ await assert.rejects(client.take(client.api.GET("/v3/sessions/{session_id}", { p
   return error instanceof SojournError && error.status === 404 && error.type === "not_found";
 });
 
+// An invoke token starts sessions of its agent until it is revoked.
+const agent = { agent_id: "example" };
+const made = await client.take(
+  client.api.POST("/v3/agents/{agent_id}/invoke-tokens", { params: { path: agent }, body: { name: "example" } }),
+);
+const outside = new Sojourn({ url: process.env.SOJOURN_URL, key: made.token });
+const invoked = await outside.invoke("example", { input: { script: [{ text: "done" }] } });
+assert.equal((await client.settled(invoked.session.id)).last_turn.yield_reason, "completed");
+const path = { ...agent, invoke_token_id: made.id };
+await client.take(client.api.DELETE("/v3/agents/{agent_id}/invoke-tokens/{invoke_token_id}", { params: { path } }));
+await assert.rejects(outside.invoke("example", { input: "x" }), (error) => error.status === 401);
+
 // A sandbox without an agent: files in, a command, files out.
 const sandbox = (await client.create({})).session.id;
 const text = "green \u2028\r\n";

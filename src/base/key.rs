@@ -1,7 +1,8 @@
 //! API keys and the other bearer secrets that this service issues.
 //!
 //! A key is `sjk_live_`, 32 base62 characters and 6 checksum characters (CRC-32 of the rest), so
-//! that a secret scanner can recognize a leaked key offline. Only a peppered hash is stored.
+//! that a secret scanner can recognize a leaked key offline. An invoke token has the same form with
+//! the prefix `sji_`. Only a peppered hash is stored.
 
 use super::Origin;
 
@@ -12,15 +13,19 @@ const BASE62: &[u8; 62] = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnop
 
 /// Prefix of a session's client token.
 pub const CLIENT_TOKEN_PREFIX: &str = "sjc_";
+/// Prefix of an agent's invoke token.
+pub const INVOKE_TOKEN_PREFIX: &str = "sji_";
 /// Prefix of a webhook secret (Standard Webhooks 1.0.0).
 pub const WEBHOOK_SECRET_PREFIX: &str = "whsec_";
 
 /// Generates an API key with about 190 random bits.
 pub fn generate(origin: &Origin) -> String {
-    let body = base62(origin, BODY_CHARS);
-    let mut key = format!("{PREFIX}{body}");
-    key.push_str(&check(&key));
-    key
+    checked(PREFIX, origin)
+}
+
+/// Generates an invoke token with about 190 random bits.
+pub fn generate_invoke_token(origin: &Origin) -> String {
+    checked(INVOKE_TOKEN_PREFIX, origin)
 }
 
 /// Generates a client token with about 238 random bits.
@@ -28,12 +33,12 @@ pub fn generate_client_token(origin: &Origin) -> String {
     format!("{CLIENT_TOKEN_PREFIX}{}", base62(origin, 40))
 }
 
-/// Verifies the checksum of a string that has the prefix of our keys.
+/// Verifies the checksum of a string that has the prefix of our keys or invoke tokens.
 ///
-/// Returns `None` for a string without that prefix, such as a bootstrap key that the operator
+/// Returns `None` for a string without these prefixes, such as a bootstrap key that the operator
 /// chose.
 pub fn verify_check(key: &str) -> Option<bool> {
-    let body = key.strip_prefix(PREFIX)?;
+    let body = key.strip_prefix(PREFIX).or_else(|| key.strip_prefix(INVOKE_TOKEN_PREFIX))?;
     if body.len() != BODY_CHARS + CHECK_CHARS || !body.is_ascii() {
         return Some(false);
     }
@@ -45,6 +50,12 @@ pub fn verify_check(key: &str) -> Option<bool> {
 pub fn hint(key: &str) -> String {
     let tail = key.char_indices().rev().nth(3).map_or(0, |(index, _)| index);
     key[tail..].to_owned()
+}
+
+fn checked(prefix: &str, origin: &Origin) -> String {
+    let mut key = format!("{prefix}{}", base62(origin, BODY_CHARS));
+    key.push_str(&check(&key));
+    key
 }
 
 fn base62(origin: &Origin, chars: usize) -> String {

@@ -9,7 +9,9 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection},
-    input, print,
+    input,
+    invoke_token::{self, InvokeToken},
+    print,
 };
 
 /// Agent commands.
@@ -38,6 +40,9 @@ pub enum Agent {
     Revisions { agent: String },
     /// Make a revision the active one for new sessions
     Activate { agent: String, revision: String },
+    /// Manage the tokens of an agent's invoke URL
+    #[command(subcommand)]
+    InvokeToken(Box<InvokeToken>),
 }
 
 /// Agent fields; omitted ones stay unchanged.
@@ -53,7 +58,7 @@ pub struct Fields {
     /// Model as provider/model
     #[arg(long)]
     model: Option<String>,
-    /// ID of a stored credential
+    /// ID or name of a stored credential
     #[arg(long)]
     credential: Option<String>,
     /// Tools that the agent may use, comma-separated
@@ -140,6 +145,7 @@ pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> 
             let path = format!("/agents/{agent}/revisions/{revision}/activate");
             shown(&client.post(&path, &json!({})).await?, json);
         }
+        Agent::InvokeToken(command) => invoke_token::run(*command, &client, json).await?,
     }
     Ok(())
 }

@@ -12,6 +12,7 @@ mod doctor;
 mod environment;
 mod first_session;
 mod input;
+mod invoke_token;
 mod key;
 mod print;
 mod report;
@@ -46,7 +47,7 @@ enum Command {
     Session(Remote<session::Session>),
     /// Run a load test against a running service
     Bench(RemoteArgs<bench::Load>),
-    /// Manage agents and their revisions
+    /// Manage agents, their revisions and invoke tokens
     Agent(Remote<agent::Agent>),
     /// Manage schedules that start sessions at given times
     Schedule(Remote<schedule::Schedule>),

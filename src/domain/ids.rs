@@ -54,6 +54,8 @@ kinds! {
     RunKind RunId "run"
     /// An inbound webhook that starts sessions of an agent.
     TriggerKind TriggerId "trg"
+    /// A token that starts sessions of one agent.
+    InvokeTokenKind InvokeTokenId "ivt"
     /// A row of the audit log.
     AuditKind AuditId "aud"
     /// One HTTP request.

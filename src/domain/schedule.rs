@@ -71,7 +71,7 @@ pub enum RunState {
     Skipped,
 }
 
-/// Settings of a session that a schedule or trigger creates, besides its agent.
+/// Settings of a session that a schedule, trigger or invoke token creates, besides its agent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SessionTemplate {
     pub title: Option<String>,

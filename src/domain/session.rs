@@ -49,6 +49,8 @@ pub enum Source {
     React,
     /// An inbound trigger.
     Trigger,
+    /// The invoke URL of an agent.
+    Invoke,
     /// An import of an exported file.
     Import,
     /// An agent, with a tool.

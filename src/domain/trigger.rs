@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{
-    CredentialId,
     github::{Event, GithubActivity},
     session::Source,
     source::Repository,
@@ -52,10 +51,10 @@ pub struct Checkout {
     pub path: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
-    /// The organization's default credential for this repository, or none, when absent.
+    /// Id or name of a credential. The organization's default credential for this repository, or none,
+    /// when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub credential: Option<CredentialId>,
+    pub credential: Option<String>,
 }
 
 impl Checkout {
@@ -70,7 +69,7 @@ impl Checkout {
             name: self.name.clone(),
             path: self.path.clone(),
             depth: self.depth,
-            credential: self.credential,
+            credential: self.credential.clone(),
         }
     }
 }

@@ -383,7 +383,7 @@ impl App {
     }
 }
 
-fn bearer(headers: &HeaderMap) -> Option<String> {
+pub(super) fn bearer(headers: &HeaderMap) -> Option<String> {
     let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
     let authorization = text("authorization").and_then(|value| {
         let (scheme, secret) = value.split_once(' ')?;
@@ -444,11 +444,11 @@ fn no_key() -> ApiError {
     ApiError::new(ErrorType::Unauthorized, "send an API key as `Authorization: Bearer <key>`")
 }
 
-fn wrong_key() -> ApiError {
+pub(super) fn wrong_key() -> ApiError {
     ApiError::new(ErrorType::Unauthorized, "the key is unknown, expired or revoked")
 }
 
-fn suspended() -> ApiError {
+pub(super) fn suspended() -> ApiError {
     ApiError {
         code: Some("organization_suspended".into()),
         ..ApiError::new(

@@ -103,6 +103,14 @@ impl IdempotentRequest {
         self.digest
     }
 
+    /// Separates the keys of this request from equal keys outside of `space`.
+    pub fn below(mut self, space: &str) -> Self {
+        for key in &mut self.keys {
+            *key = format!("{space}/{key}");
+        }
+        self
+    }
+
     /// Returns the first key, if any.
     pub fn key(&self) -> Option<&str> {
         self.keys.first().map(String::as_str)

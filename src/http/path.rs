@@ -15,14 +15,14 @@ use super::{
 };
 use crate::{
     base::{Id, Kind},
-    domain::{AgentKind, EnvironmentKind, OrgId, SessionKind},
+    domain::{AgentKind, CredentialKind, EnvironmentKind, OrgId, SessionId, SessionKind},
     store::{self, Tx},
 };
 
 /// The ids in a path. A malformed id, or a segment that cannot be decoded, is 404 and not 400, so that the
 /// response does not depend on whether an id is well formed.
 ///
-/// A name of an agent or environment and a slug of a session are replaced by the id. This requires that an
+/// A name of an agent, environment or credential and a slug of a session are replaced by the id. This requires that an
 /// extractor before this one has authenticated the caller.
 pub struct Path<T>(pub T);
 
@@ -68,10 +68,39 @@ impl<T: Segments> FromRequestParts<App> for Path<T> {
                 ("environment_id", Some(CallerOrg(org))) => {
                     resolve::<EnvironmentKind>(app, org, segment).await?.to_string()
                 }
+                ("credential_id", Some(CallerOrg(org))) => {
+                    resolve::<CredentialKind>(app, org, segment).await?.to_string()
+                }
                 _ => segment.to_owned(),
             });
         }
         T::of(segments).map(Self).ok_or_else(ApiError::not_found)
+    }
+}
+
+/// The session to archive.
+///
+/// Unlike [`Path`], accepts the slug of an archived session while no open one has it, so that a repeated
+/// request gets the same response.
+pub struct SessionToArchive(pub SessionId);
+
+impl FromRequestParts<App> for SessionToArchive {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let axum::extract::Path(text) = axum::extract::Path::<String>::from_request_parts(parts, app)
+            .await
+            .map_err(|_| ApiError::not_found())?;
+        if let Ok(id) = text.parse() {
+            return Ok(Self(id));
+        }
+        let CallerOrg(org) = parts.extensions.get().copied().ok_or_else(ApiError::not_found)?;
+        let mut tx = app.0.store.begin(org).await?;
+        let found = match resolve_in(&mut tx, &text).await? {
+            Some(open) => Some(open),
+            None => tx.archived_session_by_slug(&text).await?,
+        };
+        found.map(Self).ok_or_else(ApiError::not_found)
     }
 }
 
@@ -105,6 +134,13 @@ impl Named for SessionKind {
     }
 }
 
+impl Named for CredentialKind {
+    /// Finds the only credential with this name.
+    async fn find(tx: &mut Tx, name: &str) -> store::Result<Option<Id<Self>>> {
+        Ok(tx.credential_by_name(name).await?.map(|credential| credential.id))
+    }
+}
+
 /// Returns the id of a resource from its id or name. A well-formed id is not looked up.
 ///
 /// # Errors
@@ -112,12 +148,20 @@ impl Named for SessionKind {
 pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K>> {
     match Id::from_str(text) {
         Ok(id) => Ok(id),
-        // No name contains U+0000, which a text parameter cannot carry.
-        Err(_) if text.contains('\0') => Err(ApiError::not_found()),
         Err(_) => {
             let mut tx = app.0.store.begin(org).await?;
-            K::find(&mut tx, text).await?.ok_or_else(ApiError::not_found)
+            resolve_in(&mut tx, text).await?.ok_or_else(ApiError::not_found)
         }
+    }
+}
+
+/// Resolves an id or name within a transaction. A well-formed id is not looked up.
+pub async fn resolve_in<K: Named>(tx: &mut Tx, text: &str) -> store::Result<Option<Id<K>>> {
+    match Id::from_str(text) {
+        Ok(id) => Ok(Some(id)),
+        // No name contains U+0000, which a text parameter cannot carry.
+        Err(_) if text.contains('\0') => Ok(None),
+        Err(_) => K::find(tx, text).await,
     }
 }
 

@@ -21,7 +21,7 @@ use governor::{
 
 use crate::{
     base::limit::{RATE_SWEEP_REQUESTS, REQUESTS_BURST_SECONDS},
-    domain::{KeyId, OrgId, SessionId, TriggerId},
+    domain::{InvokeTokenId, KeyId, OrgId, SessionId, TriggerId},
 };
 
 /// Owner of a rate limit.
@@ -32,6 +32,7 @@ pub enum RateKey {
     Tokens(SessionId),
     /// All senders to one inbound trigger.
     Trigger(TriggerId),
+    InvokeToken(InvokeTokenId),
     /// All keys and tokens of an organization together.
     Organization(OrgId),
 }

@@ -27,7 +27,7 @@ pub use sandboxes::{checkpoint, operation, output, rootfs, sandbox};
 pub use sessions::{
     command, creation, event, idempotency, listing, purge, record, registry, session, token, turn,
 };
-pub use triggers::{run, schedule, scheduled_wake, trigger};
+pub use triggers::{invoke_token, run, schedule, scheduled_wake, trigger};
 pub use work::{gauge, job, node, notification, notify, stuck};
 
 pub use pool::{Store, Tx, Urls};

@@ -31,7 +31,7 @@ pub async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<Pinned
         let wrong = |(field, words): (String, String)| Refused::Source(format!("`{field}` {words}"));
         let mut source = repository.pinned().map_err(wrong)?;
         let place = source::place(&source.url).map_err(|words| Refused::Source(words.to_owned()))?;
-        source.credential_id = match repository.credential {
+        source.credential_id = match &repository.credential {
             Some(named) => Some(own_credential(unit, named, &source.name, &place).await?),
             None => default_credential(unit, &place).await?,
         };
@@ -46,11 +46,11 @@ pub async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<Pinned
 /// Returns the credential that a source names, if it matches the repository.
 async fn own_credential(
     unit: &mut Unit,
-    id: CredentialId,
+    named: &str,
     name: &str,
     place: &RepositoryLocation,
 ) -> Result<CredentialId, Refused> {
-    let credential = unit.tx().credential(id).await.map_err(|error| match error {
+    let credential = unit.tx().find_credential(named).await.map_err(|error| match error {
         store::Error::NotFound => Refused::Source(format!("{name}: there is no such credential")),
         error => error.into(),
     })?;
@@ -59,7 +59,7 @@ async fn own_credential(
         let words = "the credential is not of the provider `git`, or its base_url is for another repository";
         return Err(Refused::Source(format!("{name}: {words}")));
     }
-    Ok(id)
+    Ok(credential.id)
 }
 
 /// Returns the organization's default credential, if it matches the repository.

@@ -45,10 +45,10 @@ pub struct CreateAgent {
     /// Provider key; stored sealed as a separate credential. Mutually exclusive with `credential`.
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
-    /// Id of a stored credential; `credential_id` is accepted too. Mutually exclusive with `key`.
+    /// Id or name of a stored credential; `credential_id` is accepted too. Mutually exclusive with `key`.
     #[serde(alias = "credential_id")]
-    #[garde(skip)]
-    pub credential: Option<CredentialId>,
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub credential: Option<String>,
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub limits: LimitsInput,
@@ -84,11 +84,11 @@ pub struct PatchAgent {
     pub model_options: Option<ModelOptions>,
     #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
     pub key: Option<String>,
-    /// Null falls back to the organization's default credential; `credential_id` is accepted too.
-    #[garde(skip)]
+    /// Id or name. Null falls back to the organization's default credential; `credential_id` is accepted too.
+    #[garde(inner(inner(length(bytes, min = 1, max = NAME_BYTES_MAX))))]
     #[serde(default, alias = "credential_id", deserialize_with = "super::present")]
-    #[schema(value_type = Option<CredentialId>)]
-    pub credential: Option<Option<CredentialId>>,
+    #[schema(value_type = Option<String>)]
+    pub credential: Option<Option<String>>,
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,

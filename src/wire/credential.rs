@@ -45,10 +45,10 @@ pub struct RotateCredential {
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct DefaultCredential {
-    /// Id of the credential; `credential_id` is accepted too.
-    #[garde(skip)]
+    /// Id or name of the credential; `credential_id` is accepted too.
+    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     #[serde(alias = "credential_id")]
-    pub credential: CredentialId,
+    pub credential: String,
     /// If given, must equal the credential's provider.
     #[garde(skip)]
     pub provider: Option<String>,

@@ -69,6 +69,22 @@ impl LimitsInput {
     }
 }
 
+impl From<Limits> for LimitsInput {
+    fn from(limits: Limits) -> Self {
+        Self {
+            tokens: limits.tokens.map(Some),
+            turn_seconds: limits.turn_seconds.map(Some),
+            turns: limits.turns.map(Some),
+            steps: limits.steps.map(Some),
+            cost_micros: limits.cost_micros.map(Some),
+            cost_cap_cents: None,
+            duration_seconds: limits.duration_seconds.map(Some),
+            tool_calls: limits.tool_calls.map(Some),
+            iterations: None,
+        }
+    }
+}
+
 impl Validate for LimitsInput {
     type Context = ();
 

@@ -14,6 +14,7 @@ pub mod environment;
 pub mod error;
 pub mod event;
 pub mod id;
+pub mod invoke;
 pub mod key;
 pub mod limits;
 pub mod listing;

@@ -170,6 +170,6 @@ fn utc() -> String {
     "UTC".to_owned()
 }
 
-fn validate_input(input: &Value, context: &()) -> garde::Result {
+pub(super) fn validate_input(input: &Value, context: &()) -> garde::Result {
     text_or_object(&Some(input.clone()), context)
 }

@@ -34,7 +34,7 @@ use crate::{
 };
 
 /// Session to create.
-#[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
+#[derive(Clone, Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CreateSession {
     /// Id or name of an agent; `agent_id` is accepted too. A session without an agent is a log only: no turn
@@ -92,10 +92,10 @@ pub struct CreateSession {
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object")]
     pub context: ContextInput,
-    /// Parent session. The usage of this session counts against the limits `tokens`, `cost_micros` and
-    /// `tool_calls` of the parent and its ancestors. Nothing else is inherited.
-    #[garde(skip)]
-    pub parent_session_id: Option<SessionId>,
+    /// Id or slug of the parent session. The usage of this session counts against the limits `tokens`,
+    /// `cost_micros` and `tool_calls` of the parent and its ancestors. Nothing else is inherited.
+    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
+    pub parent_session_id: Option<String>,
 }
 
 /// Words that follow `/v3/sessions/` in a path of their own.

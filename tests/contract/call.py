@@ -63,6 +63,7 @@ def fill():
     never = {"cron": "0 0 1 1 *", "input": "Look.", "enabled": False}
     schedule = lambda number: call("POST", f"{agents}/schedules", never)
     inbound = lambda number: call("POST", f"{agents}/hooks", {"kind": "generic", "title": f"spare {number}"})
+    token = lambda number: call("POST", f"{agents}/invoke-tokens", {"name": f"spare {number}"})
     key = lambda number: call("POST", "/keys", {"name": f"spare {number}", "scopes": ["sessions:read"]})
     return {
         "session": [main],
@@ -79,6 +80,7 @@ def fill():
         "exec": [call("POST", f"/sessions/{main}/exec", {"command": "echo hello"})["id"]],
         "schedule": [schedule(-1)["id"]],
         "inbound": [inbound(-1)["id"]],
+        "invoke_token": [token(-1)["id"]],
         # The operator key is not used here: these requests are answered 401.
         "organization": [call("GET", "/organization")["id"]],
         "revision": ["1", agent["active_revision"]["id"]],
@@ -95,6 +97,7 @@ def fill():
         "spare_key": many(key),
         "spare_schedule": many(schedule),
         "spare_inbound": [inbound(number)["id"] for number in range(12)],
+        "spare_invoke_token": [token(number)["id"] for number in range(12)],
     }
 
 
@@ -104,7 +107,7 @@ PARAMETERS = {
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
     "webhook_delivery_id": "delivery", "exec_id": "exec", "schedule_id": "schedule", "trigger_id": "inbound",
-    "organization_id": "organization",
+    "invoke_token_id": "invoke_token", "organization_id": "organization",
 }
 # Operations that remove the resource or make it unusable.
 REMOVES = {
@@ -114,6 +117,7 @@ REMOVES = {
     "deleteCredential": ("credential_id", "spare_credential"), "revokeKey": ("key_id", "spare_key"),
     "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),
     "deleteTrigger": ("trigger_id", "spare_inbound"),
+    "revokeInvokeToken": ("invoke_token_id", "spare_invoke_token"),
     "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
 }
 

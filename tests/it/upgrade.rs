@@ -84,6 +84,8 @@ insert into schedule_run (org_id, run_id, schedule_id, slot, manual, state)
 select org_id, gen_random_uuid(), schedule_id, now(), false, 'skipped' from schedule;
 insert into trigger (org_id, trigger_id, agent_id, kind, enabled, session_template, sealed_secret)
 select org_id, gen_random_uuid(), agent_id, 'generic', true, '{}', '' from agent;
+insert into invoke_token (org_id, invoke_token_id, agent_id, hash, name, hint, session_template)
+select org_id, gen_random_uuid(), agent_id, 'invoke', 'n', 'last', '{}' from agent;
 insert into scheduled_wake (org_id, session_id, call_id, fire_at, note)
 select org_id, session_id, 'call', now(), 'n' from session;
 insert into session_model select org_id, session_id, 'm', 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 from session;

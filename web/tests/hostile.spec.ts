@@ -70,6 +70,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   const hooked = { kind: "github", title: SHORT, mention: "a-bot", metadata: { [SHORT]: ALL } };
   await service.call("POST", `/agents/${agent.id}/hooks`, hooked);
   await service.call("POST", "/keys", { name: SHORT, scopes: ["sessions:read"] });
+  await service.call("POST", `/agents/${agent.id}/invoke-tokens`, { name: SHORT });
   await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, lifecycle_hooks: { post_start: ALL } } });
   const trigger = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
   await service.call("POST", `/webhooks/${trigger.id}/test`);
@@ -138,6 +139,9 @@ test("no text of an agent or an organization becomes markup or script", async ({
     await clean();
     await reader.keyboard.press("Escape");
   }
+  await reader.goto(`${service.url}/#/agents/${agent.id}/invoke`);
+  await expect(reader.getByRole("listitem").filter({ hasText: SHORT })).toBeVisible();
+  await clean();
   for (const page of ["credentials", "keys", "environments"]) {
     await reader.goto(`${service.url}/#/${page}`);
     await expect(reader.getByText(SHORT)).toBeVisible();

@@ -77,6 +77,8 @@ for (const { name, scheme, width, height } of LOOKS) {
     await makes("new-schedule", "New schedule");
     await to("agent-triggers", `/agents/${agent}/triggers`, page.getByText("@acme-bot in a comment"));
     await makes("new-trigger", "New trigger");
+    await to("agent-invoke", `/agents/${agent}/invoke`, page.getByText("support form"));
+    await makes("new-invoke-token", "New token");
 
     await to("environments", "/environments", page.getByText("GITHUB_TOKEN"));
     await makes("new-environment", "New environment");

@@ -107,6 +107,7 @@ async function triggers(service: Service, reviewer: string, watch: string): Prom
   await service.call("POST", `/agents/${reviewer}/schedules/${made.id}/fire`);
   await service.call("POST", `/agents/${reviewer}/schedules`, { cron: "*/30 * * * *", title: "Open reviews", input: "Which reviews wait for an answer?", enabled: false });
   await service.call("POST", `/agents/${reviewer}/hooks`, { kind: "github", title: "Review on mention", mention: "acme-bot", react: [{ event: "pull_request", actions: ["opened", "reopened"] }] });
+  await service.call("POST", `/agents/${reviewer}/invoke-tokens`, { name: "support form" });
   await service.call("POST", `/agents/${watch}/hooks`, { kind: "generic", title: "Build ended" });
 }
 

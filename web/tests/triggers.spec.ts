@@ -1,4 +1,4 @@
-// Schedules and triggers in a browser.
+// Schedules, triggers and invoke tokens in a browser.
 import { createHmac } from "node:crypto";
 import { accessible, expect, test } from "./fixtures";
 
@@ -108,4 +108,35 @@ test("a trigger of GitHub says what starts a session, and refuses what it cannot
   await expect(card).toContainText("by anyone");
   const [stored] = (await service.call("GET", `/agents/${id}/hooks`)).data;
   expect(stored).toMatchObject({ mention: "acme-bot", authors: "anyone", react: [{ event: "issues", actions: ["opened", "labeled"] }] });
+});
+
+test("an invoke token is made, starts a session at the URL, and is revoked", async ({ reader, service }) => {
+  const id = await agent(service, "invoked");
+  await reader.goto(`${service.url}/#/agents/${id}/invoke`);
+  await expect(reader.getByRole("heading", { name: "No invoke tokens yet" })).toBeVisible();
+  await reader.getByRole("button", { name: "New token" }).click();
+  const dialog = reader.getByRole("dialog");
+  await dialog.getByLabel("Name").fill("the form");
+  await dialog.getByText("Session, environment, limits").click();
+  await dialog.getByLabel("Title").fill("From the form");
+  await accessible(reader);
+  await dialog.getByRole("button", { name: "Create" }).click();
+  const token = (await dialog.getByRole("region", { name: "Invoke token" }).textContent())?.trim() ?? "";
+  const address = (await dialog.getByRole("region", { name: "Invoke URL" }).textContent())?.trim() ?? "";
+  await accessible(reader);
+  await dialog.getByRole("button", { name: "Done" }).click();
+  await expect(reader.getByText(token)).toHaveCount(0);
+
+  const invoke = async () => {
+    const headers = { authorization: `Bearer ${token}`, "content-type": "application/json" };
+    return (await fetch(address, { method: "POST", headers, body: JSON.stringify({ input: "Look around." }) })).status;
+  };
+  expect(await invoke()).toBe(201);
+  const card = reader.getByRole("listitem").filter({ hasText: "the form" });
+  await card.getByRole("button", { name: "Revoke" }).click();
+  await card.getByRole("button", { name: "Confirm revoke" }).click();
+  await expect(reader.getByRole("heading", { name: "No invoke tokens yet" })).toBeVisible();
+  expect(await invoke()).toBe(401);
+  await reader.getByRole("link", { name: "Sessions", exact: true }).click();
+  await expect(reader.getByRole("row").filter({ hasText: "From the form" })).toContainText("completed");
 });

@@ -17,7 +17,7 @@ type Schemas = components["schemas"];
 export interface Options {
   /** Address of the service, such as `http://127.0.0.1:8080`. */
   url: string;
-  /** An API key. */
+  /** An API key, or an agent's invoke token for `invoke` alone. */
   key: string;
   /** Attempts of a call that is safe to repeat. Default: 4. */
   tries?: number;
@@ -65,6 +65,11 @@ export class Sojourn {
   /** Creates a session. */
   create(body: Schemas["CreateSession"]): Promise<Schemas["CreatedSession"]> {
     return this.take(this.api.POST("/v3/sessions", { body }));
+  }
+
+  /** Starts a session at the invoke URL of an agent, with an API key or an invoke token of this agent. */
+  invoke(agent: string, body: Schemas["InvokeAgent"]): Promise<Schemas["CreatedSession"]> {
+    return this.take(this.api.POST("/v3/agents/{agent_id}/invoke", { params: { path: { agent_id: agent } }, body }));
   }
 
   /** Sends a message. It is durable when this returns. */

@@ -17,6 +17,8 @@ pub const TRIGGER_MESSAGES_PER_SECOND: u32 = 10;
 /// Min length of a caller-supplied trigger secret, in bytes. The secret is the only authentication
 /// of a trigger.
 pub const TRIGGER_SECRET_BYTES_MIN: usize = 16;
+/// Invoke tokens of one agent.
+pub const INVOKE_TOKENS_MAX: i64 = 20;
 /// Max length of a name, title or URL that is copied from GitHub, in bytes.
 pub const GITHUB_FIELD_BYTES_MAX: usize = 300;
 /// Max length of a comment or text that is copied from GitHub, in bytes (GitHub's limit is 65,536

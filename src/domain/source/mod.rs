@@ -63,11 +63,10 @@ pub struct Repository {
     /// Number of commits of history to fetch; all when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub depth: Option<u32>,
-    /// A credential of the provider `git` whose `base_url` is a prefix of the URL. When absent, the
-    /// organization's default credential if it matches, else none.
+    /// Id or name of a credential of the provider `git` whose `base_url` is a prefix of the URL. When
+    /// absent, the organization's default credential if it matches, else none.
     #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
-    pub credential: Option<CredentialId>,
+    pub credential: Option<String>,
 }
 
 /// A source that is pinned to a session; immutable.

@@ -131,7 +131,7 @@ pub async fn set_default(
     Body(wanted): Body<DefaultCredential>,
 ) -> Result<Response> {
     let mut tx = caller.begin().await?;
-    let mut credential = tx.credential(wanted.credential).await?;
+    let mut credential = tx.find_credential(&wanted.credential).await?;
     if wanted.provider.is_some_and(|provider| provider != credential.provider) {
         let message = format!("this credential is for `{}`", credential.provider);
         return Err(ApiError::invalid("provider", message));
@@ -180,13 +180,14 @@ pub async fn record_created<S: Scope>(
 }
 
 /// Returns the credential named by the caller, if it exists in the organization.
-pub async fn existing(unit: &mut Unit, credential: Option<CredentialId>) -> Result<Option<CredentialId>> {
-    let Some(id) = credential else { return Ok(None) };
-    match unit.tx().credential(id).await {
+pub async fn existing(unit: &mut Unit, named: Option<&str>) -> Result<Option<CredentialId>> {
+    let Some(named) = named else { return Ok(None) };
+    match unit.tx().find_credential(named).await {
         Ok(credential) => Ok(Some(credential.id)),
-        Err(crate::store::Error::NotFound) => {
-            Err(ApiError::invalid("credential", "no credential with this id exists"))
-        }
+        Err(crate::store::Error::NotFound) => Err(ApiError::invalid(
+            "credential",
+            "no credential has this id, or not exactly one has this name",
+        )),
         Err(error) => Err(error.into()),
     }
 }

@@ -61,7 +61,7 @@ pub async fn create(
         sources::check(&caller.app, unit, &wanted.sources).await?;
         let credential = match &wanted.key {
             Some(key) => Some(own_key(&caller, unit, (&wanted.model, key)).await?),
-            None => credentials::existing(unit, wanted.credential).await?,
+            None => credentials::existing(unit, wanted.credential.as_deref()).await?,
         };
         let origin = caller.origin();
         let now = origin.now();
@@ -130,14 +130,14 @@ pub async fn patch(
     Path(id): Path<AgentId>,
     Body(change): Body<PatchAgent>,
 ) -> Result<Response> {
-    credentials::check_choice(change.key.is_some(), change.credential.flatten().is_some())?;
+    credentials::check_choice(change.key.is_some(), change.credential.as_ref().is_some_and(Option::is_some))?;
     let mut unit = caller.unit().await?;
     let mut agent = unit.tx().lock_agent(id).await?;
     let revision = changed(&caller.app, &agent.revision, &change)?;
     if let Some(key) = &change.key {
         agent.credential = Some(own_key(&caller, &mut unit, (&revision.model, key)).await?);
-    } else if let Some(credential) = change.credential {
-        agent.credential = credentials::existing(&mut unit, credential).await?;
+    } else if let Some(credential) = &change.credential {
+        agent.credential = credentials::existing(&mut unit, credential.as_deref()).await?;
     }
     if revision.digest != agent.revision.digest {
         let latest = unit.tx().revisions(id, None, 1).await?;
@@ -165,7 +165,7 @@ pub async fn patch(
     Ok(respond(&view(agent)))
 }
 
-/// Delete an agent with its schedules and triggers
+/// Delete an agent with its schedules, triggers and invoke tokens
 ///
 /// Its sessions continue with their pinned revision.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
@@ -291,9 +291,19 @@ async fn same_or_conflict(
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
         && existing.sources == wanted.sources
-        && wanted.credential.is_none_or(|credential| existing.credential == Some(credential))
+        && is_same_credential(unit, existing.credential, wanted.credential.as_deref()).await?
         && credentials::is_same_key(app, unit, existing.credential, wanted.key.as_deref()).await?;
     if is_same { Ok(Answer::new(StatusCode::OK, &view(existing))) } else { Err(name_taken()) }
+}
+
+/// Whether a repeated create names the credential that the agent already has.
+async fn is_same_credential(
+    unit: &mut Unit,
+    held: Option<CredentialId>,
+    wanted: Option<&str>,
+) -> Result<bool, ApiError> {
+    let Some(wanted) = wanted else { return Ok(true) };
+    Ok(path::resolve_in(unit.tx(), wanted).await?.is_some_and(|wanted| held == Some(wanted)))
 }
 
 fn name_taken() -> ApiError {

@@ -79,7 +79,7 @@ impl Modify for Security {
         let components = document.components.get_or_insert_default();
         let bearer = HttpBuilder::new()
             .scheme(HttpAuthScheme::Bearer)
-            .description(Some("An API key, or a session's client token where the operation says so."))
+            .description(Some("An API key; where the operation says so, also a session's client token or an agent's invoke token."))
             .build();
         components.add_security_scheme("bearer", SecurityScheme::Http(bearer));
         let header = ApiKey::Header(ApiKeyValue::with_description("X-API-Key", "An API key."));
@@ -189,9 +189,11 @@ fn scope(path: &str, method: Method) -> String {
     let group = match (segments.next().unwrap_or_default(), segments.nth(1)) {
         // Budget and prices share the scope of usage.
         ("budget" | "prices", _) => "usage",
-        // Schedules and triggers have scopes of their own.
+        // Schedules and triggers have scopes of their own; an invoke token is a way to start sessions
+        // without an API key, like a trigger.
         ("agents", Some("schedules")) => "schedules",
-        ("agents", Some("hooks")) => "triggers",
+        ("agents", Some("hooks" | "invoke-tokens")) => "triggers",
+        ("agents", Some("invoke")) => "sessions",
         // The prompt is configuration of the agent.
         ("sessions", Some("agent")) => "agents",
         (group, _) => group,
@@ -253,8 +255,9 @@ fn add_replay(operation: &mut Operation) {
 }
 
 /// Path parameters that accept a name in place of the id.
-const NAMED: [(&str, &str); 3] = [
+const NAMED: [(&str, &str); 4] = [
     ("agent_id", "Id or name of the agent."),
+    ("credential_id", "Id of the credential, or its name while no other credential has it."),
     ("environment_id", "Id or name of the environment."),
     ("session_id", "Id of the session, or its slug while it is not archived."),
 ];

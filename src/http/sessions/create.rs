@@ -12,10 +12,10 @@ use super::context::validate;
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
-        Level, SessionId, Status,
+        Actor, InvokeTokenId, Level, OrgId, SessionId, Status,
         context::Context,
-        decide::{Input, NewSession},
-        session::{Created, Limits},
+        decide::{Input, NewSession, Stamp},
+        session::{Created, Limits, Source},
         source::{PinnedSource, SourceStatus},
     },
     http::{
@@ -28,6 +28,7 @@ use crate::{
     journal::{Decide, Prepared, Request},
     store::{
         agent::{Agent, Revision},
+        audit::Act,
         idempotency::{Slot, SlotState},
         token::NewToken,
     },
@@ -54,7 +55,23 @@ pub async fn create(
     caller: Caller<WriteSessions>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateSession>>,
 ) -> Result<Answer> {
-    let request = Arc::new(CreateRequest { caller, wanted });
+    let Caller { app, org, actor, source, .. } = caller;
+    run(Creator { app, org, actor, source, invoke_token: None }, wanted, once).await
+}
+
+/// The caller that a session is created for.
+pub struct Creator {
+    pub app: App,
+    pub org: OrgId,
+    pub actor: Actor,
+    pub source: Source,
+    /// The token that the caller authenticated with; its use is audited.
+    pub invoke_token: Option<InvokeTokenId>,
+}
+
+/// Creates a session, or returns the one that an equal request created.
+pub async fn run(creator: Creator, wanted: CreateSession, once: IdempotentRequest) -> Result<Answer> {
+    let request = Arc::new(CreateRequest { creator, wanted });
     let mut answer = match create_batched(&request, &once).await? {
         Some(answer) => answer,
         None => create_unbatched(&request, &once).await?,
@@ -65,7 +82,7 @@ pub async fn create(
     if answer.shown_once.is_none() {
         // The session existed before. Its first token is not stored, so a new one is created.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let token = new_token_for_existing(&request.caller, path::id(session)?).await?;
+        let token = new_token_for_existing(&request.creator, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
@@ -73,19 +90,21 @@ pub async fn create(
 
 /// A request to create a session, with its caller.
 struct CreateRequest {
-    caller: Caller<WriteSessions>,
+    creator: Creator,
     wanted: CreateSession,
 }
 
 /// Creates a session in a transaction shared with concurrent requests. Returns `None` if the request
 /// needs its own transaction or its session already exists.
 async fn create_batched(request: &Arc<CreateRequest>, once: &IdempotentRequest) -> Result<Option<Answer>> {
-    let (wanted, org) = (&request.wanted, request.caller.org);
+    let (wanted, org) = (&request.wanted, request.creator.org);
     // Unique names and the place below a parent session are decided under locks, and
-    // destinations must exist before the first events.
+    // destinations must exist before the first events. An invocation has an audit record, which a
+    // dropped entry of a batch would leave behind, and a path, whose other agent needs another key.
     let is_apart = wanted.key.is_some()
         || wanted.slug.is_some()
         || wanted.parent_session_id.is_some()
+        || request.creator.source == Source::Invoke
         || !destinations_of(wanted).is_empty();
     if is_apart {
         return Ok(None);
@@ -93,16 +112,23 @@ async fn create_batched(request: &Arc<CreateRequest>, once: &IdempotentRequest) 
     let (shared, span) = (request.clone(), tracing::Span::current());
     let decide: Box<Decide<_, _>> =
         Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
-    request.caller.app.0.creations.create(org, Request { slot: once.slots().next(), decide }).await
+    request.creator.app.0.creations.create(org, Request { slot: once.slots().next(), decide }).await
 }
 
 /// Creates a session in its own transaction, or returns the one that was created before.
 async fn create_unbatched(request: &CreateRequest, once: &IdempotentRequest) -> Result<Answer> {
-    let work = async |unit: &mut Unit| match &request.wanted.key {
-        Some(key) => create_by_key(request, unit, key, once.digest()).await,
-        None => create_new(request, unit).await,
+    let creator = &request.creator;
+    let work = async |unit: &mut Unit| {
+        let answer = match &request.wanted.key {
+            Some(key) => create_by_key(request, unit, key, once.digest()).await?,
+            None => create_new(request, unit).await?,
+        };
+        if let Some(token) = creator.invoke_token {
+            record_use(creator, unit, token, &answer).await?;
+        }
+        Ok(answer)
     };
-    once.run(&request.caller.app, request.caller.org, work).await
+    once.run(&creator.app, creator.org, work).await
 }
 
 /// Creates at most one session per `key`: the same body returns the existing session, a different body is
@@ -113,7 +139,7 @@ async fn create_by_key(
     key: &str,
     digest: [u8; 32],
 ) -> Result<Answer> {
-    let app = &request.caller.app;
+    let app = &request.creator.app;
     let slot = Slot { scope: "session".to_owned(), key: key.to_owned(), fingerprint: digest };
     let conflict = || ApiError {
         param: Some("key".to_owned()),
@@ -144,8 +170,8 @@ async fn create_by_key(
 }
 
 async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> {
-    let CreateRequest { caller, wanted } = request;
-    let app = &caller.app;
+    let CreateRequest { creator, wanted } = request;
+    let app = &creator.app;
     let wanted = wanted.clone();
     let destinations = destinations_of(&wanted);
     if destinations.len() > DESTINATIONS_MAX {
@@ -168,7 +194,7 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> 
         slug: wanted.slug,
         metadata: wanted.metadata,
         limits: wanted.limits.over(Limits::default()),
-        source: caller.source,
+        source: creator.source,
         parent_session_id: None,
     };
     match &wanted.agent {
@@ -191,10 +217,16 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> 
     }
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
     let sources = pending(&created.sources);
-    trigger::adopt(unit, &mut created, wanted.parent_session_id).await?;
+    let parent = match &wanted.parent_session_id {
+        Some(named) => {
+            Some(path::resolve_in(unit.tx(), named).await?.ok_or(trigger::Refused::UnknownParent)?)
+        }
+        None => None,
+    };
+    trigger::adopt(unit, &mut created, parent).await?;
     let context = validate(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
-    let stamp = caller.stamp();
+    let stamp = Stamp { actor: creator.actor.clone(), origin: app.0.journal.origin().clone() };
     let (token, shown) = new_token(app);
     let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
     let views = put_destinations(app, unit, &mut new, destinations).await?;
@@ -210,6 +242,19 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> 
     answer.keep(unit);
     unit.create(new).await?;
     Ok(answer)
+}
+
+/// Records that a session was created with an invoke token.
+async fn record_use(creator: &Creator, unit: &mut Unit, token: InvokeTokenId, answer: &Answer) -> Result<()> {
+    let session = &answer.body["session"];
+    let act = Act {
+        id: creator.app.0.journal.origin().id(),
+        actor: &creator.actor,
+        action: "invoke_token.used",
+        target: Some(token.to_string()),
+        details: json!({ "agent_id": session["agent_id"], "session_id": session["id"] }),
+    };
+    Ok(unit.tx().record_audit(&act).await?)
 }
 
 /// Stores the row of a new session and then its destinations, before the first events are appended, so
@@ -266,13 +311,13 @@ async fn find_revision(unit: &mut Unit, agent: &Agent, wanted: Option<&RevisionC
 }
 
 /// Creates a new token for an existing session, or returns null if it is archived.
-async fn new_token_for_existing(caller: &Caller<WriteSessions>, session: SessionId) -> Result<Value> {
-    let mut tx = caller.begin().await?;
+async fn new_token_for_existing(creator: &Creator, session: SessionId) -> Result<Value> {
+    let mut tx = creator.app.0.store.begin(creator.org).await?;
     // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
     if tx.lock_session(session).await?.status == Status::Archived {
         return Ok(Value::Null);
     }
-    let (token, shown) = new_token(&caller.app);
+    let (token, shown) = new_token(&creator.app);
     tx.create_token(session, &token).await?;
     tx.commit().await?;
     Ok(shown)

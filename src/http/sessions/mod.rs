@@ -26,6 +26,7 @@ use crate::{
     },
     http::{
         auth::{ReadAgents, ReadSessions, WriteSessions},
+        path::SessionToArchive,
         prelude::*,
     },
     journal::Executed,
@@ -192,12 +193,13 @@ pub async fn heartbeat(
 
 /// Archive a session
 ///
-/// Running work ends now. An archived session cannot be reopened; its log stays readable.
+/// Running work ends now. An archived session cannot be reopened; its log stays readable. The slug is also
+/// accepted after the session was archived, until another session takes it.
 #[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
 pub async fn archive(
     caller: Caller<WriteSessions>,
-    Path(id): Path<SessionId>,
+    SessionToArchive(id): SessionToArchive,
     once: IdempotentRequest,
 ) -> Result<Answer> {
     change(&caller, &once, async |unit, stamp| Ok(unit.archive(id, stamp).await?)).await

@@ -1,6 +1,7 @@
 //! Inbound triggers of an agent: create, list, read, change, delete.
 
 pub mod inbound;
+pub mod invoke;
 pub mod schedules;
 
 use serde_json::json;
@@ -34,13 +35,16 @@ use crate::{
     },
 };
 
-/// Routes of triggers and schedules.
+/// Routes of triggers, the invoke URL and schedules.
 pub fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
         .routes(routes!(get, patch, delete))
         .routes(routes!(rotate))
         .routes(routes!(inbound::receive))
+        .routes(routes!(invoke::invoke))
+        .routes(routes!(invoke::create, invoke::list))
+        .routes(routes!(invoke::revoke))
         .routes(routes!(schedules::create, schedules::list))
         .routes(routes!(schedules::get, schedules::patch, schedules::delete))
         .routes(routes!(schedules::fire))
@@ -248,11 +252,11 @@ async fn check_source(tx: &mut Tx, filter: Option<&Filter>) -> Result<()> {
     if let Err((field, words)) = checkout.source(&some).pinned() {
         return Err(ApiError::invalid(format!("source.{field}"), format!("`{field}` {words}")));
     }
-    let Some(id) = checkout.credential else { return Ok(()) };
-    match tx.credential(id).await {
+    let Some(named) = &checkout.credential else { return Ok(()) };
+    match tx.find_credential(named).await {
         Ok(credential) if credential.provider == source::PROVIDER => Ok(()),
         Ok(_) | Err(store::Error::NotFound) => {
-            let message = "no credential with this id exists for the provider `git`";
+            let message = "no credential with this id or name exists for the provider `git`";
             Err(ApiError::invalid("source.credential", message))
         }
         Err(error) => Err(error.into()),

@@ -272,7 +272,7 @@ impl Tx {
         self.agent(agent).await
     }
 
-    /// Marks an agent as deleted and deletes its schedules and triggers.
+    /// Marks an agent as deleted and deletes its schedules, triggers and invoke tokens.
     ///
     /// Its sessions keep their pinned agent, and its name is free again.
     pub async fn delete_agent(&mut self, agent: AgentId) -> Result<()> {
@@ -292,6 +292,7 @@ impl Tx {
         for deletion in [
             "delete from schedule where org_id = $1 and agent_id = $2",
             "delete from trigger where org_id = $1 and agent_id = $2",
+            "delete from invoke_token where org_id = $1 and agent_id = $2",
         ] {
             sqlx::query(deletion).bind(org).bind(agent.uuid()).execute(self.connection()).await?;
         }

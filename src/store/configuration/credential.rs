@@ -114,6 +114,31 @@ impl Tx {
         Ok(row.into())
     }
 
+    /// Reads one credential by its id or name.
+    pub async fn find_credential(&mut self, named: &str) -> Result<Credential> {
+        match named.parse() {
+            Ok(id) => self.credential(id).await,
+            Err(_) => self.credential_by_name(named).await?.ok_or(Error::NotFound),
+        }
+    }
+
+    /// Reads a credential by its name, by the index `credential_name`. Returns `None` if several have
+    /// it: the choice of a key is never a guess.
+    pub async fn credential_by_name(&mut self, name: &str) -> Result<Option<Credential>> {
+        // No name contains U+0000, which a text parameter cannot carry.
+        if name.contains('\0') {
+            return Ok(None);
+        }
+        let org = self.org.uuid();
+        let rows: Vec<Row> = sqlx::query_as(credentials!("and name = $2 limit 2"))
+            .bind(org)
+            .bind(name)
+            .fetch_all(self.connection())
+            .await?;
+        let only = <[Row; 1]>::try_from(rows).ok();
+        Ok(only.map(|[row]| row.into()))
+    }
+
     /// Returns a page of credentials, newest first.
     pub async fn credentials(&mut self, below: Option<CredentialId>, limit: i64) -> Result<Vec<Credential>> {
         let org = self.org.uuid();

@@ -229,6 +229,27 @@ impl Tx {
         }
     }
 
+    /// Returns the newest archived session of a slug, by the index `session_slug_archived`.
+    pub async fn archived_session_by_slug(&mut self, slug: &str) -> Result<Option<SessionId>> {
+        // No slug contains U+0000, which a text parameter cannot carry.
+        if slug.contains('\0') {
+            return Ok(None);
+        }
+        let org = self.org.uuid();
+        let found: Option<Uuid> = sqlx::query_scalar(
+            "select session_id
+             from session
+             where org_id = $1 and slug = $2 and status = 'archived'
+             order by session_id desc
+             limit 1",
+        )
+        .bind(org)
+        .bind(slug)
+        .fetch_optional(self.connection())
+        .await?;
+        Ok(found.map(Id::from_uuid))
+    }
+
     /// Reads the newest open session of a client, by the index `session_client`.
     pub async fn session_of_client(&mut self, client: &str) -> Result<Option<Session>> {
         let org = self.org;

@@ -151,6 +151,51 @@ async fn put(owner: &crate::support::service::Caller, body: Value) -> crate::sup
 }
 
 #[tokio::test]
+async fn the_only_credential_of_a_name_is_found_by_it() {
+    let world = World::still().await;
+    let (owner, stranger) = (&world.owner, &world.stranger);
+    let make = |name: &str| owner.post("/credentials", json!({ "key": "sk-1", "name": name }));
+    let credential = id(&make("billing team").await.ok());
+    assert_eq!(owner.get("/credentials/billing%20team").await.ok()["id"], credential);
+    owner.patch("/credentials/billing%20team", json!({ "key": "sk-2" })).await.ok();
+    assert_eq!(put(owner, json!({ "credential": "billing team" })).await.ok()["id"], credential);
+    let mut body = noop("a");
+    body["credential"] = json!("billing team");
+    let agent = owner.post("/agents", body.clone()).await.ok();
+    assert_eq!(agent["credential_id"], credential);
+    assert_eq!(owner.post("/agents", body.clone()).await.status, 200, "the same agent");
+    let path = format!("/agents/{}", id(&agent));
+    owner.patch(&path, json!({ "credential": null })).await.ok();
+    owner.post("/agents", body.clone()).await.error(409);
+    let renamed = owner.patch(&path, json!({ "credential": "billing team" })).await.ok();
+    assert_eq!(renamed["credential_id"], credential);
+    // Another organization's name, an unknown one, and one that several credentials have.
+    make("twice").await.ok();
+    make("twice").await.ok();
+    for (caller, name) in [(stranger, "billing team"), (owner, "nobody"), (owner, "twice"), (owner, "a\0")] {
+        body["credential"] = json!(name);
+        body["name"] = json!(format!("another {}", name.len()));
+        assert_eq!(caller.post("/agents", body.clone()).await.error(400)["param"], "credential", "{name}");
+        put(caller, json!({ "credential": name })).await.error(404);
+        caller
+            .get(&format!("/credentials/{}", name.replace(' ', "%20").replace('\0', "%00")))
+            .await
+            .error(404);
+    }
+    let git = json!({ "provider": "git", "key": "a-git-token", "name": "git", "base_url": "https://github.com/acme" });
+    let git = id(&owner.post("/credentials", git).await.ok());
+    let source = json!([{ "url": "https://github.com/acme/app", "credential": "git" }]);
+    let session = owner.post("/sessions", json!({ "sources": source })).await.ok();
+    assert_eq!(session["session"]["sources"][0]["credential_id"], git);
+    let hook = json!({ "kind": "github", "mention": "bot", "source": { "credential": "git" } });
+    let hook = owner.post(&format!("{path}/hooks"), hook).await.ok();
+    assert_eq!(hook["source"]["credential"], "git");
+    owner.delete("/credentials/billing%20team").await.ok();
+    owner.get("/credentials/billing%20team").await.error(404);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn an_input_accepts_the_field_names_of_the_answer() {
     let world = World::still().await;
     let owner = &world.owner;

@@ -15,6 +15,7 @@ mod events;
 mod examples;
 mod export;
 mod idempotency;
+mod invoke;
 mod keys;
 mod listing;
 mod live;

@@ -341,8 +341,14 @@ async fn a_name_or_slug_works_wherever_the_id_does() {
     token.get("/sessions/another/events").await.error(404);
     let of_agent = owner.get("/sessions?agent=code%20reviewer").await.ok();
     assert_eq!((data(&of_agent).len(), id(&data(&of_agent)[0])), (1, session.clone()));
-    owner.post("/sessions", json!({ "parent_session_id": session })).await.ok();
-    assert_eq!(data(&owner.get("/sessions?parent_session_id=release-7").await.ok()).len(), 1);
+    for parent in [session.as_str(), "release-7"] {
+        let child = owner.post("/sessions", json!({ "parent_session_id": parent })).await.ok();
+        assert_eq!(child["session"]["parent_session_id"], session);
+        owner.post(&format!("/sessions/{}/archive", id(&child)), json!({})).await.ok();
+    }
+    let strangers = stranger.post("/sessions", json!({ "parent_session_id": "release-7" })).await.error(404);
+    assert_eq!(strangers["param"], "parent_session_id");
+    assert_eq!(data(&owner.get("/sessions?parent_session_id=release-7").await.ok()).len(), 2);
     owner.get("/sessions?agent=nobody").await.error(404);
     owner.get("/usage?agent=code%20reviewer").await.ok();
     owner.delete("/environments/small%20one").await.ok();
@@ -351,6 +357,31 @@ async fn a_name_or_slug_works_wherever_the_id_does() {
     assert_eq!(owner.post("/sessions/release-7/cancel", json!({})).await.ok()["id"], session);
     owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     owner.get("/sessions/release-7").await.error(404);
+    world.end().await;
+}
+
+#[tokio::test]
+async fn archiving_by_slug_can_be_repeated() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let archive = |session: &str| {
+        let path = format!("/sessions/{session}/archive");
+        async move { owner.post(&path, json!({})).await }
+    };
+    let first = id(&owner.post("/sessions", json!({ "slug": "release-7" })).await.ok());
+    let by_slug = archive("release-7").await.ok();
+    assert_eq!((&by_slug["id"], &by_slug["status"]), (&json!(first), &json!("archived")));
+    assert_eq!(archive("release-7").await.ok(), archive(&first).await.ok());
+    // Only this request finds an archived session by its slug; an open one has precedence.
+    owner.get("/sessions/release-7").await.error(404);
+    world.stranger.post("/sessions/release-7/archive", json!({})).await.error(404);
+    let second = id(&owner.post("/sessions", json!({ "slug": "release-7" })).await.ok());
+    for _ in 0..2 {
+        assert_eq!(archive("release-7").await.ok()["id"], second);
+    }
+    for unknown in ["never", "%00", "release-7%00", "%ff"] {
+        archive(unknown).await.error(404);
+    }
     world.end().await;
 }
 

@@ -1,4 +1,4 @@
-//! Schedules and triggers on the command line.
+//! Schedules, triggers and invoke tokens on the command line.
 
 use serde_json::{Value, json};
 
@@ -77,5 +77,29 @@ async fn a_trigger_is_managed_from_the_command_line() {
     assert!(String::from_utf8_lossy(&wrong.stderr).contains("EVENT:ACTION"), "{wrong:?}");
     assert_eq!(trigger(&["delete", &agent, id]), "");
     assert_eq!(run(&service, &["trigger", "get", &agent, id], "").status.code(), Some(1));
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_invoke_token_is_managed_from_the_command_line() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let agent = service.owner().inline_agent().await;
+    let tokens = |words: &[&str]| run(&service, &[&["agent", "invoke-token"], words].concat(), "");
+    let made = tokens(&["create", "inline", "--name", "the form", "--title", "Called", "--limit-turns", "3"]);
+    let said = String::from_utf8_lossy(&made.stderr).into_owned();
+    assert!(said.starts_with(&format!("{}/agents/{agent}/invoke\n", service.base)), "{made:?}");
+    let caller = service.caller(text(&made).trim_end());
+    let path = format!("/agents/{agent}/invoke");
+    let started = caller.post(&path, json!({ "input": "Look." })).await.ok();
+    let session = &started["session"];
+    assert_eq!((&session["title"], &session["limits"]), (&json!("Called"), &json!({ "turns": 3 })));
+    let listed = text(&tokens(&["list", &agent]));
+    assert!(listed.contains("the form") && !listed.contains(&caller.key), "{listed}");
+    let listed: Value = serde_json::from_slice(&tokens(&["list", &agent, "--json"]).stdout).expect("JSON");
+    let id = listed["data"][0]["id"].as_str().expect("an id");
+    assert_eq!(text(&tokens(&["revoke", &agent, id])), "");
+    caller.post(&path, json!({ "input": "Look." })).await.error(401);
+    assert_eq!(tokens(&["revoke", &agent, id]).status.code(), Some(1));
     service.stop().await;
 }

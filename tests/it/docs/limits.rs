@@ -100,6 +100,7 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("SESSION_DEPTH_MAX", count(limit::SESSION_DEPTH_MAX.unsigned_abs())),
         ("SESSION_DESCENDANTS_MAX", count(limit::SESSION_DESCENDANTS_MAX.unsigned_abs())),
         ("TRIGGERS_MAX", count(limit::TRIGGERS_MAX.unsigned_abs())),
+        ("INVOKE_TOKENS_MAX", count(limit::INVOKE_TOKENS_MAX.unsigned_abs())),
         ("TRIGGER_MESSAGES_PER_SECOND", count(limit::TRIGGER_MESSAGES_PER_SECOND.into())),
         ("WEBHOOK_TOLERANCE_SECONDS", count(limit::WEBHOOK_TOLERANCE_SECONDS.unsigned_abs())),
         ("TRIGGER_SECRET_BYTES_MIN", bytes(limit::TRIGGER_SECRET_BYTES_MIN)),

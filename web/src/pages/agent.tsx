@@ -8,6 +8,7 @@ import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/b
 import { LIMITS, shown } from "../parts/limits";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
+import { InvokeTokens } from "./invoke-tokens";
 import { Triggers } from "./triggers";
 import { Schedules } from "./schedules";
 
@@ -18,6 +19,7 @@ const TABS = [
   [undefined, "Agent"],
   ["schedules", "Schedules"],
   ["triggers", "Triggers"],
+  ["invoke", "Invoke URL"],
 ] as const;
 
 export function AgentPage({ id, tab }: { id: string; tab?: string }) {
@@ -67,6 +69,7 @@ export function AgentPage({ id, tab }: { id: string; tab?: string }) {
       {tab === undefined && <About agent={agent} />}
       {tab === "schedules" && <Schedules agent={id} />}
       {tab === "triggers" && <Triggers agent={id} />}
+      {tab === "invoke" && <InvokeTokens agent={id} />}
       {open === "edit" && (
         <Dialog title={`Edit ${agent.name}`} onClose={() => setOpen(undefined)}>
           <AgentForm agent={agent} onDone={() => setOpen(undefined)} />

@@ -71,6 +71,11 @@ class AsyncSojourn:
         """Creates a session from the fields of `CreateSession`."""
         return cast("models.CreatedSession", await self.call("POST", "/sessions", json=session))
 
+    async def invoke(self, agent: str, **request: Any) -> models.CreatedSession:
+        """Starts a session at the invoke URL of an agent from the fields of `InvokeAgent`; an invoke
+        token as the key is enough."""
+        return cast("models.CreatedSession", await self.call("POST", at("agents", agent, "invoke"), json=request))
+
     async def get(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("GET", at("sessions", session)))
 

@@ -69,6 +69,11 @@ class Sojourn:
         """Creates a session from the fields of `CreateSession`."""
         return cast("models.CreatedSession", self.call("POST", "/sessions", json=session))
 
+    def invoke(self, agent: str, **request: Any) -> models.CreatedSession:
+        """Starts a session at the invoke URL of an agent from the fields of `InvokeAgent`; an invoke
+        token as the key is enough."""
+        return cast("models.CreatedSession", self.call("POST", at("agents", agent, "invoke"), json=request))
+
     def get(self, session: str) -> models.Session:
         return cast("models.Session", self.call("GET", at("sessions", session)))
 

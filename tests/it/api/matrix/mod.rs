@@ -90,6 +90,8 @@ pub(super) async fn things(caller: &Caller) -> Things {
     let schedule = caller.post(&format!("/agents/{}/schedules", id(&agent)), yearly()).await.ok();
     let trigger = json!({ "kind": "generic" });
     let trigger = caller.post(&format!("/agents/{}/hooks", id(&agent)), trigger).await.ok();
+    let token = json!({ "name": name });
+    let token = caller.post(&format!("/agents/{}/invoke-tokens", id(&agent)), token).await.ok();
     let path = format!("/sessions/{}", id(&session));
     let first = |page: Answer| id(&data(&page.ok())[0]);
     // An organization may have few webhooks: one is reused until an operation removes it.
@@ -110,6 +112,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
         ("session_id", id(&session)),
         ("schedule_id", id(&schedule)),
         ("trigger_id", id(&trigger)),
+        ("invoke_token_id", id(&token)),
         ("event_id", first(caller.get(&format!("{path}/messages")).await)),
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
@@ -301,6 +304,11 @@ fn naming(mine: &Things, ids: &Things) -> Vec<(Method, String, Option<Value>)> {
             Method::POST,
             format!("/agents/{agent}/hooks"),
             Some(json!({ "kind": "generic", "environment": id("environment_id") })),
+        ),
+        (
+            Method::POST,
+            format!("/agents/{agent}/invoke-tokens"),
+            Some(json!({ "name": "n", "environment": id("environment_id") })),
         ),
         (
             Method::PATCH,
