@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 /// Working directory, environment variables and custom state of a session.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -22,9 +23,10 @@ pub struct Context {
 }
 
 /// Change of a context: named keys are set, null removes a key.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContextChange {
     #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
+    #[schema(value_type = Option<String>)]
     pub working_dir: Option<Option<String>>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub env_vars: BTreeMap<String, Option<String>>,

@@ -40,7 +40,7 @@ pub use cost::Cost;
 pub use entry::Entry;
 pub use event::{Actor, ActorKind, Body, Event, Level};
 pub use ids::*;
-pub use notice::Notice;
+pub use notice::{Notice, NoticeBody};
 pub use session::{Session, Status};
 pub use turn::Turn;
 pub use usage::Usage;

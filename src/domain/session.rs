@@ -115,9 +115,12 @@ pub struct AgentSnapshot {
 }
 
 /// Initial data of a session; the body of `session.created`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
+#[schema(as = SessionCreated)]
 pub struct Created {
+    #[schema(required)]
     pub agent_id: Option<AgentId>,
+    #[schema(required)]
     pub credential_id: Option<CredentialId>,
     pub agent_snapshot: Option<AgentSnapshot>,
     /// Its sandbox's environment; `None` for default size and no network.
@@ -126,12 +129,17 @@ pub struct Created {
     /// Repositories that are cloned into its sandbox.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<PinnedSource>,
+    #[schema(required)]
     pub title: Option<String>,
+    #[schema(required)]
     pub key: Option<String>,
+    #[schema(required)]
     pub client_id: Option<String>,
     /// Human-readable name, unique among the organization's open sessions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slug: Option<String>,
+    // Dropped when the body is truncated and it is large.
+    #[schema(required = false)]
     pub metadata: Map<String, Value>,
     pub limits: Limits,
     pub source: Source,

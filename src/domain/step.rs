@@ -4,6 +4,7 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use super::{
     conversation::{Block, StopReason},
@@ -11,7 +12,7 @@ use super::{
 };
 
 /// A completed model call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StepCompleted {
     /// Index of the call, starting at 1 in each turn, across all attempts.
     pub index: u64,
@@ -34,7 +35,7 @@ pub struct StepCompleted {
 }
 
 /// A model call that ended without a response.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct StepAborted {
     pub provider: String,
     pub model: String,
@@ -43,16 +44,19 @@ pub struct StepAborted {
     /// Whether some usage is estimated: the provider had not reported all of it yet.
     pub estimated: bool,
     /// Cost of the call in micro-USD; null if no price list has the model.
+    #[schema(required)]
     pub cost_micros: Option<u64>,
     /// Version of the price list that was used.
+    #[schema(required)]
     pub price_version: Option<String>,
     pub attempt: i32,
     pub duration_ms: u64,
 }
 
 /// Reason why a model call ended without a response.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
+#[schema(as = StepAbortReason)]
 pub enum Aborted {
     /// A caller canceled the turn.
     Canceled,

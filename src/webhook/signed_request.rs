@@ -5,7 +5,6 @@
 
 use bytes::Bytes;
 use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, USER_AGENT};
-use serde::Serialize;
 use serde_json::{Map, Value, value::RawValue};
 use url::Url;
 
@@ -13,6 +12,7 @@ use super::sign::{Secret, sign};
 use crate::{
     base::Timestamp,
     domain::{DeliveryId, EventId, SessionId},
+    wire::webhook::WebhookPayload,
 };
 
 const PRODUCT: &str = concat!("sojourn/", env!("CARGO_PKG_VERSION"));
@@ -52,28 +52,17 @@ pub struct SignedRequest {
     pub at: Timestamp,
 }
 
-// Camel case, unlike the rest of the API, because the published client expects it.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Envelope<'a> {
-    r#type: &'a str,
-    session_id: Option<SessionId>,
-    event_id: EventId,
-    metadata: &'a Map<String, Value>,
-    event: &'a RawValue,
-}
-
 impl SignedRequest {
     /// Serializes the envelope and signs it.
     pub fn write(parts: Parts<'_>) -> Self {
-        let envelope = Envelope {
-            r#type: parts.event_type,
+        let payload = WebhookPayload {
+            kind: parts.event_type,
             session_id: parts.session,
             event_id: parts.event_id,
             metadata: parts.metadata,
             event: parts.event,
         };
-        let body = Bytes::from(serde_json::to_vec(&envelope).expect("keys are strings, values are JSON"));
+        let body = Bytes::from(serde_json::to_vec(&payload).expect("keys are strings, values are JSON"));
         let id = parts.delivery.to_string();
         let timestamp = parts.at.unix_timestamp();
         let signature = sign(parts.secrets, &id, timestamp, &body);

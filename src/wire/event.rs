@@ -26,7 +26,7 @@ pub struct EventView {
     pub level: Level,
     #[schema(value_type = Object)]
     pub body: Box<RawValue>,
-    #[schema(value_type = Object)]
+    #[schema(value_type = Map<String, Value>)]
     pub refs: Box<RawValue>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub turn_id: Option<TurnId>,

@@ -1,13 +1,14 @@
 //! Frames of the live session list.
 
 use serde::Serialize;
+use utoipa::ToSchema;
 
 use super::session::SessionView;
 use crate::domain::SessionId;
 
 /// One frame of the live session list. Each frame is self-contained: a reader replaces its copy of the
 /// session.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
 pub enum ListedFrame {
     /// The session is in the list; contains its current state.
@@ -22,7 +23,7 @@ pub enum ListedFrame {
 }
 
 /// Reason why a session is not in the list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Unlisted {
     /// The session was deleted.

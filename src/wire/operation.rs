@@ -89,7 +89,7 @@ pub struct KillExec {
 }
 
 /// One frame of a command's output stream.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
 pub enum ExecFrame {
     /// Next output of the command; invalid UTF-8 is replaced.
@@ -99,11 +99,15 @@ pub enum ExecFrame {
     #[serde(rename = "exec.ended")]
     Ended {
         state: ExecState,
+        #[schema(required)]
         exit_code: Option<i32>,
+        #[schema(required)]
         cause: Option<String>,
         stdout_bytes: u64,
         stderr_bytes: u64,
+        #[schema(required)]
         duration_ms: Option<u64>,
+        #[schema(required)]
         error: Option<ExecError>,
     },
 }

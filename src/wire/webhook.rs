@@ -2,6 +2,7 @@
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value, value::RawValue};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -218,4 +219,23 @@ pub struct AttemptView {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     pub duration_ms: i32,
+}
+
+/// Body of a delivery.
+// Camel case, unlike the rest of the API, because the published client expects it.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct WebhookPayload<'a> {
+    /// Type of the event.
+    #[serde(rename = "type")]
+    pub kind: &'a str,
+    /// Session of the event; null for an event of the organization.
+    #[schema(required)]
+    pub session_id: Option<SessionId>,
+    pub event_id: EventId,
+    /// Metadata of the session, unchanged.
+    pub metadata: &'a Map<String, Value>,
+    /// The event as the API returns it.
+    #[schema(value_type = Object)]
+    pub event: &'a RawValue,
 }

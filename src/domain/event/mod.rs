@@ -111,8 +111,11 @@ pub enum CancelMode {
 }
 
 /// Type and data of an event; serialized as `type` and `body`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+///
+/// Its schema is that of the API: each variant is a type of event there.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", content = "body")]
+#[schema(as = EventBody)]
 pub enum Body {
     /// The session was created; its status is `idle` until it has input.
     #[serde(rename = "session.created")]
@@ -121,8 +124,10 @@ pub enum Body {
     #[serde(rename = "session.updated")]
     SessionUpdated {
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
+        #[schema(value_type = Option<String>)]
         title: Option<Option<String>>,
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
+        #[schema(value_type = Option<String>)]
         slug: Option<Option<String>>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         metadata: Option<Map<String, Value>>,
@@ -208,7 +213,15 @@ pub enum Body {
     StepAborted(Box<StepAborted>),
     /// A tool is about to run; appended before it runs.
     #[serde(rename = "tool.call")]
-    ToolCall { call_id: String, tool: String, input: Value, args_summary: String, replay: Replay },
+    ToolCall {
+        call_id: String,
+        tool: String,
+        // Dropped when the body is truncated and it is large.
+        #[schema(required = false)]
+        input: Value,
+        args_summary: String,
+        replay: Replay,
+    },
     /// A command of the sandbox ended.
     #[serde(rename = "exec.completed")]
     ExecCompleted {
@@ -270,6 +283,7 @@ pub enum Body {
     WakeScheduled {
         call_id: String,
         #[serde(with = "time::serde::rfc3339")]
+        #[schema(value_type = String, format = DateTime)]
         at: Timestamp,
         note: String,
     },
@@ -314,6 +328,7 @@ pub enum Body {
     SandboxFilesLost {
         sandbox_id: SandboxId,
         #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+        #[schema(value_type = Option<String>, format = DateTime)]
         since: Option<Timestamp>,
     },
     /// The sandbox's lifetime is about to end; it is being replaced.
@@ -345,7 +360,14 @@ pub enum Body {
     SourceCloning { name: String, sandbox_id: SandboxId, clone_id: String },
     /// The source was cloned into the sandbox, at this commit.
     #[serde(rename = "source.cloned")]
-    SourceCloned { name: String, sandbox_id: SandboxId, sha: Option<String>, bytes: u64, duration_ms: u64 },
+    SourceCloned {
+        name: String,
+        sandbox_id: SandboxId,
+        #[schema(required)]
+        sha: Option<String>,
+        bytes: u64,
+        duration_ms: u64,
+    },
     /// The source could not be cloned.
     #[serde(rename = "source.failed")]
     SourceFailed { name: String, sandbox_id: SandboxId, code: String, message: String, retryable: bool },

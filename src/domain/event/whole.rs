@@ -25,18 +25,19 @@ pub enum Outcome {
 }
 
 /// A failure, for people and for programs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
     /// Stable code, such as `overloaded`.
     pub code: String,
     pub message: String,
     /// Time of the next retry, if there is one.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
     pub retry_at: Option<Timestamp>,
 }
 
 /// Result of a turn.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TurnCompleted {
     pub turn_id: TurnId,
     pub yield_reason: YieldReason,

@@ -1,5 +1,7 @@
 //! The OpenAPI document of the API, generated from the routes.
 
+mod events;
+mod examples;
 mod refusals;
 
 use std::collections::BTreeMap;
@@ -17,7 +19,13 @@ use utoipa::{
 };
 
 use super::sessions::events::StreamMode;
-use crate::wire::{ErrorBody, ErrorType, error::ErrorDetail};
+use crate::{
+    domain::{Body, Notice, NoticeBody},
+    wire::{
+        ErrorBody, ErrorType, delta::DeltaView, error::ErrorDetail, listing::ListedFrame,
+        operation::ExecFrame, webhook::WebhookPayload,
+    },
+};
 
 /// Error responses of an operation. `refusals` derives their statuses from what the operation takes.
 pub struct Errors;
@@ -56,7 +64,10 @@ impl IntoResponses for Errors {
         (name = "usage", description = "Usage, prices and budgets."),
         (name = "service", description = "Liveness and readiness of the service."),
     ),
-    components(schemas(ErrorBody, ErrorDetail, ErrorType, StreamMode)),
+    components(schemas(
+        ErrorBody, ErrorDetail, ErrorType, StreamMode, Body, Notice, NoticeBody, DeltaView, ExecFrame, ListedFrame,
+        WebhookPayload,
+    )),
     modifiers(&Security),
 )]
 struct Head;
@@ -158,6 +169,8 @@ pub fn description() -> utoipa::openapi::OpenApi {
             }
         }
     }
+    events::add(&mut document);
+    examples::add(&mut document);
     document
 }
 

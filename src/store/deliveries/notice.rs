@@ -35,7 +35,7 @@ pub(in crate::store) async fn tell(
     .bind(org.uuid())
     .bind(notice.session.map(Id::uuid))
     .bind(notice.id.uuid())
-    .bind(notice.kind)
+    .bind(notice.kind())
     .bind(notice.event().to_string())
     .bind(except.map(Id::uuid))
     .execute(connection)
@@ -68,7 +68,7 @@ impl Tx {
         .bind(notice.session.map(Id::uuid))
         .bind(destination.uuid())
         .bind(notice.id.uuid())
-        .bind(notice.kind)
+        .bind(notice.kind())
         .bind(notice.event().to_string())
         .fetch_one(self.connection())
         .await?;

@@ -103,6 +103,7 @@ impl Operation<'_> {
             let need = if body["required"] == true { "" } else { ", optional" };
             let (media, shape) = (escape(media), shape(&content["schema"]));
             let _ = writeln!(html, "<h3>Body</h3>\n<p>{shape} <small>{media}{need}</small></p>");
+            html.push_str(&example(content_example(description, content)));
         }
         html.push_str("<h3>Responses</h3>\n<dl class=\"answers\">\n");
         for (status, response) in said["responses"].as_object().into_iter().flatten() {
@@ -115,12 +116,28 @@ impl Operation<'_> {
             );
             for (media, content) in response["content"].as_object().into_iter().flatten() {
                 let _ = writeln!(html, " {} <small>{}</small>", shape(&content["schema"]), escape(media));
+                html.push_str(&example(content_example(description, content)));
             }
             html.push_str("</dd>\n");
         }
         html.push_str("</dl>\n</section>\n");
         html
     }
+}
+
+/// Example of a request or response body; null if it has none.
+fn content_example<'a>(description: &'a Value, content: &'a Value) -> &'a Value {
+    &resolved(description, &content["examples"]["default"])["value"]
+}
+
+/// An example as HTML, closed until a reader opens it: text as it is, anything else as JSON.
+fn example(value: &Value) -> String {
+    let text = match value {
+        Value::Null => return String::new(),
+        Value::String(text) => text.clone(),
+        value => serde_json::to_string_pretty(value).expect("a value is JSON"),
+    };
+    format!("<details><summary>Example</summary>\n<pre><code>{}</code></pre></details>\n", escape(&text))
 }
 
 fn parameters(parameters: &Value) -> String {
@@ -146,8 +163,14 @@ fn types(description: &Value) -> String {
         if !about.is_empty() {
             let _ = writeln!(html, "<p>{}</p>", inline(about));
         }
-        let is_needed = |field: &str| list(&schema["required"]).iter().any(|needed| needed == field);
-        let rows = schema["properties"].as_object().into_iter().flatten().map(|(field, shape)| {
+        // A type that extends others has their fields first.
+        let parts: Vec<_> =
+            list(&schema["allOf"]).iter().map(|part| resolved(description, part)).chain([schema]).collect();
+        let is_needed = |field: &str| {
+            parts.iter().any(|part| list(&part["required"]).iter().any(|needed| needed == field))
+        };
+        let fields = parts.iter().filter_map(|part| part["properties"].as_object()).flatten();
+        let rows = fields.map(|(field, shape)| {
             let need = if is_needed(field) { "required" } else { "" };
             row(field, need, shape, about_of(shape))
         });
@@ -157,6 +180,7 @@ fn types(description: &Value) -> String {
         } else {
             html.push_str(&table("field", "", &rows));
         }
+        html.push_str(&example(&schema["examples"][0]));
         html.push_str("</section>\n");
     }
     html

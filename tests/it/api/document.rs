@@ -104,7 +104,7 @@ fn every_reference_leads_somewhere_and_every_part_is_used() {
     references(&DOCUMENT, &mut used);
     let lost: Vec<_> = used.iter().filter(|place| DOCUMENT.pointer(&place[1..]).is_none()).collect();
     assert!(lost.is_empty(), "{lost:?}");
-    for kind in ["schemas", "responses", "headers"] {
+    for kind in ["schemas", "responses", "headers", "parameters", "examples"] {
         for name in DOCUMENT["components"][kind].as_object().expect(kind).keys() {
             let place = format!("#/components/{kind}/{name}");
             assert!(used.contains(&place), "{place} is not used");

@@ -12,6 +12,7 @@ mod document;
 mod environments;
 mod errors;
 mod events;
+mod examples;
 mod export;
 mod idempotency;
 mod keys;

@@ -40,7 +40,7 @@ fn notices() -> Vec<Notice> {
 fn every_type_of_event_has_its_page_and_every_page_its_type() {
     let of_log = types_of_a_log();
     assert!(of_log.contains("turn.completed"), "{of_log:?}");
-    let told: BTreeSet<_> = notices().iter().map(|notice| notice.kind.to_owned()).collect();
+    let told: BTreeSet<_> = notices().iter().map(|notice| notice.kind().to_owned()).collect();
     let pages: BTreeSet<_> = EVENTS.keys().cloned().collect();
     assert_eq!(of_log.union(&told).cloned().collect::<BTreeSet<_>>(), pages);
     let index = page("docs/events.md");
@@ -79,7 +79,7 @@ fn the_example_of_a_type_is_an_event_of_it() {
         );
     }
     for notice in notices() {
-        let (kind, event) = (notice.kind, notice.event());
+        let (kind, event) = (notice.kind(), notice.event());
         check_event(&event);
         let example = &EVENTS[kind].example;
         assert_eq!(example["type"], kind);

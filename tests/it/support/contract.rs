@@ -4,7 +4,7 @@
 //! undocumented field, fails the test.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{LazyLock, Mutex},
 };
 
@@ -20,8 +20,18 @@ pub static DOCUMENT: LazyLock<Value> =
 /// The description with closed objects, so that an undocumented field is an error.
 static STRICT: LazyLock<Value> = LazyLock::new(|| {
     let mut document = DOCUMENT.clone();
-    close(&mut document["components"]["schemas"]);
+    let mut extended = BTreeSet::new();
+    for part in ["components", "webhooks"] {
+        bases(&document[part], &mut extended);
+    }
+    for (name, schema) in document["components"]["schemas"].as_object_mut().expect("schemas") {
+        match extended.contains(&format!("#/components/schemas/{name}")) {
+            true => schema.as_object_mut().expect("a schema").values_mut().for_each(close),
+            false => close(schema),
+        }
+    }
     close(&mut document["paths"]);
+    close(&mut document["webhooks"]);
     document
 });
 
@@ -132,6 +142,13 @@ fn validator(name: String, schema: &Value) -> &'static Validator {
     })
 }
 
+/// Faults of a value, by a schema of the description with closed objects. `place` is its JSON pointer.
+pub fn faults(place: &str, value: &Value) -> Vec<String> {
+    let schema = STRICT.pointer(place).unwrap_or_else(|| panic!("{place} is not there"));
+    let faults = validator(place.to_owned(), schema);
+    faults.iter_errors(value).map(|fault| format!("{}: {fault}", fault.instance_path())).collect()
+}
+
 #[track_caller]
 fn assert_error(body: &Value) {
     let schema = json!({ "$ref": "#/components/schemas/ErrorBody" });
@@ -140,9 +157,30 @@ fn assert_error(body: &Value) {
     assert_eq!(fault, None, "{body}");
 }
 
-/// Sets `additionalProperties: false` on every object schema with `properties`.
+/// Places of the schemas that others extend: closed, they would refuse the fields of the extension.
+fn bases(value: &Value, found: &mut BTreeSet<String>) {
+    match value {
+        Value::Object(fields) => {
+            let parts = fields.get("allOf").and_then(Value::as_array).into_iter().flatten();
+            found.extend(parts.filter_map(|part| part["$ref"].as_str().map(str::to_owned)));
+            fields.values().for_each(|field| bases(field, found));
+        }
+        Value::Array(items) => items.iter().for_each(|item| bases(item, found)),
+        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+    }
+}
+
+/// Refuses unknown fields in every object schema with `properties`, and in every schema that extends another.
 fn close(schema: &mut Value) {
     match schema {
+        Value::Object(fields) if fields.get("allOf").is_some_and(Value::is_array) => {
+            let parts = fields["allOf"].as_array_mut().expect("just looked");
+            parts
+                .iter_mut()
+                .filter_map(Value::as_object_mut)
+                .for_each(|part| part.values_mut().for_each(close));
+            fields.insert("unevaluatedProperties".to_owned(), Value::Bool(false));
+        }
         Value::Object(fields) => {
             fields.values_mut().for_each(close);
             let names_fields = fields.get("properties").is_some_and(Value::is_object)
