@@ -83,9 +83,10 @@ def use(client: Sojourn) -> None:
     assert (written["path"], written["bytes"]) == ("/workspace/notes/a.txt", len(TEXT.encode()))
     ran = client.exec(sandbox, "wc -c < notes/a.txt; echo late >&2; exit 3", timeout_seconds=30)
     assert (ran["exit_code"], ran["stdout"].strip(), ran["stderr"]) == (3, str(written["bytes"]), "late\n")
-    said = list(client.follow_exec(sandbox, "echo first; sleep 1; echo late >&2; exit 3"))
-    assert [frame["text"] for frame in said[:-1]] == ["first\n", "late\n"]
-    assert (said[-1]["type"], said[-1]["exit_code"], said[1]["stream"]) == ("exec.ended", 3, "stderr")
+    *said, end = client.follow_exec(sandbox, "echo first; sleep 1; echo late >&2; exit 3")
+    output = [(frame["stream"], frame["text"]) for frame in said if frame["type"] == "exec.output"]
+    assert output == [("stdout", "first\n"), ("stderr", "late\n")]
+    assert end["type"] == "exec.ended" and end["exit_code"] == 3
     assert [entry["name"] for entry in client.list_files(sandbox, "notes")["entries"]] == ["a.txt"]
     assert client.read_file(sandbox, "notes/a.txt") == TEXT.encode()
     assert client.exec(sandbox, ["truncate", "-s", "0", "notes/a.txt"])["exit_code"] == 0
@@ -119,8 +120,9 @@ async def follow_together(session: str) -> None:
         await client.write_file(sandbox, "data", bytes(range(256)))
         ran, data = await asyncio.gather(client.exec(sandbox, "sleep 1; echo done"), client.read_file(sandbox, "data"))
         assert (ran["stdout"], data) == ("done\n", bytes(range(256)))
-        said = [frame async for frame in client.follow_exec(sandbox, "echo done")]
-        assert (said[0]["text"], said[-1]["exit_code"]) == ("done\n", 0)
+        output, end = [frame async for frame in client.follow_exec(sandbox, "echo done")]
+        assert output["type"] == "exec.output" and output["text"] == "done\n"
+        assert end["type"] == "exec.ended" and end["exit_code"] == 0
 
 
 def verify(session: str, secret: str) -> None:

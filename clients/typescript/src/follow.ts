@@ -5,8 +5,8 @@ import type { components } from "./schema.js";
 
 type Schemas = components["schemas"];
 
-/** An event of the log of a session. The body depends on the type (docs/events.md). */
-export type Event = Omit<Schemas["Event"], "body"> & { body: Record<string, any> };
+/** An event of the log of a session, narrowed by `type` (docs/events.md). A newer service may send other types. */
+export type Event = Schemas["Event"];
 
 export interface FollowOptions {
   /** Start after this `seq`. Default: 0, the whole log. */
@@ -20,18 +20,7 @@ export interface FollowOptions {
 }
 
 /** Output of a command; the last frame is its end. */
-export type ExecFrame =
-  | { type: "exec.output"; stream: "stdout" | "stderr"; text: string }
-  | {
-      type: "exec.ended";
-      state: Schemas["Exec"]["state"];
-      exit_code: number | null;
-      cause: string | null;
-      stdout_bytes: number;
-      stderr_bytes: number;
-      duration_ms: number | null;
-      error: { code: string; message: string } | null;
-    };
+export type ExecFrame = Schemas["ExecFrame"];
 
 /** The service sends a heartbeat every 10 s; a longer silence means that the connection is dead. */
 const SILENCE_MS = 30_000;

@@ -1,15 +1,13 @@
 // Verification of webhooks by Standard Webhooks 1.0.0: sender and time.
+import type { components } from "./schema.js";
+
+type Schemas = components["schemas"];
 
 /** A verified delivery. */
-export interface Webhook {
+export type Webhook = Schemas["WebhookPayload"] & {
   /** Equal on every attempt of a delivery: use it to detect repeats. */
   id: string;
-  type: string;
-  sessionId: string;
-  eventId: string;
-  metadata: Record<string, unknown>;
-  event: Record<string, any>;
-}
+};
 
 /** The delivery is not from the service, or its timestamp is too far from now. */
 export class WebhookError extends Error {

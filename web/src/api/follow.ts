@@ -3,8 +3,8 @@ import type { Schemas } from "./client";
 import { type Connection, stream } from "./stream";
 
 export type { Connection } from "./stream";
-export type Event = Omit<Schemas["Event"], "body" | "refs"> & { body: Body; refs: Record<string, unknown> };
-export type Body = Record<string, unknown>;
+/** Narrowed by `type`. A newer service may send other types. */
+export type Event = Schemas["Event"];
 
 interface Follower {
   after: number;

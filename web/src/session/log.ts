@@ -61,8 +61,7 @@ export class Log {
  */
 function slim(event: Event): Event {
   if (event.type !== "step.completed") return event;
-  const { raw: _raw, blocks: _blocks, ...body } = event.body;
-  return { ...event, body };
+  return { ...event, body: { ...event.body, raw: [], blocks: [] } };
 }
 
 /** Log of a session, followed while the calling component is mounted. */

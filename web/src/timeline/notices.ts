@@ -1,10 +1,9 @@
 // One-line notices of events outside the conversation: limits, errors, the sandbox.
 import type { Event } from "../api/follow";
 import { bytes, span } from "../parts/format";
-import { number, text } from "./body";
 import type { NoticeRow } from "./rows";
 
-const when = (ts: unknown) => new Date(text(ts)).toLocaleString();
+const when = (ts: string) => new Date(ts).toLocaleString();
 
 const ENDS: Record<string, string> = {
   idle: "idle timeout",
@@ -12,25 +11,25 @@ const ENDS: Record<string, string> = {
   rotated: "replaced by a new sandbox",
 };
 
+const share = ({ used, allowed }: { used: number; allowed: number }) => `${used.toLocaleString()} of ${allowed.toLocaleString()}`;
+
 /** The notice of an event; undefined for events without information for a user. */
 export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detail" | "retry_at"> | undefined {
-  const { body } = event;
-  const of = () => `${number(body.used).toLocaleString()} of ${number(body.allowed).toLocaleString()}`;
   switch (event.type) {
     case "error.model":
     case "error.runtime":
     case "error.task": {
       const who = { "error.model": "The model", "error.runtime": "The service", "error.task": "The task" }[event.type];
-      const retry_at = text(body.retry_at) || undefined;
-      const title = `${who} failed: ${text(body.code).replaceAll("_", " ")}`;
-      return { tone: retry_at ? "warn" : "bad", title, detail: text(body.message), retry_at };
+      const { code, message, retry_at } = event.body;
+      const title = `${who} failed: ${code.replaceAll("_", " ")}`;
+      return { tone: retry_at ? "warn" : "bad", title, detail: message, retry_at: retry_at ?? undefined };
     }
     case "limit.warning":
-      return { tone: "warn", title: `80% of the limit “${text(body.limit)}” used`, detail: of() };
+      return { tone: "warn", title: `80% of the limit “${event.body.limit}” used`, detail: share(event.body) };
     case "limit.exceeded":
-      return { tone: "bad", title: `Limit “${text(body.limit)}” exceeded`, detail: of() };
+      return { tone: "bad", title: `Limit “${event.body.limit}” exceeded`, detail: share(event.body) };
     case "sandbox.created":
-      return { tone: "plain", title: "Sandbox attached", detail: `in ${span(number(body.duration_ms))}` };
+      return { tone: "plain", title: "Sandbox attached", detail: `in ${span(event.body.duration_ms)}` };
     case "sandbox.frozen":
       return { tone: "plain", title: "Sandbox frozen", detail: "idle" };
     case "sandbox.thawed":
@@ -38,33 +37,33 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
     case "sandbox.checkpoint_created":
       return { tone: "plain", title: "Files saved in a checkpoint" };
     case "sandbox.checkpoint_restored":
-      return { tone: "plain", title: "Files restored from a checkpoint", detail: `in ${span(number(body.duration_ms))}` };
+      return { tone: "plain", title: "Files restored from a checkpoint", detail: `in ${span(event.body.duration_ms)}` };
     case "sandbox.files_lost":
-      return { tone: "bad", title: "Files lost with the disk", detail: body.since === undefined ? "all files" : `changes after ${when(body.since)}` };
+      return { tone: "bad", title: "Files lost with the disk", detail: event.body.since ? `changes after ${when(event.body.since)}` : "all files" };
     case "sandbox.rotation_failed":
-      return { tone: "warn", title: "The sandbox could not be replaced", detail: text(body.reason) };
+      return { tone: "warn", title: "The sandbox could not be replaced", detail: event.body.reason };
     case "sandbox.lost":
-      return { tone: "warn", title: "Sandbox lost", detail: text(body.reason) };
+      return { tone: "warn", title: "Sandbox lost", detail: event.body.reason };
     case "sandbox.terminated":
-      return { tone: "plain", title: "Sandbox removed", detail: ENDS[text(body.reason)] ?? text(body.reason) };
+      return { tone: "plain", title: "Sandbox removed", detail: ENDS[event.body.reason] ?? event.body.reason };
     case "egress.denied":
       return {
         tone: "warn",
-        title: `Request to ${text(body.host)} denied`,
-        detail: `${text(body.reason).replaceAll("_", " ")}${number(body.count) > 1 ? `, ${number(body.count)} times` : ""}`,
+        title: `Request to ${event.body.host} denied`,
+        detail: `${event.body.reason.replaceAll("_", " ")}${event.body.count > 1 ? `, ${event.body.count} times` : ""}`,
       };
     case "file.written":
-      return { tone: "plain", title: `${event.actor.display ?? "A caller"} wrote ${text(body.path)}`, detail: bytes(number(body.bytes)) };
+      return { tone: "plain", title: `${event.actor.display ?? "A caller"} wrote ${event.body.path}`, detail: bytes(event.body.bytes) };
     case "wake.scheduled":
-      return { tone: "plain", title: `Wake scheduled for ${when(body.at)}`, detail: text(body.note) };
+      return { tone: "plain", title: `Wake scheduled for ${when(event.body.at)}`, detail: event.body.note };
     case "session.rejected":
-      return { tone: "bad", title: "Turn not started", detail: text(body.message) };
+      return { tone: "bad", title: "Turn not started", detail: event.body.message };
     case "turn.cancel_requested":
-      return { tone: "plain", title: body.mode === "interrupt" ? "Interrupted by a message" : "Cancellation requested" };
+      return { tone: "plain", title: event.body.mode === "interrupt" ? "Interrupted by a message" : "Cancellation requested" };
     case "session.status_changed":
-      return { tone: "plain", title: `Session ${text(body.to)}` };
+      return { tone: "plain", title: `Session ${event.body.to}` };
     case "session.updated":
-      return { tone: "plain", title: `Changed: ${Object.keys(body).join(", ")}` };
+      return { tone: "plain", title: `Changed: ${Object.keys(event.body).join(", ")}` };
     default:
       return undefined;
   }

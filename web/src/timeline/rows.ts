@@ -1,7 +1,11 @@
 // Rows of the timeline, folded from the events of the log as they arrive.
-import type { Body, Event } from "../api/follow";
-import { number, text } from "./body";
+import type { Schemas } from "../api/client";
+import type { Event } from "../api/follow";
 import { noticed } from "./notices";
+
+/** An event of one type. */
+type Of<T extends Event["type"]> = Extract<Event, { type: T }>;
+type Usage = Schemas["Usage"];
 
 interface Base {
   /** Stable while the row changes. */
@@ -22,7 +26,7 @@ export interface StepRow extends Base {
   index: number;
   model: string;
   duration_ms: number;
-  usage: Record<string, number>;
+  usage: Usage;
 }
 export interface MessageRow extends Base {
   kind: "message";
@@ -51,7 +55,7 @@ export interface ToolRow extends Base {
   summary: string;
   input: unknown;
   state: "running" | "ok" | "failed" | "not_run" | "unknown";
-  exec?: { command: string; exit_code: number; cause: string; bytes: number; duration_ms: number };
+  exec?: Of<"exec.completed">["body"];
   output?: string;
   duration_ms?: number;
   whole?: string;
@@ -68,9 +72,9 @@ export interface EndRow extends Base {
   turn: string;
   reason: string;
   seconds: number;
-  usage: Record<string, number>;
+  usage: Usage;
   cost_micros: number;
-  error?: { code: string; message: string };
+  error?: Schemas["TurnError"];
   limit?: string;
 }
 export type Row = TurnRow | StepRow | MessageRow | ThinkingRow | ToolRow | NoticeRow | EndRow;
@@ -85,7 +89,7 @@ export interface Tally {
   /** The question that waits for an answer. */
   question?: MessageRow;
   /** Tokens of each turn by kind, and its cost as far as prices are known. */
-  usage: { turn: number; usage: Record<string, number>; cost_micros: number }[];
+  usage: { turn: number; usage: Usage; cost_micros: number }[];
 }
 
 /** Folds events into rows. A changed row is a new object, so that views detect it. */
@@ -98,66 +102,57 @@ export class Timeline {
   add(event: Event): void {
     const base = { key: event.id, seq: event.seq, ts: event.ts };
     const whole = event.content_ref ?? undefined;
-    const body = event.body;
     switch (event.type) {
       case "user.message":
         this.tally.question = undefined;
-        return this.push(message(base, body, "user", event, whole));
+        return this.push(input(base, event, whole));
       case "agent.message": {
-        const row = message(base, body, "agent", event, whole);
+        const row = message(base, event, whole);
         if (row.question) this.tally.question = row;
         return this.push(row);
       }
       case "agent.thinking":
-        return this.push({ ...base, kind: "thinking", text: text(body.text) });
+        return this.push({ ...base, kind: "thinking", text: event.body.text });
       case "turn.started":
-        return this.started(base, body);
-      case "step.completed":
-        this.tally.steps = number(body.index);
-        return this.push({
-          ...base,
-          kind: "step",
-          index: number(body.index),
-          model: text(body.model),
-          duration_ms: number(body.duration_ms),
-          usage: usage(body),
-        });
-      case "tool.call":
-        this.calls.set(text(body.call_id), this.rows.length);
-        return this.push({
-          ...base,
-          kind: "tool",
-          call: text(body.call_id),
-          tool: text(body.tool),
-          summary: text(body.args_summary),
-          input: body.input,
-          state: "running",
-          whole,
-        });
-      case "exec.started":
-        this.calls.set(text(body.exec_id), this.rows.length);
+        return this.started(base, event.body);
+      case "step.completed": {
+        const { index, model, duration_ms, usage } = event.body;
+        this.tally.steps = index;
+        return this.push({ ...base, kind: "step", index, model, duration_ms, usage });
+      }
+      case "tool.call": {
+        const { call_id: call, tool, args_summary: summary, input } = event.body;
+        this.calls.set(call, this.rows.length);
+        return this.push({ ...base, kind: "tool", call, tool, summary, input, state: "running", whole });
+      }
+      case "exec.started": {
+        const { exec_id: call, command } = event.body;
+        this.calls.set(call, this.rows.length);
         return this.push({
           ...base,
           kind: "tool",
-          call: text(body.exec_id),
+          call,
           tool: "exec",
           by: event.actor.display ?? "a caller",
-          summary: text(body.command),
-          input: { command: body.command },
+          summary: command,
+          input: { command },
           state: "running",
         });
-      case "exec.completed":
-        if (body.exec_id !== undefined) this.call(body, { state: number(body.exit_code) === 0 ? "ok" : "failed", output: text(body.summary) });
-        return this.call(body, { exec: body as unknown as ToolRow["exec"] });
+      }
+      case "exec.completed": {
+        const { call_id, exec_id, exit_code, summary } = event.body;
+        if (exec_id) this.call(call_id, { state: exit_code === 0 ? "ok" : "failed", output: summary });
+        return this.call(call_id, { exec: event.body });
+      }
       case "tool.result":
-        return this.call(body, {
-          output: text(body.output),
-          duration_ms: number(body.duration_ms),
-          state: outcome(body),
+        return this.call(event.body.call_id, {
+          output: event.body.output,
+          duration_ms: event.body.duration_ms,
+          state: outcome(event.body),
           ...(whole ? { whole } : {}),
         });
       case "turn.completed":
-        return this.completed(base, body);
+        return this.completed(base, event.body);
       default: {
         const notice = noticed(event);
         if (notice) this.push({ ...base, kind: "notice", ...notice });
@@ -165,36 +160,36 @@ export class Timeline {
     }
   }
 
-  private started(base: Base, body: Body): void {
-    const turn = text(body.turn_id);
+  private started(base: Base, { turn_id: turn, attempt }: Of<"turn.started">["body"]): void {
     const known = this.turns.get(turn);
     const place = known ?? ++this.tally.turns;
     this.turns.set(turn, place);
     if (known === undefined) this.tally.steps = 0;
     this.tally.running_since ??= base.ts;
-    this.push({ ...base, kind: "turn", turn, number: place, attempt: number(body.attempt) });
+    this.push({ ...base, kind: "turn", turn, number: place, attempt });
   }
 
-  private completed(base: Base, body: Body): void {
-    const turn = text(body.turn_id);
+  private completed(base: Base, body: Schemas["TurnCompleted"]): void {
+    const { turn_id: turn, usage } = body;
     this.tally.running_since = undefined;
     const place = this.turns.get(turn);
-    if (place !== undefined) this.tally.usage.push({ turn: place, usage: usage(body), cost_micros: cost(body) });
+    const cost_micros = cost(usage);
+    if (place !== undefined) this.tally.usage.push({ turn: place, usage, cost_micros });
     this.push({
       ...base,
       kind: "end",
       turn,
-      reason: text(body.yield_reason),
-      seconds: number(body.active_seconds),
-      usage: usage(body),
-      cost_micros: cost(body),
-      error: body.error as EndRow["error"],
-      limit: body.limit === undefined ? undefined : text(body.limit),
+      reason: body.yield_reason,
+      seconds: body.active_seconds,
+      usage,
+      cost_micros,
+      error: body.error ?? undefined,
+      limit: body.limit ?? undefined,
     });
   }
 
-  private call(body: Body, change: Partial<ToolRow>): void {
-    const at = this.calls.get(text(body.call_id));
+  private call(call: string, change: Partial<ToolRow>): void {
+    const at = this.calls.get(call);
     const row = at === undefined ? undefined : this.rows[at];
     if (at !== undefined && row?.kind === "tool") this.rows[at] = { ...row, ...change };
   }
@@ -204,32 +199,44 @@ export class Timeline {
   }
 }
 
-const usage = (body: Body) => (body.usage ?? {}) as Record<string, number>;
-const PRICED = ["model_micros", "sandbox_cpu_micros", "sandbox_memory_micros", "fee_micros"];
+const PRICED = ["model_micros", "sandbox_cpu_micros", "sandbox_memory_micros", "fee_micros"] as const;
 
 /** Micro-USD of all parts with a known price. */
-function cost(body: Body): number {
-  const parts = ((body.usage as Body | undefined)?.cost ?? {}) as Body;
-  return PRICED.reduce((sum, part) => sum + number(parts[part]), 0);
+function cost(usage: Usage): number {
+  return PRICED.reduce((sum, part) => sum + (usage.cost?.[part] ?? 0), 0);
 }
 
-function message(base: Base, body: Body, role: "user" | "agent", event: Event, whole?: string): MessageRow {
-  const envelope = body.envelope as { source?: string } | undefined;
+function input(base: Base, { body, actor }: Of<"user.message">, whole?: string): MessageRow {
+  const source = body.envelope?.source;
   return {
     ...base,
     kind: "message",
-    role,
-    text: text(body.text),
-    narration: role === "agent" && event.level !== "user",
-    question: body.awaiting_input === true,
-    options: Array.isArray(body.options) ? body.options.map(text) : [],
+    role: "user",
+    text: body.text,
+    narration: false,
+    question: false,
+    options: [],
     input: body.input,
-    from: envelope?.source ?? event.actor.display ?? undefined,
+    from: typeof source === "string" ? source : (actor.display ?? undefined),
     whole,
   };
 }
 
-function outcome(body: Body): ToolRow["state"] {
-  if (body.outcome === "unknown" || body.outcome === "not_run") return body.outcome;
-  return body.is_error === true ? "failed" : "ok";
+function message(base: Base, { body, level, actor }: Of<"agent.message">, whole?: string): MessageRow {
+  return {
+    ...base,
+    kind: "message",
+    role: "agent",
+    text: body.text,
+    narration: level !== "user",
+    question: body.awaiting_input === true,
+    options: body.options ?? [],
+    from: actor.display ?? undefined,
+    whole,
+  };
+}
+
+function outcome({ outcome, is_error }: Of<"tool.result">["body"]): ToolRow["state"] {
+  if (outcome === "unknown" || outcome === "not_run") return outcome;
+  return is_error ? "failed" : "ok";
 }

@@ -100,7 +100,7 @@ class AsyncSojourn:
 
     async def follow_exec(
         self, session: str, command: str | list[str], **options: Any
-    ) -> AsyncIterator[dict[str, Any]]:
+    ) -> AsyncIterator[models.ExecFrame]:
         """Runs a command in the sandbox of the session and yields its output while it runs:
         frames `exec.output` with `stream` and `text`; the last one is `exec.ended`. Reconnects
         after a cut. The command continues if the caller stops reading."""
@@ -145,7 +145,7 @@ class AsyncSojourn:
         path = at("sessions", session, "events")
         return self._follow(Tail(path, {"after": after, "level": level, "type": type}, after))
 
-    def follow_list(self, **filters: Any) -> AsyncIterator[dict[str, Any]]:
+    def follow_list(self, **filters: Any) -> AsyncIterator[models.ListedFrame]:
         """Follows the list of sessions as frames: `session.listed`, `session.unlisted`, and
         `list.current` after all existing sessions."""
         return self._follow(Tail("/sessions", filters))

@@ -9,9 +9,12 @@ import hmac
 import json
 import time
 from collections.abc import Mapping
-from typing import Any, TypedDict, cast
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from .errors import WebhookError
+
+if TYPE_CHECKING:
+    from . import models
 
 #: Largest difference between the time of a delivery and now, in seconds.
 TOLERANCE = 300
@@ -26,7 +29,8 @@ class Webhook(TypedDict):
     sessionId: str | None
     eventId: str
     metadata: dict[str, Any]
-    event: dict[str, Any]
+    event: models.Event | models.Notice
+    """The event: of a log, or a notice of the organization."""
 
 
 def verify_webhook(body: bytes | str, headers: Mapping[str, str], secret: str, *, now: float | None = None) -> Webhook:
