@@ -15,6 +15,7 @@ use super::{
     rootfs::{Packages, is_image_name},
     source::{self, Repository},
 };
+use crate::base::json;
 
 /// Configuration of a sandbox: size, variables, network. Absent fields have defaults.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
@@ -26,7 +27,7 @@ pub struct Environment {
     pub image: Option<String>,
     /// Packages that are installed over the image before a session's first turn starts; at most 100
     /// in total. They need an image other than `host`.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default", deserialize_with = "json::object")]
     pub packages: Packages,
     /// CPUs: 0.1 to 16; 2 when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,19 +46,19 @@ pub struct Environment {
     /// 2592000 seconds; unlimited when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout_seconds: Option<u64>,
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default", deserialize_with = "json::object")]
     pub rotation: Rotation,
     /// Environment variables of every command; at most 128, 64 KiB in total.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// Network policy; no network when absent.
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default", deserialize_with = "json::object")]
     pub network: NetworkPolicy,
     /// Repositories that are cloned into the workspace before the first command. At most 16
     /// together with those of the agent and the session, which take precedence.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "json::objects")]
     pub sources: Vec<Repository>,
-    #[serde(skip_serializing_if = "is_default")]
+    #[serde(skip_serializing_if = "is_default", deserialize_with = "json::object")]
     pub lifecycle_hooks: LifecycleHooks,
 }
 
@@ -350,6 +351,20 @@ mod tests {
             small.size(),
             Size { cpu_millis: 500, memory_bytes: 512 << 20, pids: 64, disk_bytes: 64 << 20 }
         );
+    }
+
+    #[test]
+    fn a_part_is_an_object_and_no_array_of_its_fields() {
+        for part in ["packages", "rotation", "network", "lifecycle_hooks"] {
+            let array = serde_json::json!({ part: [] });
+            assert!(serde_json::from_value::<Environment>(array).is_err(), "{part}");
+        }
+        for parts in [
+            serde_json::json!({ "sources": [[]] }),
+            serde_json::json!({ "network": { "allow": [["api.example"]] } }),
+        ] {
+            assert!(serde_json::from_value::<Environment>(parts.clone()).is_err(), "{parts}");
+        }
     }
 
     #[test]

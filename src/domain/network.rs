@@ -8,12 +8,14 @@ use serde::{Deserialize, Serialize};
 use url::Host;
 use utoipa::ToSchema;
 
+use crate::base::json;
+
 /// Hosts that a sandbox may connect to. Everything else is denied.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkPolicy {
     /// At most 64 rules; a rule allows requests that match all of its fields.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "json::objects")]
     pub allow: Vec<EgressRule>,
     /// Whether to also allow the package registries (Debian, Python, npm, Rust, Go, Ruby, Java) and
     /// the operator's mirrors of them.
