@@ -6,7 +6,7 @@ use super::source::pin_sources;
 use crate::{
     base::{Origin, seal::sha256, text::hex},
     domain::{
-        AgentId, CredentialId, EnvironmentId, SessionId,
+        AgentId, CredentialId, EnvironmentId, Session, SessionId,
         context::ContextChange,
         decide::{Input, NewSession, Rejection, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
@@ -14,7 +14,7 @@ use crate::{
         session::{AgentSnapshot, Created, Source},
         source::Repository,
     },
-    journal::{self, Executed, Prepared, Unit},
+    journal::{self, Unit},
     model::{ModelName, NoModel, Providers},
     store::{
         self,
@@ -136,7 +136,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 }
 
 /// Opens a session of an agent's active revision with its first input.
-pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
+pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Session, Refused> {
     let Opening { agent, session_template, sources: brought, input, source, scripted, parent } = opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
         store::Error::NotFound => Refused::UnknownAgent,
@@ -169,7 +169,8 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         created.key = Some(key);
     }
     let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
-    Ok(unit.create(Prepared::new(stamp.origin.id(), new, stamp)).await?)
+    let creation = unit.decide_session(stamp.origin.id(), new, stamp).await?;
+    Ok(unit.create(creation).await?)
 }
 
 /// Pins agent, revision, model and credential for the life of the session.

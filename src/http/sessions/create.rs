@@ -30,9 +30,10 @@ use crate::{
         sessions::{sources, tokens},
         webhooks::destinations,
     },
-    journal::{Decide, Prepared, Request, Unit},
+    journal::{AgentCache, Decide, Request, Unit},
     store::{
         agent::{Agent, Revision},
+        creation::Creation,
         idempotency::{Slot, SlotState},
         token::NewToken,
     },
@@ -41,7 +42,7 @@ use crate::{
     wire::{
         session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
         source::SourceView,
-        webhook::{CreateDestination, DestinationView},
+        webhook::CreateDestination,
     },
 };
 
@@ -104,8 +105,9 @@ async fn create_batched(
         return Ok(None);
     }
     let (shared, span) = (request.clone(), tracing::Span::current());
-    let decide: Box<Decide<_, _>> =
-        Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
+    let decide: Box<Decide<_, _>> = Box::new(|unit, agents| {
+        async move { decide_new(&shared, unit, agents).await }.instrument(span).boxed()
+    });
     request.app.0.creations.create(org, Request { slot: once.slots(digest).next(), decide }).await
 }
 
@@ -161,13 +163,35 @@ async fn create_by_key(
 }
 
 async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, ApiError> {
-    let CreateRequest { app, caller, wanted } = request;
-    let wanted = wanted.clone();
-    let destinations = destinations_of(&wanted);
+    let destinations = destinations_of(&request.wanted);
     if destinations.len() > DESTINATIONS_MAX {
         let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
         return Err(ApiError::invalid("destinations", message));
     }
+    let (creation, mut answer) = decide_new(request, unit, &mut AgentCache::default()).await?;
+    if destinations.is_empty() {
+        unit.create(creation).await?;
+        return Ok(answer);
+    }
+    // Destinations are stored before the first events are appended, so that these are delivered.
+    let creation = unit.create_row(creation).await?;
+    let mut views = Vec::with_capacity(destinations.len());
+    for destination in destinations {
+        views.push(destinations::store(&request.app, unit, creation.session.id, 0, destination).await?);
+    }
+    answer.body["destinations"] = serde_json::to_value(&views).expect("response types serialize to JSON");
+    unit.begin_log(creation).await?;
+    Ok(answer)
+}
+
+/// Decides a new session, and its response without destinations.
+async fn decide_new(
+    request: &CreateRequest,
+    unit: &mut Unit,
+    agents: &mut AgentCache,
+) -> Result<(Creation, Answer), ApiError> {
+    let CreateRequest { app, caller, wanted } = request;
+    let wanted = wanted.clone();
     sources::check_local(app, "sources", &wanted.sources)?;
     sources::check_choice(app, wanted.environment.as_ref())?;
     let mut of_agent = Vec::new();
@@ -190,7 +214,7 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
     match &wanted.agent {
         Some(agent) => {
             let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
-            let agent = unit.agent(agent).await?.ok_or_else(unknown)?;
+            let agent = agents.find(unit, agent).await?.ok_or_else(unknown)?;
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
             created.limits = wanted.limits.over(agent.limits);
             of_agent.clone_from(&agent.sources);
@@ -212,38 +236,14 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer, 
     let id: SessionId = app.0.journal.origin().id();
     let stamp = caller.stamp(app.0.journal.origin());
     let (token, shown) = new_token(app);
-    let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
-    let views = put_destinations(app, unit, &mut new, destinations).await?;
-    let mut body = json!({ "session": SessionView::from(new.session().clone()) });
-    if !views.is_empty() {
-        body["destinations"] = serde_json::to_value(&views).expect("response types serialize to JSON");
-    }
+    let creation = unit.decide_session(id, NewSession { created, context, input }, &stamp).await?;
+    let mut body = json!({ "session": SessionView::from(creation.session.clone()) });
     if !sources.is_empty() {
         body["sources"] = serde_json::to_value(&sources).expect("response types serialize to JSON");
     }
     let answer =
         Answer { shown_once: Some(("client_token", shown)), ..Answer::new(StatusCode::CREATED, &body) };
-    answer.keep(unit);
-    unit.create(new).await?;
-    Ok(answer)
-}
-
-/// Stores the row of a new session and then its destinations, before the first events are appended, so
-/// that these events are delivered.
-async fn put_destinations(
-    app: &App,
-    unit: &mut Unit,
-    new: &mut Prepared,
-    wanted: Vec<CreateDestination>,
-) -> Result<Vec<DestinationView>, ApiError> {
-    let mut views = Vec::with_capacity(wanted.len());
-    if !wanted.is_empty() {
-        unit.store(new).await?;
-    }
-    for destination in wanted {
-        views.push(destinations::store(app, unit, new.session().id, 0, destination).await?);
-    }
-    Ok(views)
+    Ok((Creation { token: Some(token), ..creation }, answer))
 }
 
 /// Builds the views of sources before they are cloned.

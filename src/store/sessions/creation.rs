@@ -19,15 +19,15 @@ use crate::{
     domain::{Session, Turn},
 };
 
-/// A new session with its first queued turn and the rows written with it.
-pub struct Creation<'a> {
-    pub session: &'a Session,
+/// A decided session: the row, its first queued turn, its first events, and what is written with it.
+pub struct Creation {
+    pub session: Session,
     /// Its log from the first event on; empty if the events are appended later.
-    pub events: &'a [Packed],
-    pub token: Option<&'a NewToken>,
+    pub events: Vec<Packed>,
+    pub token: Option<NewToken>,
     /// The response to its request. If the slot of that request already has a response, the session
     /// is not created.
-    pub kept: Option<&'a StoredResponse>,
+    pub kept: Option<StoredResponse>,
 }
 
 /// Result of one creation.
@@ -45,8 +45,8 @@ impl Tx {
     /// # Errors
     /// `Conflict("session_key")` when another session has the key of one of them. `Busy` when an
     /// equal request to one of theirs is still in progress.
-    pub async fn insert_sessions(&mut self, new: &[Creation<'_>]) -> Result<Vec<Inserted>> {
-        let (members, places) = members(new.iter().map(|new| new.events));
+    pub async fn insert_sessions(&mut self, new: &[Creation]) -> Result<Vec<Inserted>> {
+        let (members, places) = members(new.iter().map(|new| new.events.as_slice()));
         let snapshots = each(new, |session| session.created.agent_snapshot.as_ref().map(json));
         let names: Vec<_> = snapshots.iter().map(|snapshot| snapshot.as_deref().map(name_of)).collect();
         let query = named!(
@@ -95,27 +95,27 @@ impl Tx {
                 members: members,
                 places: places,
             },
-            Columns = Columns::of(new.iter().flat_map(|new| new.events))
+            Columns = Columns::of(new.iter().flat_map(|new| &new.events))
         );
         Ok(query.fetch_all(self.connection()).await?)
     }
 }
 
 /// Collects one column of all sessions, for `unnest`.
-fn each<T>(new: &[Creation<'_>], pick: impl Fn(&Session) -> T) -> Vec<T> {
-    new.iter().map(|new| pick(new.session)).collect()
+fn each<T>(new: &[Creation], pick: impl Fn(&Session) -> T) -> Vec<T> {
+    new.iter().map(|new| pick(&new.session)).collect()
 }
 
-fn turns<T>(new: &[Creation<'_>], pick: impl Fn(&Turn) -> T) -> Vec<Option<T>> {
+fn turns<T>(new: &[Creation], pick: impl Fn(&Turn) -> T) -> Vec<Option<T>> {
     each(new, |session| session.queued.as_ref().map(&pick))
 }
 
-fn tokens<T>(new: &[Creation<'_>], pick: impl Fn(&NewToken) -> T) -> Vec<Option<T>> {
-    new.iter().map(|new| new.token.map(&pick)).collect()
+fn tokens<T>(new: &[Creation], pick: impl Fn(&NewToken) -> T) -> Vec<Option<T>> {
+    new.iter().map(|new| new.token.as_ref().map(&pick)).collect()
 }
 
-fn responses<T>(new: &[Creation<'_>], pick: impl Fn(&StoredResponse) -> T) -> Vec<Option<T>> {
-    new.iter().map(|new| new.kept.map(&pick)).collect()
+fn responses<T>(new: &[Creation], pick: impl Fn(&StoredResponse) -> T) -> Vec<Option<T>> {
+    new.iter().map(|new| new.kept.as_ref().map(&pick)).collect()
 }
 
 /// Id of a pinned agent within its organization: the first half of a SHA-256.
