@@ -175,6 +175,12 @@ impl Session {
     }
 }
 
+impl Stopped {
+    fn by(event: &Event) -> Self {
+        Self { by: event.draft.actor.clone(), at: event.ts, reason: None }
+    }
+}
+
 impl TurnCompleted {
     /// Returns the session's status after this turn when no input is queued.
     pub fn idle_status(&self) -> Status {

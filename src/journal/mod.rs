@@ -24,7 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::{
     base::{Origin, Timestamp},
     blob::Blobs,
-    domain::{OrgId, SessionId, decide::Rejection},
+    domain::{SessionId, decide::Rejection},
     store::{self, Store, event::Packed, notification::Notifications},
 };
 
@@ -88,11 +88,6 @@ impl Journal {
     /// Evicts cached logs of turns that ended a while ago.
     pub fn expire_cached_logs(&self) {
         self.log_cache.evict_old();
-    }
-
-    /// Begins a unit of work for one organization.
-    pub async fn begin(&self, org: OrgId) -> Result<Unit, Error> {
-        Ok(Unit::new(self.clone(), self.store.begin_command(org).await?))
     }
 
     /// Notifies readers that `events` were appended after the `seq` of `base`.

@@ -3,7 +3,7 @@
 use crate::{
     base::Timestamp,
     domain::{
-        Event, Session, SessionId, Status,
+        Event, OrgId, Session, SessionId, Status,
         decide::{self, Command, Stamp},
         event::{Body, Draft},
     },
@@ -45,11 +45,21 @@ pub struct Executed {
     pub events: Vec<Event>,
 }
 
-impl Unit {
-    pub(super) fn new(journal: Journal, tx: Tx) -> Self {
-        Self { journal, tx, notifications: Vec::new(), grown: Vec::new(), claimed: Vec::new() }
+impl Journal {
+    /// Begins a unit of work for one organization.
+    pub async fn begin(&self, org: OrgId) -> Result<Unit, Error> {
+        let tx = self.store.begin_command(org).await?;
+        Ok(Unit {
+            journal: self.clone(),
+            tx,
+            notifications: Vec::new(),
+            grown: Vec::new(),
+            claimed: Vec::new(),
+        })
     }
+}
 
+impl Unit {
     /// Returns the transaction, for reads and for writes that are not events.
     pub fn tx(&mut self) -> &mut Tx {
         &mut self.tx

@@ -3,7 +3,10 @@
 use serde_json::json;
 use time::format_description::well_known::Rfc3339;
 
-use super::open::{Opening, Refused, open};
+use super::{
+    open::{Opening, open},
+    refused::Refused,
+};
 use crate::{
     base::{Timestamp, limit::SCHEDULE_FAILURES_MAX},
     domain::{

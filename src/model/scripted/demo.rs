@@ -5,7 +5,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Step, since_last_user};
+use super::step::{Step, since_last_user};
 use crate::domain::{Message, tool::ToolResult};
 
 /// Files of the sample repository: path in the workspace, content. One test fails.
