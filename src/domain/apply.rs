@@ -5,6 +5,7 @@
 
 use super::{
     context::Context,
+    delta::exec_ms,
     event::{ActorKind, Body, CancelMode, Event, TurnCompleted, informational},
     ids::*,
     session::{Created, Hold, Session, Status, Stopped},
@@ -192,11 +193,9 @@ impl Session {
     }
 }
 
-/// Returns the run time of a caller's command that ended; 0 for other events.
-pub(super) fn exec_ms(body: &Body) -> u64 {
-    match body {
-        Body::ExecCompleted { exec_id: Some(_), duration_ms, .. } => *duration_ms,
-        _ => 0,
+impl Stopped {
+    fn by(event: &Event) -> Self {
+        Self { by: event.draft.actor.clone(), at: event.ts, reason: None }
     }
 }
 

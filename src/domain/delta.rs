@@ -4,7 +4,7 @@
 //! differences. A property test verifies `record == apply`.
 
 use super::{
-    apply::exec_ms,
+    cost::Cost,
     event::{Body, Draft, TurnCompleted, caller_events, informational},
     ids::*,
     usage::Usage,
@@ -32,6 +32,54 @@ pub struct Start {
     pub turn_id: TurnId,
     pub input_to_seq: i64,
     pub attempt: i32,
+}
+
+impl Usage {
+    /// Returns the usage of an event; the only rule, shared by the fold and the deltas.
+    pub fn of(draft: &Draft) -> Self {
+        let cost = |cost| Self { cost, ..Self::default() };
+        match &draft.body {
+            Body::StepCompleted(step) => {
+                // A step from before the introduction of prices has no price information.
+                let says_nothing = step.cost_micros.is_none() && step.usage.cost.unpriced_steps == 0;
+                step.usage + cost(Cost { unpriced_steps: u64::from(says_nothing), ..Cost::default() })
+            }
+            Body::StepAborted(step) => step.usage,
+            Body::ToolCall { .. } => Self { tool_calls: 1, ..Self::default() },
+            Body::TurnStarted { fee_micros, .. } => cost(Cost { fee_micros: *fee_micros, ..Cost::default() }),
+            Body::ExecCompleted { exec_id, cpu_micros, memory_micros, .. } => Self {
+                tool_calls: u64::from(exec_id.is_some()),
+                ..cost(Cost {
+                    sandbox_cpu_micros: *cpu_micros,
+                    sandbox_memory_micros: *memory_micros,
+                    ..Cost::default()
+                })
+            },
+            Body::SessionCreated(_)
+            | caller_events!()
+            | Body::SessionRejected { .. }
+            | Body::ExecStarted { .. }
+            | Body::SandboxRotationFailed { .. }
+            | Body::UserMessage { .. }
+            | Body::TurnCancelRequested { .. }
+            | Body::AgentMessage { .. }
+            | Body::AgentThinking { .. }
+            | Body::ToolResult { .. }
+            | Body::ErrorModel(_)
+            | Body::ErrorRuntime(_)
+            | Body::ErrorTask(_)
+            | Body::TurnCompleted(_)
+            | informational!() => Self::default(),
+        }
+    }
+}
+
+/// Returns the run time of a caller's command that ended; 0 for other events.
+pub(super) fn exec_ms(body: &Body) -> u64 {
+    match body {
+        Body::ExecCompleted { exec_id: Some(_), duration_ms, .. } => *duration_ms,
+        _ => 0,
+    }
 }
 
 impl Delta {

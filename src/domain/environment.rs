@@ -12,7 +12,8 @@ use utoipa::ToSchema;
 use super::{
     EnvironmentId,
     network::{EgressRule, HostPattern, NetworkPolicy},
-    rootfs::{Packages, is_image_name},
+    problem::Problem,
+    rootfs::{Packages, RootFs, is_image_name},
     source::{self, Repository},
 };
 use crate::base::json;
@@ -189,8 +190,14 @@ const SECRET_HOSTS_MAX: usize = 16;
 /// unrelated text.
 const SECRET_BYTES: (usize, usize) = (8, 4_096);
 
-/// The invalid field, and the message for the caller.
-pub type Problem = (String, String);
+impl RootFs {
+    /// Returns the root file system of an environment; `default_image` applies if it names none.
+    pub fn of(environment: Option<&Environment>, default_image: &str) -> Self {
+        let image = environment.and_then(|environment| environment.image.as_deref());
+        let packages = environment.map(|environment| environment.packages.sorted());
+        Self { image: image.unwrap_or(default_image).to_owned(), packages: packages.unwrap_or_default() }
+    }
+}
 
 impl Environment {
     /// Returns the first invalid field.

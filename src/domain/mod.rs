@@ -3,6 +3,7 @@
 //! All modules above call this one; it calls none of them. No I/O, no async, no clock: the time and
 //! new ids are arguments, so the same inputs always give the same events.
 
+pub mod actor;
 pub mod apply;
 pub mod budget;
 pub mod context;
@@ -21,6 +22,7 @@ pub mod notice;
 pub mod operation;
 pub mod piece;
 pub mod price;
+pub mod problem;
 pub mod registry;
 pub mod rootfs;
 pub mod schedule;
@@ -35,10 +37,11 @@ pub mod trigger;
 pub mod turn;
 pub mod usage;
 
+pub use actor::{Actor, ActorKind};
 pub use conversation::{Answer, Block, Message, StopReason};
 pub use cost::Cost;
 pub use entry::Entry;
-pub use event::{Actor, ActorKind, Body, Event, Level};
+pub use event::{Body, Event, Level};
 pub use ids::*;
 pub use notice::{Notice, NoticeBody};
 pub use session::{Session, Status};

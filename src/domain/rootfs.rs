@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::environment::{Environment, Problem};
+use super::problem::Problem;
 use crate::base::{
     limit::{PACKAGE_BYTES_MAX, PACKAGES_MAX},
     seal::sha256,
@@ -83,13 +83,6 @@ impl Default for RootFs {
 }
 
 impl RootFs {
-    /// Returns the root file system of an environment; `default_image` applies if it names none.
-    pub fn of(environment: Option<&Environment>, default_image: &str) -> Self {
-        let image = environment.and_then(|environment| environment.image.as_deref());
-        let packages = environment.map(|environment| environment.packages.sorted());
-        Self { image: image.unwrap_or(default_image).to_owned(), packages: packages.unwrap_or_default() }
-    }
-
     /// Returns whether nothing has to be built: the machine's own programs.
     pub fn is_host(&self) -> bool {
         self.image == HOST
@@ -109,7 +102,7 @@ impl Packages {
     }
 
     /// Sorted and without duplicates, so that equal sets of packages compare equal.
-    fn sorted(&self) -> Self {
+    pub(super) fn sorted(&self) -> Self {
         let sorted = |names: &[String]| {
             let mut names = names.to_vec();
             names.sort();

@@ -5,10 +5,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
+    actor::Actor,
     context::Context,
     conversation::ModelOptions,
     environment::EnvironmentSnapshot,
-    event::{Actor, Event},
     ids::*,
     source::PinnedSource,
     turn::{LastTurn, Turn},
@@ -215,12 +215,6 @@ pub struct Stopped {
     /// Reason that the caller gave.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub reason: Option<String>,
-}
-
-impl Stopped {
-    pub(super) fn by(event: &Event) -> Self {
-        Self { by: event.draft.actor.clone(), at: event.ts, reason: None }
-    }
 }
 
 impl Session {

@@ -5,10 +5,7 @@ use std::ops::{Add, AddAssign};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{
-    cost::{self, Cost},
-    event::{Body, Draft, caller_events, informational},
-};
+use super::cost::{self, Cost};
 
 /// Sums of tokens and work. All counts start at zero and only grow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -39,44 +36,6 @@ impl Usage {
     /// Returns whether nothing was used.
     pub fn is_none(&self) -> bool {
         *self == Self::default()
-    }
-
-    /// Returns the usage of an event; the only rule, shared by the fold and the deltas.
-    pub fn of(draft: &Draft) -> Self {
-        let cost = |cost| Self { cost, ..Self::default() };
-        match &draft.body {
-            Body::StepCompleted(step) => {
-                // A step from before the introduction of prices has no price information.
-                let says_nothing = step.cost_micros.is_none() && step.usage.cost.unpriced_steps == 0;
-                step.usage + cost(Cost { unpriced_steps: u64::from(says_nothing), ..Cost::default() })
-            }
-            Body::StepAborted(step) => step.usage,
-            Body::ToolCall { .. } => Self { tool_calls: 1, ..Self::default() },
-            Body::TurnStarted { fee_micros, .. } => cost(Cost { fee_micros: *fee_micros, ..Cost::default() }),
-            Body::ExecCompleted { exec_id, cpu_micros, memory_micros, .. } => Self {
-                tool_calls: u64::from(exec_id.is_some()),
-                ..cost(Cost {
-                    sandbox_cpu_micros: *cpu_micros,
-                    sandbox_memory_micros: *memory_micros,
-                    ..Cost::default()
-                })
-            },
-            Body::SessionCreated(_)
-            | caller_events!()
-            | Body::SessionRejected { .. }
-            | Body::ExecStarted { .. }
-            | Body::SandboxRotationFailed { .. }
-            | Body::UserMessage { .. }
-            | Body::TurnCancelRequested { .. }
-            | Body::AgentMessage { .. }
-            | Body::AgentThinking { .. }
-            | Body::ToolResult { .. }
-            | Body::ErrorModel(_)
-            | Body::ErrorRuntime(_)
-            | Body::ErrorTask(_)
-            | Body::TurnCompleted(_)
-            | informational!() => Self::default(),
-        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use futures::stream;
-use http_body_util::{BodyExt, StreamBody, combinators::UnsyncBoxBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::{
     Request, Response, StatusCode,
     body::{Frame, Incoming},
@@ -24,10 +24,10 @@ use tokio_util::either::Either;
 use url::Url;
 
 use super::{
-    decision::{Decision, Manner, Reason, Verdict},
+    decision::{Decision, Reason, Verdict},
     grant::Grant,
     headers,
-    ledger::Lost,
+    message::{Body, BoxError, Refusal, Target},
     proxy::Proxy,
     scrub::Scrub,
     secret::Injected,
@@ -36,36 +36,6 @@ use crate::{
     base::limit::{EGRESS_RESPONSE_TIMEOUT, NET_CONNECT_TIMEOUT},
     net::Route,
 };
-
-/// Body of a forwarded request or response.
-pub type Body = UnsyncBoxBody<Bytes, BoxError>;
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
-
-/// Destination of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
-    /// Canonical host name.
-    pub host: String,
-    pub port: u16,
-    pub tls: bool,
-}
-
-/// Reason why there is no response from the host.
-#[derive(Debug, thiserror::Error)]
-pub enum Refusal {
-    #[error("{0}")]
-    Denied(Reason),
-    #[error(transparent)]
-    Lost(#[from] Lost),
-    #[error("the host could not be reached: {0}")]
-    Failed(String),
-}
-
-impl From<Reason> for Refusal {
-    fn from(reason: Reason) -> Self {
-        Self::Denied(reason)
-    }
-}
 
 /// An authorized request.
 struct AuthorizedRequest {
@@ -76,18 +46,6 @@ struct AuthorizedRequest {
     secrets: Vec<String>,
     /// Clone grant that allows the request, if any.
     grant: Option<Arc<Grant>>,
-}
-
-impl Target {
-    fn manner(&self) -> Manner {
-        if self.tls { Manner::Inspected } else { Manner::Plain }
-    }
-
-    /// Value of the Host header; includes the port unless it is the scheme's default.
-    fn authority(&self) -> String {
-        let Self { host, port, tls } = self;
-        if *port == if *tls { 443 } else { 80 } { host.clone() } else { format!("{host}:{port}") }
-    }
 }
 
 impl Proxy {
@@ -264,9 +222,4 @@ fn scrubbed(body: Incoming, scrub: Scrub) -> Body {
         }
     });
     StreamBody::new(pieces).boxed_unsync()
-}
-
-/// A body with this text.
-pub fn whole(text: String) -> Body {
-    http_body_util::Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
 }

@@ -15,7 +15,7 @@ use url::Url;
 
 use super::{
     decision::{Decision, Reason, Verdict},
-    exchange::{Body, Refusal, Target, whole},
+    message::{Body, Refusal, Target, whole},
     proxy::Proxy,
 };
 use crate::{

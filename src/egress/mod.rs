@@ -11,8 +11,10 @@ mod decision;
 mod exchange;
 mod fetch;
 mod grant;
+mod granted;
 mod headers;
 mod ledger;
+mod message;
 mod policy;
 mod proxy;
 mod registry;
@@ -24,7 +26,8 @@ pub use self::{
     authority::Authority,
     decision::{Decision, Manner, Reason, Verdict},
     fetch::{FetchFault, Fetched},
-    grant::{Grant, Granted, PROOF_HEADER, Seen},
+    grant::{Grant, PROOF_HEADER, Seen},
+    granted::Granted,
     ledger::{Log, Lost},
     policy::Policy,
     proxy::{Parts, Proxy},

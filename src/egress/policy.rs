@@ -5,7 +5,7 @@
 
 use super::{
     decision::{Manner, Reason},
-    registry::Registries,
+    registry::{Registries, Rule},
 };
 use crate::domain::network::{BadHost, HostPattern, NetworkPolicy};
 
@@ -13,16 +13,6 @@ use crate::domain::network::{BadHost, HostPattern, NetworkPolicy};
 #[derive(Clone, Debug, Default)]
 pub struct Policy {
     rules: Vec<Rule>,
-}
-
-#[derive(Clone, Debug)]
-pub(super) struct Rule {
-    pub host: HostPattern,
-    pub port: u16,
-    pub methods: Vec<String>,
-    pub path_prefix: Option<String>,
-    /// Whether the operator configured the host, which then may have any address.
-    pub is_trusted: bool,
 }
 
 impl Policy {

@@ -34,9 +34,9 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use super::{
     authority::Authority,
     decision::{Decision, Manner, Reason, Verdict},
-    exchange::{Body, Refusal, Target, whole},
     grant::Grant,
     ledger::{Ledger, Log},
+    message::{Body, Refusal, Target, whole},
     policy::Policy,
     secret::Secrets,
     tunnel,

@@ -6,7 +6,6 @@
 
 use url::Url;
 
-use super::policy::Rule;
 use crate::domain::network::{HostPattern, canonical};
 
 /// Public package registries with their ports: Debian, Python, npm, Rust, Go, Ruby and Java.
@@ -29,6 +28,17 @@ pub const PUBLIC: [(&str, u16); 15] = [
 ];
 /// Hosts of package files, for indexes that store them on another host.
 const FILES_OF: [(&str, &str); 1] = [("pypi.org", "files.pythonhosted.org")];
+
+/// One allowed destination.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    pub host: HostPattern,
+    pub port: u16,
+    pub methods: Vec<String>,
+    pub path_prefix: Option<String>,
+    /// Whether the operator configured the host, which then may have any address.
+    pub is_trusted: bool,
+}
 
 /// Egress rules of package registries.
 #[derive(Clone, Debug, Default)]

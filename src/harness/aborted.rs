@@ -4,7 +4,11 @@
 //! was dropped. The provider's own counts are used as far as it reported them; the rest is
 //! estimated, so that dropping calls cannot evade a limit.
 
-use super::{Delta, turn::Run};
+use super::{
+    Delta,
+    next::{Next, next},
+    turn::{Run, millis},
+};
 use crate::{
     base::Timestamp,
     domain::{
@@ -65,6 +69,17 @@ impl Received {
 }
 
 impl Run<'_> {
+    /// Returns the aborted model call of a crashed worker's attempt: its prompt was sent, its
+    /// response is lost.
+    pub(super) fn lost_call(&self, attempt: i32) -> Option<Draft> {
+        let was_asking = matches!(next(&self.log[self.first..], self.turn.id, attempt), Next::Ask { .. });
+        was_asking.then(|| {
+            let (received, started) = (Received::default(), self.ports.origin.now());
+            let cut = Cut { reason: Aborted::WorkerLost, received, started };
+            self.aborted(cut, attempt, &self.request())
+        })
+    }
+
     /// Returns the event of an aborted call of `attempt`.
     pub(super) fn aborted(&self, cut: Cut, attempt: i32, request: &ModelRequest) -> Draft {
         let Cut { reason, received, started } = cut;
@@ -79,7 +94,7 @@ impl Run<'_> {
             cost_micros,
             price_version: self.turn.tariff.model.as_ref().map(|(_, version)| version.clone()),
             attempt,
-            duration_ms: super::step::millis(self.ports.origin.now() - started),
+            duration_ms: millis(self.ports.origin.now() - started),
         }));
         self.draft(body, Actor::system())
     }

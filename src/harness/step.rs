@@ -9,7 +9,7 @@ use super::{
     limits,
     next::finish_of,
     spend::PRICE_UNKNOWN,
-    turn::Run,
+    turn::{Run, millis},
 };
 use crate::{
     base::{Timestamp, backoff::Backoff, limit},
@@ -270,8 +270,4 @@ impl<'a> Run<'a> {
             _ = self.interrupted(Duration::ZERO) => Ok(true),
         }
     }
-}
-
-pub(super) fn millis(span: time::Duration) -> u64 {
-    u64::try_from(span.whole_milliseconds()).unwrap_or_default()
 }

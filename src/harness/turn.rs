@@ -7,7 +7,6 @@ use tokio::sync::watch;
 
 use super::{
     Halt, Journal, Model, Signals, Tools,
-    aborted::{Cut, Received},
     history::Conversation,
     limits::{self, ExceededLimit, Tally},
     next::{Finish, Next, next},
@@ -18,7 +17,7 @@ use crate::{
         Actor, Event, EventId, Level, Session, TurnId, Usage,
         budget::Budget,
         conversation::ModelOptions,
-        event::{Aborted, Body, Draft, Outcome, TurnCompleted},
+        event::{Body, Draft, Outcome, TurnCompleted},
         exit::PreparationFailure,
         price::{SandboxSize, Tariff},
         turn::{TurnError, YieldReason},
@@ -63,7 +62,7 @@ pub(super) struct Run<'a> {
     pub session: Session,
     pub log: Vec<Event>,
     /// Index in `log` of the turn's first event.
-    first: usize,
+    pub(super) first: usize,
     pub conversation: Conversation,
     pub tally: Tally,
     /// Limits that the session shares with its ancestors and descendants, as last read.
@@ -144,17 +143,6 @@ impl<'a> Run<'a> {
         let started = self.draft(body, Actor::system());
         self.record(lost.into_iter().chain([started]).collect()).await?;
         Ok(false)
-    }
-
-    /// Returns the aborted model call of a crashed worker's attempt: its prompt was sent, its
-    /// response is lost.
-    fn lost_call(&self, attempt: i32) -> Option<Draft> {
-        let was_asking = matches!(next(&self.log[self.first..], self.turn.id, attempt), Next::Ask { .. });
-        was_asking.then(|| {
-            let (received, started) = (Received::default(), self.ports.origin.now());
-            let cut = Cut { reason: Aborted::WorkerLost, received, started };
-            self.aborted(cut, attempt, &self.request())
-        })
     }
 
     /// Ends the turn according to its last response, after the events `before`.
@@ -305,4 +293,9 @@ impl<'a> Run<'a> {
         let said = self.own_events().map(|event| &event.draft).chain(before);
         said.rev().find(is_result).map(|draft| draft.id)
     }
+}
+
+/// Returns a span of time in milliseconds.
+pub(super) fn millis(span: time::Duration) -> u64 {
+    u64::try_from(span.whole_milliseconds()).unwrap_or_default()
 }

@@ -50,9 +50,9 @@ impl Answer {
         Self { status, body, shown_once: None, replayed: false }
     }
 
-    /// Stores the response under the request's keys, at the latest with the commit.
-    pub fn keep(&self, unit: &mut Unit) {
-        unit.keep(self.status.as_u16(), || serde_json::to_vec(&self.body).expect("a JSON value serializes"));
+    /// Returns the status and the body that are stored under the request's keys.
+    pub fn stored(&self) -> (u16, Vec<u8>) {
+        (self.status.as_u16(), serde_json::to_vec(&self.body).expect("a JSON value serializes"))
     }
 }
 
@@ -152,7 +152,7 @@ impl IdempotentRequest {
             }
         }
         let answer = work(&mut unit).await?;
-        answer.keep(&mut unit);
+        unit.keep(|| answer.stored()).await?;
         unit.commit().await?;
         Ok(answer)
     }

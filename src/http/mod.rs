@@ -120,7 +120,7 @@ impl App {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
             store: parts.store,
-            creations: CreationCommitter::new(parts.journal.clone()),
+            creations: CreationCommitter::new(parts.journal.clone(), idempotency::Answer::stored),
             journal: parts.journal,
             blobs: parts.blobs,
             streams: parts.streams,

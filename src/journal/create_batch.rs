@@ -5,7 +5,7 @@
 //! executed alone by its caller, so an error reaches only the request that caused it.
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     marker::PhantomData,
 };
 
@@ -17,9 +17,14 @@ use super::{
     committer::{Batcher, Committer},
 };
 use crate::{
-    base::limit::CREATION_BATCH_MAX,
-    domain::OrgId,
-    store::{self, idempotency::Slot},
+    base::{limit::CREATION_BATCH_MAX, seal::DataKey},
+    domain::{AgentId, OrgId},
+    store::{
+        self,
+        agent::Agent,
+        creation::Creation,
+        idempotency::{Claimed, Slot},
+    },
 };
 
 /// Group committer for new sessions. A request returns `A` or fails with `E`. Cheap to clone.
@@ -35,13 +40,33 @@ pub struct Request<A, E> {
     pub decide: Box<Decide<A, E>>,
 }
 
-/// Decides a request: creates its session in the unit and stores its response.
-pub type Decide<A, E> = dyn for<'a> FnOnce(&'a mut Unit) -> BoxFuture<'a, Result<A, E>> + Send;
+/// Decides a request: reads in the unit what its session needs, and returns the session and the
+/// response.
+pub type Decide<A, E> =
+    dyn for<'a> FnOnce(&'a mut Unit, &'a mut AgentCache) -> BoxFuture<'a, Result<(Creation, A), E>> + Send;
+
+/// Returns the status and the body of a response that are stored.
+pub type Stored<A> = fn(&A) -> (u16, Vec<u8>);
+
+/// Agents read in one transaction, by the id or name in the request.
+#[derive(Default)]
+pub struct AgentCache(HashMap<String, Agent>);
 
 struct CreationBatcher<A, E> {
     journal: Journal,
-    // `A` and `E` pass between tasks but are never stored here.
-    carries: PhantomData<fn() -> (A, E)>,
+    stored: Stored<A>,
+    // `E` passes between tasks but is never stored here.
+    fails: PhantomData<fn() -> E>,
+}
+
+/// Requests that share a transaction. Their sessions are stored in one statement, each with the
+/// response to its request.
+struct Batch {
+    unit: Unit,
+    agents: AgentCache,
+    /// The organization's key, once a response needs it.
+    data_key: Option<DataKey>,
+    creations: Vec<Creation>,
 }
 
 struct Waiting<A, E> {
@@ -55,9 +80,9 @@ where
     E: From<Error> + Send + 'static,
 {
     /// Creates a committer whose batches [`Journal::drained`] waits for.
-    pub fn new(journal: Journal) -> Self {
+    pub fn new(journal: Journal, stored: Stored<A>) -> Self {
         let tasks = journal.committer.clone();
-        Self(Committer::of(CreationBatcher { journal, carries: PhantomData }, tasks))
+        Self(Committer::of(CreationBatcher { journal, stored, fails: PhantomData }, tasks))
     }
 
     /// Executes a request in one batch with other pending requests of its organization.
@@ -135,19 +160,71 @@ impl<A, E> CreationBatcher<A, E> {
         org: OrgId,
         requests: Vec<Request<A, E>>,
     ) -> Result<Vec<Result<Option<A>, E>>, Error> {
-        let mut unit = self.journal.begin(org).await?.shared();
+        let unit = self.journal.begin(org).await?;
+        let mut batch = Batch { unit, agents: AgentCache::default(), data_key: None, creations: Vec::new() };
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
-            unit.begin_request(request.slot).await?;
-            let answer = (request.decide)(&mut unit).await;
-            if answer.is_err() {
-                unit.discard_current();
-            }
-            answers.push(answer);
+            answers.push(batch.add(request, self.stored).await?);
         }
-        let mut made = unit.commit_batch().await?.into_iter();
+        let mut made = batch.commit().await?.into_iter();
         let mut of = |answer: A| made.next().unwrap_or_default().then_some(answer);
         Ok(answers.into_iter().map(|answer| answer.map(&mut of)).collect())
+    }
+}
+
+impl Batch {
+    /// Decides a request. A request that is rejected adds no session.
+    async fn add<A, E>(&mut self, request: Request<A, E>, stored: Stored<A>) -> Result<Result<A, E>, Error> {
+        // Claimed by the statement that stores the session.
+        let claimed = match request.slot {
+            Some(slot) => Some(Claimed::with_answer(slot, self.data_key().await?)),
+            None => None,
+        };
+        let decided = (request.decide)(&mut self.unit, &mut self.agents).await;
+        Ok(decided.map(|(creation, answer)| {
+            let kept = claimed.map(|claimed| {
+                let (status, body) = stored(&answer);
+                claimed.answer(self.unit.tx.org(), status, &body, &self.unit.journal.origin)
+            });
+            self.creations.push(Creation { kept, ..creation });
+            answer
+        }))
+    }
+
+    async fn data_key(&mut self) -> Result<DataKey, Error> {
+        let key = match self.data_key.take() {
+            Some(key) => key,
+            None => self.unit.tx.data_key(self.unit.journal.store.master()).await?,
+        };
+        Ok(self.data_key.insert(key).clone())
+    }
+
+    /// Commits the sessions. Returns for each whether it was created.
+    async fn commit(mut self) -> Result<Vec<bool>, Error> {
+        if self.creations.is_empty() {
+            return Ok(Vec::new());
+        }
+        let made = self.unit.create_all(self.creations).await?;
+        self.unit.commit().await?;
+        Ok(made)
+    }
+}
+
+impl AgentCache {
+    /// Reads an agent by its id or name.
+    pub async fn find(&mut self, unit: &mut Unit, named: &str) -> Result<Option<Agent>, Error> {
+        if let Some(agent) = self.0.get(named) {
+            return Ok(Some(agent.clone()));
+        }
+        let found = match named.parse::<AgentId>() {
+            Ok(id) => match unit.tx.agent(id).await {
+                Err(store::Error::NotFound) => None,
+                found => Some(found?),
+            },
+            Err(_) => unit.tx.agent_by_name(named).await?,
+        };
+        self.0.extend(found.clone().map(|agent| (named.to_owned(), agent)));
+        Ok(found)
     }
 }
 

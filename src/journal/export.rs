@@ -100,8 +100,8 @@ impl Unit {
     pub async fn import(&mut self, read: Transcript, stamp: &Stamp) -> Result<Session, Error> {
         let Transcript { session, turns, log } = read;
         let org = self.tx.org();
-        let new = Creation { session: &session, events: &[], token: None, kept: None };
-        self.tx.insert_sessions(&[new]).await?;
+        let creation = Creation { session, events: Vec::new(), token: None, kept: None };
+        let session = self.create_row(creation).await?.session;
         let change =
             Change { session: &session, ended: &turns, base: session.head, events: &[], is_due: false };
         self.tx.write_back(&change).await?;

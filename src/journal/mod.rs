@@ -2,12 +2,13 @@
 //!
 //! Commands of callers go through a [`Unit`]: one transaction that locks the session, decides the
 //! command and writes the session back. New sessions of one organization that are requested at the
-//! same time share a unit. A leased turn goes through [`Writer::record`]: one fenced statement,
+//! same time share one. A leased turn goes through [`Writer::record`]: one fenced statement,
 //! which concurrent turns of one process share. Notifications are sent after the commit.
 
 mod append_batch;
 mod committer;
 mod create_batch;
+mod creation;
 mod export;
 mod log_cache;
 mod log_writer;
@@ -23,19 +24,19 @@ use tokio_util::task::TaskTracker;
 use crate::{
     base::{Origin, Timestamp},
     blob::Blobs,
-    domain::{OrgId, SessionId, decide::Rejection},
+    domain::{SessionId, decide::Rejection},
     store::{self, Store, event::Packed, notification::Notifications},
 };
 
 use append_batch::RecordCommitter;
 use log_cache::LogCache;
 
-pub use create_batch::{CreationCommitter, Decide, Request};
+pub use create_batch::{AgentCache, CreationCommitter, Decide, Request};
 pub use export::Export;
 pub use log_cache::{Log, LogSize};
 pub use log_writer::{Halted, Writer};
 pub use operation::operation_blob;
-pub use unit::{Executed, Prepared, Unit};
+pub use unit::{Executed, Unit};
 
 /// Journal of a process. Cheap to clone.
 #[derive(Clone)]
@@ -87,11 +88,6 @@ impl Journal {
     /// Evicts cached logs of turns that ended a while ago.
     pub fn expire_cached_logs(&self) {
         self.log_cache.evict_old();
-    }
-
-    /// Begins a unit of work for one organization.
-    pub async fn begin(&self, org: OrgId) -> Result<Unit, Error> {
-        Ok(Unit::new(self.clone(), self.store.begin_command(org).await?))
     }
 
     /// Notifies readers that `events` were appended after the `seq` of `base`.

@@ -1,23 +1,18 @@
 //! Unit of work: callers' commands in one transaction, notifications after its commit.
 
-use std::collections::HashMap;
-
 use crate::{
-    base::{Timestamp, seal::DataKey},
+    base::Timestamp,
     domain::{
-        AgentId, Event, Session, SessionId, Status,
-        decide::{self, Command, NewSession, Stamp},
+        Event, OrgId, Session, SessionId, Status,
+        decide::{self, Command, Stamp},
         event::{Body, Draft},
     },
     store::{
-        self, Tx,
-        agent::Agent,
+        Tx,
         command::Change,
-        creation::{Creation, Inserted},
         event::Packed,
-        idempotency::{Claimed, Slot, SlotState, StoredResponse},
+        idempotency::{Claimed, Slot, SlotState},
         notification::Notification,
-        token::NewToken,
     },
 };
 
@@ -29,32 +24,8 @@ pub struct Unit {
     pub(super) tx: Tx,
     notifications: Vec<Notification>,
     grown: Vec<Grown>,
-    /// Idempotency slots claimed in this transaction, and responses that are not written yet.
+    /// Idempotency slots claimed in this transaction that have no response yet.
     claimed: Vec<Claimed>,
-    kept: Vec<StoredResponse>,
-    /// Agents read in this transaction, by the id or name in the request.
-    agents: HashMap<String, Agent>,
-    /// Set when several requests share the unit: their new sessions, written in one statement.
-    together: Option<SharedUnit>,
-}
-
-/// State of the requests that share a unit.
-#[derive(Default)]
-struct SharedUnit {
-    new: Vec<New>,
-    /// Number of new sessions before the current request.
-    before: usize,
-    data_key: Option<DataKey>,
-}
-
-/// A new session that is not stored yet.
-struct New {
-    session: Session,
-    events: Vec<Packed>,
-    now: Timestamp,
-    token: Option<NewToken>,
-    /// The response to its request, if it is stored with the session.
-    kept: Option<StoredResponse>,
 }
 
 /// A log that grew in this transaction.
@@ -74,66 +45,21 @@ pub struct Executed {
     pub events: Vec<Event>,
 }
 
-/// A decided new session with its first events.
-#[must_use]
-pub struct Prepared {
-    session: Session,
-    drafts: Vec<Draft>,
-    events: Vec<Event>,
-    now: Timestamp,
-    token: Option<NewToken>,
-    is_stored: bool,
-}
-
-impl New {
-    fn creation(&self) -> Creation<'_> {
-        let Self { session, events, token, kept, .. } = self;
-        Creation { session, events, token: token.as_ref(), kept: kept.as_ref() }
-    }
-}
-
-impl Prepared {
-    /// Decides a new session. Nothing is stored yet.
-    pub fn new(id: SessionId, new: NewSession, stamp: &Stamp) -> Self {
-        let now = stamp.origin.now();
-        let drafts = decide::create(new, stamp);
-        let events = numbered(&drafts, 0, now);
-        let Some((session, _)) = crate::domain::apply::fold(id, &events) else {
-            unreachable!("a new log begins with session.created");
-        };
-        Self { session, drafts, events, now, token: None, is_stored: false }
-    }
-
-    /// Adds a client token that is stored with the session.
-    pub fn with_token(self, token: NewToken) -> Self {
-        Self { token: Some(token), ..self }
-    }
-
-    /// Returns the session as folded from its first events.
-    pub fn session(&self) -> &Session {
-        &self.session
-    }
-}
-
-impl Unit {
-    pub(super) fn new(journal: Journal, tx: Tx) -> Self {
-        Self {
-            journal,
+impl Journal {
+    /// Begins a unit of work for one organization.
+    pub async fn begin(&self, org: OrgId) -> Result<Unit, Error> {
+        let tx = self.store.begin_command(org).await?;
+        Ok(Unit {
+            journal: self.clone(),
             tx,
             notifications: Vec::new(),
             grown: Vec::new(),
             claimed: Vec::new(),
-            kept: Vec::new(),
-            agents: HashMap::new(),
-            together: None,
-        }
+        })
     }
+}
 
-    /// Turns this into a unit for several requests; their new sessions are written together.
-    pub(super) fn shared(self) -> Self {
-        Self { together: Some(SharedUnit::default()), ..self }
-    }
-
+impl Unit {
     /// Returns the transaction, for reads and for writes that are not events.
     pub fn tx(&mut self) -> &mut Tx {
         &mut self.tx
@@ -158,123 +84,16 @@ impl Unit {
         }
     }
 
-    /// Reads an agent by its id or name, once for all requests that share the unit.
-    pub async fn agent(&mut self, named: &str) -> Result<Option<Agent>, Error> {
-        if let Some(agent) = self.agents.get(named) {
-            return Ok(Some(agent.clone()));
-        }
-        let found = match named.parse::<AgentId>() {
-            Ok(id) => match self.tx.agent(id).await {
-                Err(store::Error::NotFound) => None,
-                found => Some(found?),
-            },
-            Err(_) => self.tx.agent_by_name(named).await?,
-        };
-        self.agents.extend(found.clone().map(|agent| (named.to_owned(), agent)));
-        Ok(found)
-    }
-
-    /// Stores the response for every claimed slot. Only the first call counts. It is written at the
-    /// latest by the commit.
-    pub fn keep(&mut self, status: u16, body: impl FnOnce() -> Vec<u8>) {
+    /// Stores the response for every claimed slot. Only the first call counts.
+    pub async fn keep(&mut self, response: impl FnOnce() -> (u16, Vec<u8>)) -> Result<(), Error> {
         if self.claimed.is_empty() {
-            return;
+            return Ok(());
         }
-        let (body, org, origin) = (body(), self.tx.org(), &self.journal.origin);
-        let claimed = self.claimed.drain(..);
-        self.kept.extend(claimed.map(|claimed| claimed.answer(org, status, &body, origin)));
-    }
-
-    /// Stores a new session without its events.
-    ///
-    /// Used when rows such as destinations must exist before the events.
-    pub async fn store(&mut self, prepared: &mut Prepared) -> Result<(), Error> {
-        let (session, token) = (&prepared.session, prepared.token.as_ref());
-        self.tx.insert_sessions(&[Creation { session, events: &[], token, kept: None }]).await?;
-        prepared.is_stored = true;
+        let (status, body) = response();
+        for claimed in self.claimed.drain(..) {
+            self.tx.answer(claimed, status, &body, &self.journal.origin).await?;
+        }
         Ok(())
-    }
-
-    /// Stores a new session and notifies workers.
-    ///
-    /// If the session is stored already, stores only its events. In a shared unit the session is
-    /// stored together with the others, and with its response.
-    pub async fn create(&mut self, prepared: Prepared) -> Result<Executed, Error> {
-        let Prepared { session, drafts, events, now, token, is_stored } = prepared;
-        let packed = self.journal.pack(self.tx.org(), session.id, drafts).await?;
-        let executed = Executed { session: session.clone(), events };
-        if is_stored {
-            let change = Change { session: &session, ended: &[], base: 0, events: &packed, is_due: false };
-            let has_deliveries = self.tx.write_back(&change).await?.has_deliveries;
-            self.began(&session, now, packed, has_deliveries);
-            return Ok(executed);
-        }
-        let mut new = New { session, events: packed, now, token, kept: None };
-        match &mut self.together {
-            None => {
-                self.insert(vec![new]).await?;
-            }
-            Some(together) => {
-                new.kept = self.kept.pop();
-                together.new.push(new);
-            }
-        }
-        Ok(executed)
-    }
-
-    /// Inserts new sessions.
-    async fn insert(&mut self, new: Vec<New>) -> Result<Vec<Inserted>, Error> {
-        let creations: Vec<_> = new.iter().map(New::creation).collect();
-        let made = self.tx.insert_sessions(&creations).await?;
-        for (new, made) in new.into_iter().zip(&made).filter(|(_, made)| made.is_new) {
-            self.began(&new.session, new.now, new.events, made.has_deliveries);
-        }
-        Ok(made)
-    }
-
-    fn began(&mut self, session: &Session, now: Timestamp, events: Vec<Packed>, has_deliveries: bool) {
-        self.grew(session.id, 0, now, events, has_deliveries);
-        if session.queued.is_some() {
-            self.notifications.push(Notification::Job);
-        }
-    }
-
-    /// Begins the next request of a shared unit. Its slot, if any, is claimed when its response is
-    /// written.
-    pub(super) async fn begin_request(&mut self, slot: Option<Slot>) -> Result<(), Error> {
-        let together = self.together.get_or_insert_default();
-        together.before = together.new.len();
-        let Some(slot) = slot else { return Ok(()) };
-        let key = match together.data_key.take() {
-            Some(key) => key,
-            None => self.tx.data_key(self.journal.store.master()).await?,
-        };
-        together.data_key = Some(key.clone());
-        self.claimed.push(Claimed::with_answer(slot, key));
-        Ok(())
-    }
-
-    /// Discards the sessions of the current request.
-    pub(super) fn discard_current(&mut self) {
-        self.claimed.clear();
-        self.kept.clear();
-        if let Some(together) = &mut self.together {
-            together.new.truncate(together.before);
-        }
-    }
-
-    /// Commits the sessions of a shared unit.
-    ///
-    /// Returns for each new session, in order, whether it was created. It is not created when its
-    /// request already has a response.
-    pub(super) async fn commit_batch(mut self) -> Result<Vec<bool>, Error> {
-        let new = self.together.take().unwrap_or_default().new;
-        if new.is_empty() {
-            return Ok(Vec::new());
-        }
-        let made = self.insert(new).await?;
-        self.commit().await?;
-        Ok(made.into_iter().map(|made| made.is_new).collect())
     }
 
     /// Makes a session's pending turn due now. Does nothing when no turn is pending.
@@ -332,10 +151,7 @@ impl Unit {
     }
 
     /// Commits, then sends the notifications.
-    pub async fn commit(mut self) -> Result<(), Error> {
-        for kept in &self.kept {
-            self.tx.keep(kept).await?;
-        }
+    pub async fn commit(self) -> Result<(), Error> {
         self.tx.commit().await?;
         for Grown { session, base, ts, by } in self.grown {
             self.journal.notify_growth(session, base, ts, &by);
@@ -398,7 +214,14 @@ impl Unit {
         Ok(())
     }
 
-    fn grew(&mut self, session: SessionId, base: i64, ts: Timestamp, by: Vec<Packed>, has_deliveries: bool) {
+    pub(super) fn grew(
+        &mut self,
+        session: SessionId,
+        base: i64,
+        ts: Timestamp,
+        by: Vec<Packed>,
+        has_deliveries: bool,
+    ) {
         self.grown.push(Grown { session, base, ts, by });
         self.notifications.push(Notification::List(self.tx.org()));
         if has_deliveries {
@@ -414,6 +237,6 @@ fn wakes(event: &Event) -> bool {
     matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
 }
 
-fn numbered(drafts: &[Draft], base: i64, ts: Timestamp) -> Vec<Event> {
+pub(super) fn numbered(drafts: &[Draft], base: i64, ts: Timestamp) -> Vec<Event> {
     (base + 1..).zip(drafts).map(|(seq, draft)| Event { seq, ts, draft: draft.clone() }).collect()
 }

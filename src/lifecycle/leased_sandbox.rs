@@ -12,10 +12,9 @@ use tokio::sync::Mutex;
 
 use super::{
     Error, Sandboxes,
-    egress::EgressAttachment,
+    egress::{EgressAttachment, EgressPolicy},
     hook,
     session::{Attached, SandboxSession},
-    source,
     spec::SandboxSpec,
 };
 use crate::{
@@ -27,6 +26,20 @@ use crate::{
     sandbox::{Fault, Sandbox, SandboxFence},
     store::sandbox::{LiveSandbox, Liveness},
 };
+
+impl Sandboxes {
+    /// The sandbox of the session that `writer` holds. Creates nothing before the first acquire.
+    pub(crate) fn lease(
+        &self,
+        writer: Writer,
+        spec: SandboxSpec,
+        policy: EgressPolicy,
+    ) -> Arc<LeasedSandbox> {
+        let origin = self.journal.origin();
+        let egress = EgressAttachment::new(self.network.clone(), writer.clone(), origin, policy);
+        Arc::new(LeasedSandbox::new(self.clone(), writer, Arc::new(egress), spec))
+    }
+}
 
 /// Fenced access to an attached sandbox.
 #[derive(Clone)]
@@ -303,7 +316,7 @@ impl LeasedSandbox {
                 Err(fault) => return Err(Error::Unavailable(fault.to_string())),
             }
         }
-        source::bring(self, sandbox, id).await?;
+        self.bring_sources(sandbox, id).await?;
         *prepared() = Some(id);
         Ok(())
     }

@@ -6,6 +6,7 @@
 
 mod checkpoints;
 mod egress;
+mod error;
 mod hook;
 mod idle;
 mod leased_sandbox;
@@ -20,21 +21,20 @@ use uuid::Uuid;
 
 use crate::{
     blob::Blobs,
-    domain::{Session, exit::PreparationFailure},
-    journal::{Journal, Writer},
+    journal::Journal,
     net::LocalDirectories,
     sandbox::{Sandbox, local::image::Images},
-    store::{self, Store, notification::Notifications, record::Fence},
+    store::{Store, notification::Notifications},
 };
 
 pub(crate) use checkpoints::blobs_of_session;
 pub use egress::Network;
 pub(crate) use egress::{EgressAttachment, EgressPolicy};
+pub(crate) use error::Error;
 pub use idle::IdlePolicy;
 pub(crate) use idle::Next;
 pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle};
 pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
-pub(crate) use session::SandboxSession;
 pub(crate) use spec::SandboxSpec;
 
 /// The sandboxes of a worker's node, and where their state is stored. Cheap to clone.
@@ -61,47 +61,4 @@ pub struct Sandboxes {
     pub node: Uuid,
     /// Time for which sandboxes of a node without heartbeats keep running.
     pub orphan_timeout: Duration,
-}
-
-/// Why a session has no usable sandbox.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub(crate) enum Error {
-    /// Another worker holds the lease of the session; stop.
-    #[error("another worker holds the sandbox")]
-    Stale,
-    /// No sandbox started after bounded retries.
-    #[error("no sandbox is available: {0}")]
-    Unavailable(String),
-    /// The sandbox cannot be prepared as the environment requires; a retry does not help.
-    #[error("the sandbox could not be prepared: {1}")]
-    PreparationFailure(PreparationFailure, String),
-    /// The database or a blob is unreachable; ask again later.
-    #[error("the log is unreachable: {0}")]
-    LogUnavailable(String),
-}
-
-impl From<store::Error> for Error {
-    fn from(error: store::Error) -> Self {
-        Self::LogUnavailable(error.to_string())
-    }
-}
-
-impl Sandboxes {
-    /// The sandbox of the session that `writer` holds. Creates nothing before the first acquire.
-    pub(crate) fn lease(
-        &self,
-        writer: Writer,
-        spec: SandboxSpec,
-        policy: EgressPolicy,
-    ) -> Arc<LeasedSandbox> {
-        let origin = self.journal.origin();
-        let egress = EgressAttachment::new(self.network.clone(), writer.clone(), origin, policy);
-        Arc::new(LeasedSandbox::new(self.clone(), writer, Arc::new(egress), spec))
-    }
-
-    /// The sandbox of a session between turns.
-    pub(crate) fn session(&self, fence: Fence, session: &Session) -> SandboxSession {
-        let spec = SandboxSpec::of(session, &self.default_image);
-        SandboxSession { sandboxes: self.clone(), fence, turn: None, spec }
-    }
 }

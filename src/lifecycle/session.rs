@@ -18,7 +18,7 @@ use crate::{
         backoff::Backoff,
         limit::{ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
-    domain::{Actor, Body, CheckpointId, SandboxId, TurnId, environment::Life, event::Draft},
+    domain::{Actor, Body, CheckpointId, SandboxId, Session, TurnId, environment::Life, event::Draft},
     journal::Halted,
     sandbox::{Fault, Files, Sandbox, SandboxFence, Spec, checkpoint},
     store::{
@@ -33,6 +33,14 @@ use crate::{
 const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
     it is not root, and no cgroup is delegated to it";
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+
+impl Sandboxes {
+    /// The sandbox of a session between turns.
+    pub(crate) fn session(&self, fence: Fence, session: &Session) -> SandboxSession {
+        let spec = SandboxSpec::of(session, &self.default_image);
+        SandboxSession { sandboxes: self.clone(), fence, turn: None, spec }
+    }
+}
 
 /// Manager of one session's sandbox.
 pub(crate) struct SandboxSession {

@@ -11,6 +11,7 @@ pub mod embedded;
 pub mod migrate;
 mod money;
 mod organizations;
+mod parameter;
 pub mod pool;
 mod sandboxes;
 mod sessions;

@@ -3,7 +3,10 @@
 use serde_json::json;
 use time::format_description::well_known::Rfc3339;
 
-use super::open::{Opening, Refused, open};
+use super::{
+    open::{Opening, open},
+    refused::Refused,
+};
 use crate::{
     base::{Timestamp, limit::SCHEDULE_FAILURES_MAX},
     domain::{
@@ -12,7 +15,7 @@ use crate::{
         schedule::{CronSchedule, Overlap, RunState},
         session::Source,
     },
-    journal::{self, Executed, Unit},
+    journal::{self, Unit},
     store::{self, audit::Act, notification::Notification, run::Run, schedule::Schedule},
 };
 
@@ -44,8 +47,8 @@ pub async fn fire(
     let mut input = Input::of(schedule.input.clone());
     let at = slot.format(&Rfc3339).unwrap_or_default();
     input.refs.insert("schedule".to_owned(), json!({ "id": schedule.id, "run": id, "slot": at }));
-    let executed: Executed = match schedule.session {
-        Some(session) => unit.execute(session, Command::Steer(input), stamp).await.map_err(unknown)?,
+    let session = match schedule.session {
+        Some(session) => unit.execute(session, Command::Steer(input), stamp).await.map_err(unknown)?.session,
         None => {
             let session_template = schedule.session_template.clone().unwrap_or_default();
             let sources = Vec::new();
@@ -67,8 +70,8 @@ pub async fn fire(
         slot,
         manual: matches!(fired, Fired::Manual(_)),
         state: RunState::Started,
-        session: Some(executed.session.id),
-        turn: executed.session.queued.as_ref().map(|turn| turn.id),
+        session: Some(session.id),
+        turn: session.queued.as_ref().map(|turn| turn.id),
         error: None,
     };
     unit.tx().insert_run(schedule.id, &run).await?;

@@ -6,10 +6,12 @@
 
 mod fire;
 mod open;
+mod refused;
 mod scheduler;
 mod source;
 
 pub use fire::{Fired, fire};
-pub use open::{Choice, Opening, Refused, adopt, check_model, environment, open, pin};
+pub use open::{Choice, Opening, adopt, check_model, environment, open, pin};
+pub use refused::Refused;
 pub use scheduler::Scheduler;
 pub use source::{pin_sources, sources};

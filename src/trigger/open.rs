@@ -2,94 +2,25 @@
 //!
 //! Every check that can refuse the session runs before anything is written.
 
-use super::source::pin_sources;
+use super::{refused::Refused, source::pin_sources};
 use crate::{
     base::{Origin, seal::sha256, text::hex},
     domain::{
-        AgentId, CredentialId, EnvironmentId, SessionId,
+        AgentId, CredentialId, EnvironmentId, Session, SessionId,
         context::ContextChange,
-        decide::{Input, NewSession, Rejection, Stamp},
+        decide::{Input, NewSession, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
         schedule::SessionTemplate,
         session::{AgentSnapshot, Created, Source},
         source::Repository,
     },
-    journal::{self, Executed, Prepared, Unit},
+    journal::{self, Unit},
     model::{ModelName, NoModel, Providers},
     store::{
         self,
         agent::{Agent, Revision},
     },
 };
-
-/// Reason why a session is not opened or woken.
-#[derive(Debug, thiserror::Error)]
-pub enum Refused {
-    #[error("there is no such agent")]
-    UnknownAgent,
-    /// The model name is unknown or not allowed here.
-    #[error("{0}")]
-    Model(String),
-    #[error(
-        "the agent has no key for `{0}` and the organization has no default; create one with POST /v3/credentials"
-    )]
-    NoCredential(String),
-    #[error("there is no such environment")]
-    UnknownEnvironment,
-    /// A repository cannot be cloned as configured.
-    #[error("{0}")]
-    Source(String),
-    /// The session to wake does not exist.
-    #[error("there is no such session")]
-    UnknownSession,
-    /// The parent session does not exist.
-    #[error("there is no such parent session")]
-    UnknownParent,
-    #[error(transparent)]
-    Journal(#[from] journal::Error),
-}
-
-impl Refused {
-    /// Returns the stable error code; `None` for a failure of the service.
-    pub fn code(&self) -> Option<&'static str> {
-        match self {
-            Self::UnknownAgent => Some("unknown_agent"),
-            Self::Model(_) => Some("model_unknown"),
-            Self::NoCredential(_) => Some("no_credential"),
-            Self::UnknownEnvironment => Some("unknown_environment"),
-            Self::Source(_) => Some("source_refused"),
-            Self::UnknownSession => Some("unknown_session"),
-            Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
-            Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
-            Self::Journal(journal::Error::Rejected(
-                Rejection::BudgetExceeded(_)
-                | Rejection::AncestorLimitExceeded(..)
-                | Rejection::CapExceeded(_),
-            )) => Some("budget_exceeded"),
-            Self::Journal(journal::Error::Rejected(Rejection::BalanceExhausted)) => Some("payment_required"),
-            Self::Journal(journal::Error::Rejected(Rejection::Paused)) => Some("paused"),
-            Self::Journal(journal::Error::Rejected(Rejection::Stopped)) => Some("stopped"),
-            Self::Journal(journal::Error::Rejected(Rejection::Failed)) => Some("failed"),
-            Self::UnknownParent => Some("unknown_parent"),
-            Self::Journal(journal::Error::Rejected(Rejection::ParentArchived)) => Some("parent_archived"),
-            Self::Journal(journal::Error::Rejected(Rejection::TooDeep)) => Some("too_deep"),
-            Self::Journal(journal::Error::Rejected(Rejection::TooManyDescendants)) => {
-                Some("too_many_sessions_below")
-            }
-            Self::Journal(journal::Error::Rejected(Rejection::OpenDescendants)) => {
-                Some("open_sessions_below")
-            }
-            Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
-            Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
-        }
-    }
-}
-
-impl From<store::Error> for Refused {
-    fn from(error: store::Error) -> Self {
-        Self::Journal(error.into())
-    }
-}
 
 /// Agent, revision and model of a new session.
 pub struct Choice {
@@ -139,7 +70,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 }
 
 /// Opens a session of an agent's active revision with its first input.
-pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Executed, Refused> {
+pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Session, Refused> {
     let Opening { agent, session_template, inherited, sources: brought, input, source, scripted, parent } =
         opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
@@ -174,7 +105,8 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Ex
         created.key = Some(key);
     }
     let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
-    Ok(unit.create(Prepared::new(stamp.origin.id(), new, stamp)).await?)
+    let creation = unit.decide_session(stamp.origin.id(), new, stamp).await?;
+    Ok(unit.create(creation).await?)
 }
 
 /// Pins agent, revision, model and credential for the life of the session.

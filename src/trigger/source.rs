@@ -1,6 +1,6 @@
 //! Sources that a new session pins.
 
-use super::open::Refused;
+use super::refused::Refused;
 use crate::{
     domain::{
         CredentialId,

@@ -32,6 +32,7 @@ use crate::{
 };
 
 use journal::LeasedJournal;
+use preflight::unavailable;
 use signals::SignalSource;
 use spans::{TracedModel, TracedTools};
 use tools::LeasedTools;
@@ -70,7 +71,7 @@ impl Runtime {
     /// # Errors
     /// `Unavailable` when the database is unreachable.
     pub(crate) async fn refusal(&self, org: OrgId, session: &Session) -> Result<Option<Refusal>, Halt> {
-        Ok(preflight::check(self, org, session).await?.err())
+        Ok(preflight::check(&self.sandboxes.store, org, session).await?.err())
     }
 
     /// Prepares a turn of `session`: checks, agent, model, sandbox and log. The inner `Err` refuses it.
@@ -114,7 +115,7 @@ impl Runtime {
         };
         let revision = store.load_revision(org, snapshot.revision_id);
         let (checked, revision, credential) =
-            tokio::join!(preflight::check(self, org, session), revision, credential);
+            tokio::join!(preflight::check(store, org, session), revision, credential);
         let checked = match checked? {
             Ok(checked) => checked,
             Err(refusal) => return Ok(Err(refusal)),
@@ -204,7 +205,13 @@ impl LeasedTurn {
     ) -> Result<(), Halt> {
         let Self { turn, writer, tools, log, log_size, sandbox } = self;
         let signals = SignalSource::new(lease, draining, turn.id);
-        let leased = LeasedTools::new(runtime, &writer, Arc::clone(&sandbox), tools.as_deref());
+        let leased = LeasedTools::new(
+            runtime.catalogue.clone(),
+            &runtime.sandboxes,
+            &writer,
+            Arc::clone(&sandbox),
+            tools.as_deref(),
+        );
         let tools = TracedTools(&leased);
         let agent = session.created.agent_id;
         let journal = LeasedJournal { writer, sandbox, agent };
@@ -224,8 +231,4 @@ impl LeasedTurn {
 fn connection(open: store::credential::OpenCredential) -> Connection {
     let key: SecretString = open.key;
     Connection { provider: open.provider, base_url: open.base_url.and_then(|url| url.parse().ok()), key }
-}
-
-fn unavailable(error: store::Error) -> Halt {
-    Halt::Unavailable(error.to_string())
 }

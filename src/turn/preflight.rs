@@ -3,7 +3,6 @@
 //! A failed check rejects the session: an event with the reason, the canceled turn, no sandbox. A turn
 //! that another worker started is not checked again.
 
-use super::{Runtime, unavailable};
 use crate::{
     domain::{
         OrgId, Session,
@@ -11,7 +10,7 @@ use crate::{
         spend::{Spend, Verdict, judge},
     },
     harness::Halt,
-    store::billing::Billing,
+    store::{self, Store, billing::Billing},
 };
 
 /// Reason why a turn cannot run.
@@ -47,12 +46,12 @@ pub(super) struct Checked {
 
 /// Checks the billing row, and the spend limits if the turn has not started yet.
 pub(super) async fn check(
-    runtime: &Runtime,
+    store: &Store,
     org: OrgId,
     session: &Session,
 ) -> Result<Result<Checked, Refusal>, Halt> {
     let agent = session.created.agent_id;
-    let billing: Billing = runtime.sandboxes.store.billing(org, agent).await.map_err(unavailable)?;
+    let billing: Billing = store.billing(org, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
     if starts && billing.is_suspended {
         let words = "the organization is suspended; steer the session after it is resumed";
@@ -66,7 +65,7 @@ pub(super) async fn check(
     if !starts || checked.is_unbound {
         return Ok(Ok(checked));
     }
-    let now = runtime.sandboxes.store.spend_status_of(org, agent).await.map_err(unavailable)?;
+    let now = store.spend_status_of(org, agent).await.map_err(unavailable)?;
     Ok(match judge(&now.organization, &now.agent, now.balance) {
         Verdict::Exceeded(spend) => {
             let Spend { limit, used, allowed, .. } = spend;
@@ -80,4 +79,9 @@ pub(super) async fn check(
         // Each call reserves its maximum cost before it starts.
         Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(checked),
     })
+}
+
+/// Creates the halt of a turn whose rows cannot be read.
+pub(super) fn unavailable(error: store::Error) -> Halt {
+    Halt::Unavailable(error.to_string())
 }

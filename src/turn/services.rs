@@ -148,7 +148,7 @@ impl Services for SessionServices {
         match trigger::open(&mut unit, opening, &stamp).await {
             Ok(opened) => {
                 unit.commit().await.map_err(unavailable)?;
-                Ok(opened.session.id)
+                Ok(opened.id)
             }
             Err(refused) => match refused.code() {
                 Some(_) => Err(Fault::TellModel(format!("No session was started: {refused}."))),

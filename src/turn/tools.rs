@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Runtime, services::SessionServices};
+use super::services::SessionServices;
 use crate::{
     base::{
         backoff::Backoff,
@@ -20,7 +20,7 @@ use crate::{
     domain::tool::{Replay, START_SESSION, ToolCall, ToolSpec},
     harness::{self, history},
     journal::Writer,
-    lifecycle::{self, LeasedSandbox},
+    lifecycle::{self, LeasedSandbox, Sandboxes},
     tool::{Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle},
 };
 
@@ -63,7 +63,8 @@ impl LeasedTools {
     /// `allowed` names the agent's tools; `None` allows all but `start_session`, which must be listed
     /// explicitly.
     pub(super) fn new(
-        runtime: &Runtime,
+        catalogue: Catalog,
+        sandboxes: &Sandboxes,
         writer: &Writer,
         sandbox: Arc<LeasedSandbox>,
         allowed: Option<&[String]>,
@@ -72,9 +73,8 @@ impl LeasedTools {
             Some(names) => names.contains(&spec.name),
             None => spec.name != START_SESSION,
         };
-        let catalogue = runtime.catalogue.clone();
         let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
-        let services = Arc::new(SessionServices::new(runtime.sandboxes.clone(), writer, &sandbox));
+        let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
         Self { catalogue, specs, writer: writer.clone(), sandbox, services, running: Mutex::default() }
     }
 

@@ -99,7 +99,7 @@ impl Worker {
     async fn work(self, lease: Lease, draining: watch::Receiver<bool>) {
         let claimed = *lease.claimed();
         let started = std::time::Instant::now();
-        let outcome = slot::run(&self, lease, draining).await;
+        let outcome = self.run_job(lease, draining).await;
         let duration_ms = started.elapsed().as_millis() as u64;
         match outcome {
             Ok(what) => tracing::debug!(

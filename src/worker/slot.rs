@@ -24,17 +24,19 @@ use crate::{
     turn::{Attempt, RECOVERY_EXHAUSTED, Refusal, end_early},
 };
 
-/// Runs a job. Returns its outcome, for the log.
-pub(super) async fn run(
-    worker: &Worker,
-    lease: Lease,
-    draining: watch::Receiver<bool>,
-) -> Result<&'static str, store::Error> {
-    match lease.claimed().kind {
-        Kind::Cleanup => worker.clean_up(lease).await,
-        Kind::Idle => worker.attend_idle(lease).await,
-        Kind::Operation => worker.serve_operations(lease, draining).await,
-        Kind::Turn => run_turns(worker, lease, draining).await,
+impl Worker {
+    /// Runs a job. Returns its outcome, for the log.
+    pub(super) async fn run_job(
+        &self,
+        lease: Lease,
+        draining: watch::Receiver<bool>,
+    ) -> Result<&'static str, store::Error> {
+        match lease.claimed().kind {
+            Kind::Cleanup => self.clean_up(lease).await,
+            Kind::Idle => self.attend_idle(lease).await,
+            Kind::Operation => self.serve_operations(lease, draining).await,
+            Kind::Turn => run_turns(self, lease, draining).await,
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use sojourn::{
         event::Draft,
         session::{AgentSnapshot, Created, Limits, Source},
     },
-    journal::{Journal, Prepared, Writer},
+    journal::{Journal, Writer},
     queue::{Lease, Queue},
     store::{Store, job::Claimant, notification::Notifications, pool::PoolSizes},
 };
@@ -179,7 +179,8 @@ impl Rig {
         let id = self.origin.id();
         let mut unit = self.journal.begin(self.org).await?;
         let new = NewSession { created, context: ContextChange::default(), input };
-        unit.create(Prepared::new(id, new, &stamp)).await?;
+        let creation = unit.decide_session(id, new, &stamp).await?;
+        unit.create(creation).await?;
         unit.commit().await?;
         Ok(id)
     }

@@ -15,8 +15,8 @@ use utoipa::ToSchema;
 
 use super::{
     CredentialId,
-    environment::Problem,
     network::{BadHost, canonical},
+    problem::Problem,
 };
 
 pub use progress::{Progress, SourceStatus, State, source_progress};

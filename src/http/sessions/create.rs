@@ -25,10 +25,11 @@ use crate::{
         sessions::{sources, tokens},
         webhooks::destinations,
     },
-    journal::{Decide, Prepared, Request},
+    journal::{AgentCache, Decide, Request},
     store::{
         agent::{Agent, Revision},
         audit::Act,
+        creation::Creation,
         idempotency::{Slot, SlotState},
         token::NewToken,
     },
@@ -37,7 +38,7 @@ use crate::{
     wire::{
         session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
         source::SourceView,
-        webhook::{CreateDestination, DestinationView},
+        webhook::CreateDestination,
     },
 };
 
@@ -110,8 +111,9 @@ async fn create_batched(request: &Arc<CreateRequest>, once: &IdempotentRequest) 
         return Ok(None);
     }
     let (shared, span) = (request.clone(), tracing::Span::current());
-    let decide: Box<Decide<_, _>> =
-        Box::new(|unit| async move { create_new(&shared, unit).await }.instrument(span).boxed());
+    let decide: Box<Decide<_, _>> = Box::new(|unit, agents| {
+        async move { decide_new(&shared, unit, agents).await }.instrument(span).boxed()
+    });
     request.creator.app.0.creations.create(org, Request { slot: once.slots().next(), decide }).await
 }
 
@@ -170,14 +172,38 @@ async fn create_by_key(
 }
 
 async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> {
-    let CreateRequest { creator, wanted } = request;
-    let app = &creator.app;
-    let wanted = wanted.clone();
-    let destinations = destinations_of(&wanted);
+    let destinations = destinations_of(&request.wanted);
     if destinations.len() > DESTINATIONS_MAX {
         let message = format!("a session has at most {DESTINATIONS_MAX} destinations");
         return Err(ApiError::invalid("destinations", message));
     }
+    let (creation, mut answer) = decide_new(request, unit, &mut AgentCache::default()).await?;
+    if destinations.is_empty() {
+        unit.create(creation).await?;
+        return Ok(answer);
+    }
+    // Destinations are stored before the first events are appended, so that these are delivered.
+    let creation = unit.create_row(creation).await?;
+    let mut views = Vec::with_capacity(destinations.len());
+    for destination in destinations {
+        views.push(
+            destinations::store(&request.creator.app, unit, creation.session.id, 0, destination).await?,
+        );
+    }
+    answer.body["destinations"] = serde_json::to_value(&views).expect("response types serialize to JSON");
+    unit.begin_log(creation).await?;
+    Ok(answer)
+}
+
+/// Decides a new session, and its response without destinations.
+async fn decide_new(
+    request: &CreateRequest,
+    unit: &mut Unit,
+    agents: &mut AgentCache,
+) -> Result<(Creation, Answer)> {
+    let CreateRequest { creator, wanted } = request;
+    let app = &creator.app;
+    let wanted = wanted.clone();
     sources::check_local(app, "sources", &wanted.sources)?;
     sources::check_choice(app, wanted.environment.as_ref())?;
     let mut of_agent = Vec::new();
@@ -200,7 +226,7 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> 
     match &wanted.agent {
         Some(agent) => {
             let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
-            let agent = unit.agent(agent).await?.ok_or_else(unknown)?;
+            let agent = agents.find(unit, agent).await?.ok_or_else(unknown)?;
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
             created.limits = wanted.limits.over(agent.limits);
             of_agent.clone_from(&agent.sources);
@@ -228,20 +254,14 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> 
     let id: SessionId = app.0.journal.origin().id();
     let stamp = Stamp { actor: creator.actor.clone(), origin: app.0.journal.origin().clone() };
     let (token, shown) = new_token(app);
-    let mut new = Prepared::new(id, NewSession { created, context, input }, &stamp).with_token(token);
-    let views = put_destinations(app, unit, &mut new, destinations).await?;
-    let mut body = json!({ "session": SessionView::from(new.session().clone()) });
-    if !views.is_empty() {
-        body["destinations"] = serde_json::to_value(&views).expect("response types serialize to JSON");
-    }
+    let creation = unit.decide_session(id, NewSession { created, context, input }, &stamp).await?;
+    let mut body = json!({ "session": SessionView::from(creation.session.clone()) });
     if !sources.is_empty() {
         body["sources"] = serde_json::to_value(&sources).expect("response types serialize to JSON");
     }
     let answer =
         Answer { shown_once: Some(("client_token", shown)), ..Answer::new(StatusCode::CREATED, &body) };
-    answer.keep(unit);
-    unit.create(new).await?;
-    Ok(answer)
+    Ok((Creation { token: Some(token), ..creation }, answer))
 }
 
 /// Records that a session was created with an invoke token.
@@ -255,24 +275,6 @@ async fn record_use(creator: &Creator, unit: &mut Unit, token: InvokeTokenId, an
         details: json!({ "agent_id": session["agent_id"], "session_id": session["id"] }),
     };
     Ok(unit.tx().record_audit(&act).await?)
-}
-
-/// Stores the row of a new session and then its destinations, before the first events are appended, so
-/// that these events are delivered.
-async fn put_destinations(
-    app: &App,
-    unit: &mut Unit,
-    new: &mut Prepared,
-    wanted: Vec<CreateDestination>,
-) -> Result<Vec<DestinationView>> {
-    let mut views = Vec::with_capacity(wanted.len());
-    if !wanted.is_empty() {
-        unit.store(new).await?;
-    }
-    for destination in wanted {
-        views.push(destinations::store(app, unit, new.session().id, 0, destination).await?);
-    }
-    Ok(views)
 }
 
 /// Builds the views of sources before they are cloned.

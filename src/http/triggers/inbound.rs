@@ -111,7 +111,7 @@ pub async fn receive(
                 parent: None,
             };
             let opened = trigger::open(unit, opening, &stamp).await?;
-            let answer = TriggerAnswer { session_id: Some(opened.session.id), ignored: None };
+            let answer = TriggerAnswer { session_id: Some(opened.id), ignored: None };
             Ok(Answer::new(StatusCode::ACCEPTED, &answer))
         })
         .await?;

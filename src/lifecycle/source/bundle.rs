@@ -31,31 +31,34 @@ pub(crate) struct Sent {
     pub bytes: u64,
 }
 
-/// Writes a bundle of the repository at `path` into the sandbox.
-pub(crate) async fn send(cloning: &Cloning<'_>, path: &Path) -> Result<Sent, Failed> {
-    let allowed = &cloning.session.sandboxes.local_sources;
-    let git_dir = find(allowed, path).await?;
-    let directory = format!("/workspace/.{}.parts/{}", cloning.mark(), cloning.clone_id);
-    let mut wanted = vec!["HEAD".to_owned(), "--branches".to_owned(), "--tags".to_owned()];
-    wanted.extend(cloning.source.reference.iter().filter(|name| name.starts_with("refs/")).cloned());
-    let mut child = git(&git_dir)
-        .args(["bundle", "create", "--quiet", "-"])
-        .args(&wanted)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| Failure::for_now(format!("git does not start: {error}")))?;
-    let (mut output, mut errors) =
-        (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
-    let (sent, words) =
-        tokio::join!(timeout(SOURCE_TIMEOUT, parts(cloning, &directory, &mut output)), last(&mut errors));
-    let bytes = sent.map_err(|_| Failure::for_good(Failure::TIMEOUT, "it could not be read in time"))??;
-    let ended = child.wait().await.map_err(|error| Failure::for_now(error.to_string()))?;
-    if ended.success() {
-        return Ok(Sent { directory, bytes });
+impl Cloning<'_> {
+    /// Writes a bundle of the repository at `path` into the sandbox.
+    pub(super) async fn send_bundle(&self, path: &Path) -> Result<Sent, Failed> {
+        let allowed = &self.session.sandboxes.local_sources;
+        let git_dir = find(allowed, path).await?;
+        let directory = format!("/workspace/.{}.parts/{}", self.mark(), self.clone_id);
+        let mut wanted = vec!["HEAD".to_owned(), "--branches".to_owned(), "--tags".to_owned()];
+        wanted.extend(self.source.reference.iter().filter(|name| name.starts_with("refs/")).cloned());
+        let mut child = git(&git_dir)
+            .args(["bundle", "create", "--quiet", "-"])
+            .args(&wanted)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| Failure::for_now(format!("git does not start: {error}")))?;
+        let (mut output, mut errors) =
+            (child.stdout.take().expect("it is piped"), child.stderr.take().expect("it is piped"));
+        let (sent, words) =
+            tokio::join!(timeout(SOURCE_TIMEOUT, parts(self, &directory, &mut output)), last(&mut errors));
+        let bytes =
+            sent.map_err(|_| Failure::for_good(Failure::TIMEOUT, "it could not be read in time"))??;
+        let ended = child.wait().await.map_err(|error| Failure::for_now(error.to_string()))?;
+        if ended.success() {
+            return Ok(Sent { directory, bytes });
+        }
+        let code = if words.contains("bad revision") { Failure::REF_NOT_FOUND } else { Failure::CHECKOUT };
+        Err(Failure::for_good(code, words).into())
     }
-    let code = if words.contains("bad revision") { Failure::REF_NOT_FOUND } else { Failure::CHECKOUT };
-    Err(Failure::for_good(code, words).into())
 }
 
 /// Writes `output` into the sandbox part by part; returns its size in bytes.

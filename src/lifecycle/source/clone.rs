@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Cloned, EgressAttachment, Failed, Failure, SandboxSession, bundle};
+use super::{Cloned, EgressAttachment, Failed, Failure, SandboxSession};
 use crate::{
     base::{
         limit::{
@@ -48,7 +48,7 @@ impl Cloning<'_> {
             .map_err(|words| Failure::for_good(Failure::NOT_ALLOWED, format!("its URL {words}")))?;
         match place {
             RepositoryLocation::Local(path) => {
-                let sent = bundle::send(self, &path).await?;
+                let sent = self.send_bundle(&path).await?;
                 let exit = self.execute(Vec::new(), &sent.directory).await?;
                 self.judge(exit, &Seen { bytes: sent.bytes, ..Seen::default() }).await
             }

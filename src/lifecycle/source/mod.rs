@@ -7,10 +7,13 @@
 
 mod bundle;
 mod clone;
+mod failure;
 
 use std::time::Instant;
 
 use super::{Error, egress::EgressAttachment, hook, leased_sandbox::LeasedSandbox, session::SandboxSession};
+use failure::{Cloned, Failed, Failure};
+
 use crate::{
     base::text::hex,
     domain::{
@@ -21,102 +24,39 @@ use crate::{
     sandbox::{Fault, Sandbox},
 };
 
-/// A source whose files are in the sandbox.
-struct Cloned {
-    /// None in a repository without commits.
-    sha: Option<String>,
-    bytes: u64,
-}
-
-/// Reason why a source was not cloned.
-enum Failed {
-    Sandbox(Fault),
-    Source(Failure),
-}
-
-/// Failure of a clone, as it is recorded in the log.
-struct Failure {
-    /// Stable word, as in `source.ref_not_found`.
-    code: &'static str,
-    message: String,
-    /// A retry may succeed.
-    retryable: bool,
-}
-
-impl Failure {
-    const AUTH_REQUIRED: &str = "source.auth_required";
-    const REF_NOT_FOUND: &str = "source.ref_not_found";
-    const SHA_NOT_FOUND: &str = "source.sha_mismatch";
-    const TOO_LARGE: &str = "source.too_large";
-    const TIMEOUT: &str = "source.timeout";
-    const PATH_TAKEN: &str = "source.path_taken";
-    const NOT_ALLOWED: &str = "source.not_allowed";
-    const CHECKOUT: &str = "source.checkout_failed";
-    const UNAVAILABLE: &str = "source.unavailable";
-
-    /// A permanent failure.
-    fn for_good(code: &'static str, message: impl Into<String>) -> Self {
-        Self { code, message: message.into(), retryable: false }
-    }
-
-    /// A temporary failure, with the code `source.unavailable`.
-    fn for_now(message: impl Into<String>) -> Self {
-        Self { code: Self::UNAVAILABLE, message: message.into(), retryable: true }
-    }
-
-    fn fault(self, name: &str) -> Error {
-        let words = format!("{name}: {}", self.message);
-        match self.code {
-            Self::AUTH_REQUIRED => Error::PreparationFailure(PreparationFailure::RepoAccess, words),
-            _ if self.retryable => Error::Unavailable(words),
-            _ => Error::PreparationFailure(PreparationFailure::Source, words),
+impl LeasedSandbox {
+    /// Clones missing sources into a sandbox, then runs the environment's `post_clone` hook.
+    ///
+    /// # Errors
+    /// Those of the sandbox; `PreparationFailure` if a source failed permanently, `Unavailable` if it failed
+    /// temporarily.
+    pub(super) async fn bring_sources(&self, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
+        let own = &self.session;
+        let sources = &own.spec.sources;
+        if sources.is_empty() {
+            return Ok(());
         }
-    }
-}
-
-impl From<Fault> for Failed {
-    fn from(fault: Fault) -> Self {
-        Self::Sandbox(fault)
-    }
-}
-
-impl From<Failure> for Failed {
-    fn from(failure: Failure) -> Self {
-        Self::Source(failure)
-    }
-}
-
-/// Clones missing sources into a sandbox, then runs the environment's `post_clone` hook.
-///
-/// # Errors
-/// Those of the sandbox; `PreparationFailure` if a source failed permanently, `Unavailable` if it failed
-/// temporarily.
-pub(crate) async fn bring(leased: &LeasedSandbox, sandbox: &dyn Sandbox, id: SandboxId) -> Result<(), Error> {
-    let own = &leased.session;
-    let sources = &own.spec.sources;
-    if sources.is_empty() {
-        return Ok(());
-    }
-    let (org, session) = (own.fence.org, own.fence.session);
-    let progress = own.sandboxes.journal.sources(org, session, sources).await;
-    let progress = progress.map_err(|error| Error::LogUnavailable(error.to_string()))?;
-    for (source, status) in sources.iter().zip(&progress.sources) {
-        if status.state != State::Resolved {
-            settle(own, sandbox, id, status).await?;
-            clone_one(own, &leased.egress, sandbox, id, source).await?;
+        let (org, session) = (own.fence.org, own.fence.session);
+        let progress = own.sandboxes.journal.sources(org, session, sources).await;
+        let progress = progress.map_err(|error| Error::LogUnavailable(error.to_string()))?;
+        for (source, status) in sources.iter().zip(&progress.sources) {
+            if status.state != State::Resolved {
+                settle(own, sandbox, id, status).await?;
+                clone_one(own, &self.egress, sandbox, id, source).await?;
+            }
         }
-    }
-    let Some(script) = own.spec.post_clone.as_ref().filter(|_| progress.prepared_at.is_none()) else {
-        return Ok(());
-    };
-    let started = Instant::now();
-    match hook::run(sandbox, own.sandbox_fence(id), "post_clone", script).await {
-        Ok(None) => {
-            let duration_ms = started.elapsed().as_millis() as u64;
-            own.record(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
+        let Some(script) = own.spec.post_clone.as_ref().filter(|_| progress.prepared_at.is_none()) else {
+            return Ok(());
+        };
+        let started = Instant::now();
+        match hook::run(sandbox, own.sandbox_fence(id), "post_clone", script).await {
+            Ok(None) => {
+                let duration_ms = started.elapsed().as_millis() as u64;
+                own.record(vec![Body::SourcePrepared { sandbox_id: id, duration_ms }]).await
+            }
+            Ok(Some(failure)) => Err(Error::PreparationFailure(PreparationFailure::LifecycleHook, failure)),
+            Err(fault) => Err(of_sandbox(fault)),
         }
-        Ok(Some(failure)) => Err(Error::PreparationFailure(PreparationFailure::LifecycleHook, failure)),
-        Err(fault) => Err(of_sandbox(fault)),
     }
 }
 

@@ -20,10 +20,9 @@ use crate::{
     domain::{Answer, conversation::ModelRequest},
 };
 
+pub use request::PROVIDER;
 pub(super) use request::body as encode;
 
-/// Provider name in model names, credentials and histories.
-pub const PROVIDER: &str = "anthropic";
 /// The default `anthropic-version` header.
 ///
 /// `2026-10-21` works too: the parameters that it removed (sampling) are never sent.

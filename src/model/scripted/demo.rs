@@ -6,7 +6,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Step, since_last_user};
+use super::step::{Step, since_last_user};
 use crate::domain::{
     Block, Message,
     tool::{ToolCall, ToolResult},

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{DONE, Kind, Planned, Step, since_last_user};
+use super::step::{DONE, Kind, Planned, Step, since_last_user};
 use crate::{
     base::limit,
     domain::{Message, StopReason, Usage},

@@ -1,9 +1,15 @@
 //! Tests of scripts against histories, without real tools.
 
+use std::time::Duration;
+
 use serde_json::json;
 
 use super::*;
-use crate::domain::{conversation::ModelOptions, tool::ToolResult};
+use crate::domain::{
+    Block, Message, StopReason,
+    conversation::ModelOptions,
+    tool::{ToolCall, ToolResult},
+};
 
 fn request(history: Vec<Message>) -> ModelRequest {
     ModelRequest {

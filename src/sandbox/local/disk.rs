@@ -11,8 +11,8 @@ use std::{
     path::PathBuf,
 };
 
-use super::layout::{IdRange, make_dir};
-use crate::domain::SandboxId;
+use super::layout::{IdRange, Layout, make_dir};
+use crate::domain::{OrgId, SandboxId, SessionId};
 
 /// Exclusive lock of a disk: only its holder creates or erases there. `drop` unlocks explicitly, because
 /// closing the descriptor does not suffice: a program that is being started holds a copy of each descriptor.
@@ -36,6 +36,14 @@ pub struct Disk {
     pub home: PathBuf,
     /// Stored output of the sandbox's commands; init bounds it, and it is removed with the sandbox.
     pub output: PathBuf,
+}
+
+impl Layout {
+    /// Returns the disk of a session.
+    pub fn disk(&self, org: OrgId, session: SessionId) -> Disk {
+        let root = self.disks().join(org.uuid().to_string()).join(session.uuid().to_string());
+        Disk::at(root)
+    }
 }
 
 impl Disk {

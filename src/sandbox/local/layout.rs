@@ -20,7 +20,6 @@ use sha2::{Digest, Sha256};
 use sojourn_init::protocol::COMMAND_UID;
 use uuid::Uuid;
 
-use super::disk::Disk;
 use crate::{
     base::text,
     domain::{OrgId, SandboxId, SessionId},
@@ -214,11 +213,6 @@ impl Layout {
     /// Directory of the egress socket and certificates; the sandbox cannot write to it.
     pub fn egress(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("egress")
-    }
-
-    pub fn disk(&self, org: OrgId, session: SessionId) -> Disk {
-        let root = self.disks().join(org.uuid().to_string()).join(session.uuid().to_string());
-        Disk::at(root)
     }
 
     /// Temporary directory of a sandbox until its owner is written. It is named after the session, not the

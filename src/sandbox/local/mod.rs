@@ -5,6 +5,7 @@
 //! of the service on this machine, also after a restart, finds and ends the same sandboxes. This module opens
 //! no file that a sandbox can write: files are read through init, and a disk is removed without being read.
 
+mod blocking;
 mod bundle;
 mod cgroup;
 mod checks;
@@ -41,6 +42,7 @@ pub use checks::{Check, checks};
 pub use config::{Config, Disks};
 
 use self::{
+    blocking::{in_blocking_thread, unavailable},
     bundle::{ContainerSpec, Role},
     disk::{Disk, DiskLock},
     docker::Docker,
@@ -450,14 +452,6 @@ fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
 }
 
-/// Runs file operations that may take longer than a few system calls on a blocking thread.
-#[expect(clippy::disallowed_methods, reason = "awaited at once")]
-async fn in_blocking_thread<T: Send + 'static>(
-    work: impl FnOnce() -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    tokio::task::spawn_blocking(work).await.map_err(io::Error::other)?
-}
-
 /// Takes the lock of a disk. Waits for its holder: another process of the service, or a worker that lost the
 /// session without noticing.
 async fn hold(disk: &Disk) -> Result<DiskLock, Fault> {
@@ -484,8 +478,4 @@ fn refuse_bad_names(env: &[(String, String)]) -> Result<(), Fault> {
         Some((name, _)) => Err(Fault::Refused(format!("invalid name or value of a variable: {name:?}"))),
         None => Ok(()),
     }
-}
-
-fn unavailable(what: &str, error: &io::Error) -> Fault {
-    Fault::Unavailable(format!("{what}: {error}"))
 }

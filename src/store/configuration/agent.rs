@@ -6,6 +6,7 @@ use uuid::Uuid;
 use crate::store::{
     Error, Result, Store, Tx,
     column::{from_json, json},
+    parameter::named,
 };
 use crate::{
     base::{Id, Timestamp},
@@ -112,6 +113,20 @@ impl AgentRow {
     }
 }
 
+/// The pinned agent of a row of `session`, as JSON.
+macro_rules! snapshot {
+    ($session:literal) => {
+        concat!(
+            "(select p.content from agent_snapshot p where p.org_id = ",
+            $session,
+            ".org_id and p.snapshot_id = ",
+            $session,
+            ".snapshot_id)"
+        )
+    };
+}
+pub(in crate::store) use snapshot;
+
 macro_rules! agents {
     ($rest:literal) => {
         concat!(
@@ -193,22 +208,26 @@ impl Tx {
     /// # Errors
     /// `Conflict("agent_name")` when the name is taken.
     pub async fn insert_agent(&mut self, agent: &Agent) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into agent (org_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
-                                updated_at, enabled, spend_caps, sources)
-             values ($1, $2, $3, $4, $5, $6::json, $7, $7, $8, $9::json, $10::json)",
+        named!(
+            query(
+                "insert into agent (org_id, agent_id, name, active_revision_id, credential_id, limits, created_at,
+                                    updated_at, enabled, spend_caps, sources)
+                 values ($org_id, $agent_id, $name, $revision_id, $credential_id, $limits::json, $created_at,
+                         $created_at, $enabled, $spend_caps::json, $sources::json)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                agent_id: agent.id.uuid(),
+                name: &agent.name,
+                revision_id: agent.revision.id.uuid(),
+                credential_id: agent.credential.map(Id::uuid),
+                limits: json(&agent.limits),
+                created_at: agent.created_at,
+                enabled: agent.enabled,
+                spend_caps: json(&agent.spend_caps),
+                sources: json(&agent.sources),
+            }
         )
-        .bind(org)
-        .bind(agent.id.uuid())
-        .bind(&agent.name)
-        .bind(agent.revision.id.uuid())
-        .bind(agent.credential.map(Id::uuid))
-        .bind(json(&agent.limits))
-        .bind(agent.created_at)
-        .bind(agent.enabled)
-        .bind(json(&agent.spend_caps))
-        .bind(json(&agent.sources))
         .execute(self.connection())
         .await?;
         self.insert_revision(&agent.revision).await
@@ -216,23 +235,27 @@ impl Tx {
 
     /// Stores another revision.
     pub async fn insert_revision(&mut self, revision: &Revision) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
-                                   tools, digest, created_at)
-             values ($1, $2, $3, $4, $5, $6, $7::json, $8, $9, $10, $11)",
+        named!(
+            query(
+                "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
+                                       tools, digest, created_at)
+                 values ($org_id, $revision_id, $agent_id, $number, $prompt, $model, $model_options::json, $runtime,
+                         $tools, $digest, $created_at)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                revision_id: revision.id.uuid(),
+                agent_id: revision.agent.uuid(),
+                number: revision.number,
+                prompt: &revision.prompt,
+                model: &revision.model,
+                model_options: json(&revision.model_options),
+                runtime: &revision.runtime,
+                tools: &revision.tools,
+                digest: &revision.digest,
+                created_at: revision.created_at,
+            }
         )
-        .bind(org)
-        .bind(revision.id.uuid())
-        .bind(revision.agent.uuid())
-        .bind(revision.number)
-        .bind(&revision.prompt)
-        .bind(&revision.model)
-        .bind(json(&revision.model_options))
-        .bind(&revision.runtime)
-        .bind(&revision.tools)
-        .bind(&revision.digest)
-        .bind(revision.created_at)
         .execute(self.connection())
         .await?;
         Ok(())
@@ -240,22 +263,26 @@ impl Tx {
 
     /// Updates the mutable columns of an agent; locks its row until the commit.
     pub async fn update_agent(&mut self, agent: &Agent) -> Result<()> {
-        let org = self.org.uuid();
-        let done = sqlx::query(
-            "update agent
-             set active_revision_id = $3, credential_id = $4, limits = $5::json, updated_at = $6, enabled = $7,
-                 spend_caps = $8::json, sources = $9::json
-             where org_id = $1 and agent_id = $2 and deleted_at is null",
+        let done = named!(
+            query(
+                "update agent
+                 set active_revision_id = $revision_id, credential_id = $credential_id, limits = $limits::json,
+                     updated_at = $updated_at, enabled = $enabled, spend_caps = $spend_caps::json,
+                     sources = $sources::json
+                 where org_id = $org_id and agent_id = $agent_id and deleted_at is null"
+            ),
+            {
+                org_id: self.org.uuid(),
+                agent_id: agent.id.uuid(),
+                revision_id: agent.revision.id.uuid(),
+                credential_id: agent.credential.map(Id::uuid),
+                limits: json(&agent.limits),
+                updated_at: agent.updated_at,
+                enabled: agent.enabled,
+                spend_caps: json(&agent.spend_caps),
+                sources: json(&agent.sources),
+            }
         )
-        .bind(org)
-        .bind(agent.id.uuid())
-        .bind(agent.revision.id.uuid())
-        .bind(agent.credential.map(Id::uuid))
-        .bind(json(&agent.limits))
-        .bind(agent.updated_at)
-        .bind(agent.enabled)
-        .bind(json(&agent.spend_caps))
-        .bind(json(&agent.sources))
         .execute(self.connection())
         .await?;
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }

@@ -3,7 +3,7 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Error, Result, Store, Tx};
+use crate::store::{Error, Result, Store, Tx, parameter::named};
 use crate::{
     base::{Id, SecretString, Timestamp},
     domain::{CredentialId, OrgId},
@@ -83,21 +83,25 @@ impl Tx {
         if credential.is_default {
             self.clear_default(&credential.provider).await?;
         }
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into credential (org_id, credential_id, provider, name, sealed_key, last4, base_url,
-                                     is_default, created_at, updated_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $9)",
+        named!(
+            query(
+                "insert into credential (org_id, credential_id, provider, name, sealed_key, last4, base_url,
+                                         is_default, created_at, updated_at)
+                 values ($org_id, $credential_id, $provider, $name, $sealed_key, $last4, $base_url, $is_default,
+                         $created_at, $created_at)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                credential_id: credential.id.uuid(),
+                provider: &credential.provider,
+                name: &credential.name,
+                sealed_key: sealed_key,
+                last4: &credential.last4,
+                base_url: &credential.base_url,
+                is_default: credential.is_default,
+                created_at: credential.created_at,
+            }
         )
-        .bind(org)
-        .bind(credential.id.uuid())
-        .bind(&credential.provider)
-        .bind(&credential.name)
-        .bind(sealed_key)
-        .bind(&credential.last4)
-        .bind(&credential.base_url)
-        .bind(credential.is_default)
-        .bind(credential.created_at)
         .execute(self.connection())
         .await?;
         Ok(())

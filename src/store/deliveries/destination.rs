@@ -3,7 +3,7 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Error, Result, Tx, column};
+use crate::store::{Error, Result, Tx, column, parameter::named};
 use crate::{
     base::{Id, Timestamp},
     domain::{DestinationId, Level, OrgId, SessionId},
@@ -96,23 +96,27 @@ impl Tx {
         destination: &Destination,
         sealed_secret: &[u8],
     ) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into destination (org_id, session_id, destination_id, url, sealed_secret, level, types,
-                                      include_raw, enabled, created_after_seq, created_at, updated_at)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $11)",
+        named!(
+            query(
+                "insert into destination (org_id, session_id, destination_id, url, sealed_secret, level, types,
+                                          include_raw, enabled, created_after_seq, created_at, updated_at)
+                 values ($org_id, $session_id, $destination_id, $url, $sealed_secret, $level, $types, $include_raw,
+                         $enabled, $created_after_seq, $created_at, $created_at)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                session_id: destination.session.map(Id::uuid),
+                destination_id: destination.id.uuid(),
+                url: &destination.url,
+                sealed_secret: sealed_secret,
+                level: column::threshold(destination.level),
+                types: &destination.types,
+                include_raw: destination.include_raw,
+                enabled: destination.enabled,
+                created_after_seq: destination.created_after_seq,
+                created_at: destination.created_at,
+            }
         )
-        .bind(org)
-        .bind(destination.session.map(Id::uuid))
-        .bind(destination.id.uuid())
-        .bind(&destination.url)
-        .bind(sealed_secret)
-        .bind(column::threshold(destination.level))
-        .bind(&destination.types)
-        .bind(destination.include_raw)
-        .bind(destination.enabled)
-        .bind(destination.created_after_seq)
-        .bind(destination.created_at)
         .execute(self.connection())
         .await?;
         Ok(())
@@ -191,28 +195,31 @@ impl Tx {
         destination: &Destination,
         sealed_secret: Option<Vec<u8>>,
     ) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "update destination
-             set url = $3, level = $4, types = $5, include_raw = $6, enabled = $7,
-                 sealed_secret = coalesce($8, sealed_secret),
-                 sealed_secret_before = case when $8 is null then sealed_secret_before end,
-                 secret_before_until = case when $8 is null then secret_before_until end,
-                 -- Whoever enables it again has fixed it: what failed before says nothing.
-                 failing_since = case when $7 and not enabled then null else failing_since end,
-                 disabled_reason = case when $7 then null else disabled_reason end,
-                 updated_at = $9
-             where org_id = $1 and destination_id = $2",
+        named!(
+            query(
+                "update destination
+                 set url = $url, level = $level, types = $types, include_raw = $include_raw, enabled = $enabled,
+                     sealed_secret = coalesce($sealed_secret, sealed_secret),
+                     sealed_secret_before = case when $sealed_secret is null then sealed_secret_before end,
+                     secret_before_until = case when $sealed_secret is null then secret_before_until end,
+                     -- Whoever enables it again has fixed it: what failed before says nothing.
+                     failing_since = case when $enabled and not enabled then null else failing_since end,
+                     disabled_reason = case when $enabled then null else disabled_reason end,
+                     updated_at = $updated_at
+                 where org_id = $org_id and destination_id = $destination_id"
+            ),
+            {
+                org_id: self.org.uuid(),
+                destination_id: destination.id.uuid(),
+                url: &destination.url,
+                level: column::threshold(destination.level),
+                types: &destination.types,
+                include_raw: destination.include_raw,
+                enabled: destination.enabled,
+                sealed_secret: sealed_secret,
+                updated_at: destination.updated_at,
+            }
         )
-        .bind(org)
-        .bind(destination.id.uuid())
-        .bind(&destination.url)
-        .bind(column::threshold(destination.level))
-        .bind(&destination.types)
-        .bind(destination.include_raw)
-        .bind(destination.enabled)
-        .bind(sealed_secret)
-        .bind(destination.updated_at)
         .execute(self.connection())
         .await?;
         Ok(())

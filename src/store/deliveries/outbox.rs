@@ -14,6 +14,7 @@ use crate::store::{
     audit::{self, Act},
     notice,
     org::unwrap,
+    parameter::named,
 };
 use crate::{
     base::{Id, Origin, Timestamp, limit},
@@ -131,9 +132,6 @@ impl From<ClaimRow> for Claimed {
 /// The limit is a literal in the statement.
 const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
 
-/// $1 rows, $2 hold, $3 and $4 full destinations and organizations, $5-$8 deliveries in progress by
-/// destination and organization, $9 and $10 the maximum of each.
-///
 /// Reads more rows than it claims, because the oldest may all have one destination. A row is
 /// matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
 /// planner from joins that read all deliveries or all sessions instead of the due ones. `coalesce`
@@ -144,27 +142,27 @@ with due as (
     select org_id, delivery_id, created_at, destination_id, ready_at
     from delivery
     where ready_at <= now()
-      and destination_id <> all ($3::uuid[])
-      and org_id <> all ($4::uuid[])
+      and destination_id <> all ($full_destinations::uuid[])
+      and org_id <> all ($full_orgs::uuid[])
     order by ready_at
     limit 1024
 ), of_destination as (
     select due.*,
            row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as place
     from due
-    left join unnest($5::uuid[], $6::integer[]) as d (destination_id, held) using (destination_id)
+    left join unnest($destinations::uuid[], $destinations_held::integer[]) as d (destination_id, held) using (destination_id)
 ), of_org as (
     -- Of those that their destinations may have, or one that is behind would keep the others from theirs.
     select f.org_id, f.delivery_id, f.created_at, f.destination_id, f.ready_at,
            row_number() over (partition by f.org_id order by f.ready_at) + coalesce(t.held, 0) as place
     from of_destination f
-    left join unnest($7::uuid[], $8::integer[]) as t (org_id, held) using (org_id)
-    where f.place <= $9
+    left join unnest($orgs::uuid[], $orgs_held::integer[]) as t (org_id, held) using (org_id)
+    where f.place <= $per_destination_max
 ), taken as (
     -- Only these are locked; one that another dispatcher took meanwhile is due no more.
     select v.*
     from (
-        select * from of_org where place <= $10 order by ready_at
+        select * from of_org where place <= $per_org_max order by ready_at
     ) r
     cross join lateral (
         select v.org_id, v.delivery_id, v.created_at, v.destination_id
@@ -175,10 +173,10 @@ with due as (
         limit 1
         for update skip locked
     ) v
-    limit $1
+    limit $rows_max
 ), held as (
     update delivery v
-    set status = 'delivering', attempts = v.attempts + 1, ready_at = now() + $2 * interval '1 second',
+    set status = 'delivering', attempts = v.attempts + 1, ready_at = now() + $hold_seconds * interval '1 second',
         last_attempt_at = now(), updated_at = now()
     from taken
     where v.org_id = taken.org_id
@@ -204,19 +202,19 @@ impl Store {
     /// Also claims deliveries whose destination was disabled meanwhile, and gives them the status
     /// `dead_letter`.
     pub async fn claim_deliveries(&self, capacity: &Capacity) -> Result<Vec<Claimed>> {
-        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
-            .bind(capacity.free)
-            .bind(limit::WEBHOOK_CLAIM_TTL.as_secs_f64())
-            .bind(&capacity.full_destinations)
-            .bind(&capacity.full_orgs)
-            .bind(&capacity.destinations.0)
-            .bind(&capacity.destinations.1)
-            .bind(&capacity.orgs.0)
-            .bind(&capacity.orgs.1)
-            .bind(limit::WEBHOOKS_PER_DESTINATION_MAX)
-            .bind(limit::WEBHOOKS_PER_ORG_MAX)
-            .fetch_all(&self.system)
-            .await?;
+        let query = named!(query_as(CLAIM), {
+            rows_max: capacity.free,
+            hold_seconds: limit::WEBHOOK_CLAIM_TTL.as_secs_f64(),
+            full_destinations: &capacity.full_destinations,
+            full_orgs: &capacity.full_orgs,
+            destinations: &capacity.destinations.0,
+            destinations_held: &capacity.destinations.1,
+            orgs: &capacity.orgs.0,
+            orgs_held: &capacity.orgs.1,
+            per_destination_max: limit::WEBHOOKS_PER_DESTINATION_MAX,
+            per_org_max: limit::WEBHOOKS_PER_ORG_MAX,
+        });
+        let rows: Vec<ClaimRow> = query.fetch_all(&self.system).await?;
         Ok(rows.into_iter().map(Claimed::from).collect())
     }
 
@@ -285,38 +283,43 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
         Status::DeadLetter | Status::Gone => ("dead_letter", None),
     };
     let millis = settled.duration.map(|took| i32::try_from(took.as_millis()).unwrap_or(i32::MAX));
-    let written: Option<(bool,)> = sqlx::query_as(
-        "with settled as (
-            update delivery
-            set status = $4, ready_at = $5, response_code = $6, error = $7, updated_at = now()
-            where org_id = $1 and delivery_id = $2 and created_at = $3 and destination_id = $10
-              and status = 'delivering' and attempts = $8
-            returning org_id, delivery_id, session_id, attempts
-         ), logged as (
-            insert into delivery_attempt (
-                org_id, delivery_id, session_id, number, response_code, error, duration_ms
-            )
-            select org_id, delivery_id, session_id, attempts, $6, $7, $9
-            from settled
-            where $9 is not null
-         )
-         select exists (
-             select from destination where org_id = $1 and destination_id = $10 and failing_since is not null
-         )
-         from settled",
-    )
-    .bind(claimed.org.uuid())
-    .bind(claimed.delivery.uuid())
-    .bind(claimed.created_at)
-    .bind(status)
-    .bind(retry_at)
-    .bind(settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)))
-    .bind(&settled.error)
-    .bind(claimed.attempt)
-    .bind(millis)
-    .bind(claimed.destination.uuid())
-    .fetch_optional(tx)
-    .await?;
+    let query = named!(
+        query_as(
+            "with settled as (
+                update delivery
+                set status = $status, ready_at = $retry_at, response_code = $response_code, error = $error,
+                    updated_at = now()
+                where org_id = $org_id and delivery_id = $delivery_id and created_at = $created_at
+                  and destination_id = $destination_id and status = 'delivering' and attempts = $attempt
+                returning org_id, delivery_id, session_id, attempts
+             ), logged as (
+                insert into delivery_attempt (
+                    org_id, delivery_id, session_id, number, response_code, error, duration_ms
+                )
+                select org_id, delivery_id, session_id, attempts, $response_code, $error, $duration_ms
+                from settled
+                where $duration_ms is not null
+             )
+             select exists (
+                 select from destination
+                 where org_id = $org_id and destination_id = $destination_id and failing_since is not null
+             )
+             from settled"
+        ),
+        {
+            org_id: claimed.org.uuid(),
+            delivery_id: claimed.delivery.uuid(),
+            created_at: claimed.created_at,
+            status: status,
+            retry_at: retry_at,
+            response_code: settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)),
+            error: &settled.error,
+            attempt: claimed.attempt,
+            duration_ms: millis,
+            destination_id: claimed.destination.uuid(),
+        }
+    );
+    let written: Option<(bool,)> = query.fetch_optional(tx).await?;
     Ok(written.map(|(is_failing,)| is_failing))
 }
 

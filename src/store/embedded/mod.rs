@@ -12,6 +12,7 @@
 
 mod binaries;
 mod cluster;
+mod error;
 mod location;
 mod os_user;
 mod postmaster;
@@ -19,7 +20,6 @@ mod roles;
 
 use std::{
     fs::{File, TryLockError},
-    io,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -28,43 +28,8 @@ use super::Urls;
 use crate::base::{Origin, backoff::Backoff, limit};
 
 pub use self::binaries::newest;
+pub use self::error::{Error, Progress};
 use self::{binaries::Binaries, location::Location, os_user::OsUser, postmaster::Postmaster};
-
-/// Reasons why there is no embedded database.
-///
-/// Every message is one line that says what to do. A retry without that change fails again.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// The operator has to change something first; the text says what.
-    #[error("{0}")]
-    Refused(String),
-    /// A file or a process of the cluster failed.
-    #[error("{what}: {source}")]
-    Io {
-        /// The attempted action.
-        what: String,
-        /// The system's error.
-        source: io::Error,
-    },
-    /// The server runs and rejected a statement of the service.
-    #[error("{what}: {source}")]
-    Database {
-        /// The attempted action.
-        what: &'static str,
-        /// The server's error.
-        source: sqlx::Error,
-    },
-}
-
-impl Error {
-    fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
-        let what = what.into();
-        |source| Self::Io { what, source }
-    }
-}
-
-/// Reports progress to the person at the terminal.
-pub type Progress<'a> = &'a (dyn Fn(&str) + Send + Sync);
 
 /// A running server and this process's use of it.
 #[derive(Debug)]

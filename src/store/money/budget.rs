@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::store::{
     Result, Store, Tx,
     column::{count, from_json, uncount},
-    record::Fence,
+    record::{Fence, leased},
 };
 use crate::{
     base::Id,
@@ -259,17 +259,12 @@ impl Tx {
     ///
     /// Nobody can take over or archive the session until the commit.
     pub async fn is_held(&mut self, fence: Fence) -> Result<bool> {
-        let held: Option<(bool,)> = sqlx::query_as(
-            "select true
-             from session
-             where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-             for share",
-        )
-        .bind(fence.org.uuid())
-        .bind(fence.session.uuid())
-        .bind(fence.epoch)
-        .fetch_optional(self.connection())
-        .await?;
+        let held: Option<(bool,)> = sqlx::query_as(concat!("select true ", leased!(), " for share of u"))
+            .bind(fence.org.uuid())
+            .bind(fence.session.uuid())
+            .bind(fence.epoch)
+            .fetch_optional(self.connection())
+            .await?;
         Ok(held.is_some())
     }
 

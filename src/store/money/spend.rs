@@ -11,7 +11,7 @@ use crate::store::{
     Result, Store, Tx,
     budget::{budgets, is_first_warning, lock_tree},
     column::{count, from_json, json, uncount},
-    record::Fence,
+    record::{Fence, leased},
 };
 use crate::{
     base::Id,
@@ -295,23 +295,27 @@ async fn check_tree_limits(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
 
 /// Writes a reservation; false when the fence does not hold.
 async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
-    let to_model = "insert into reservation (org_id, session_id, agent_id, epoch, micros, tokens)
-         select org_id, session_id, $4, $3, $5, $7
-         from session
-         where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $6::text is null
+    let to_model = concat!(
+        "insert into reservation (org_id, session_id, agent_id, epoch, micros, tokens)
+         select u.org_id, u.session_id, $4, $3, $5, $7 ",
+        leased!(),
+        " and $6::text is null
          on conflict (org_id, session_id) do update set
             agent_id = excluded.agent_id, epoch = excluded.epoch, micros = excluded.micros,
-            tokens = excluded.tokens";
+            tokens = excluded.tokens"
+    );
     // Reservations of earlier leases no longer count.
-    let to_command = "with past as (
+    let to_command = concat!(
+        "with past as (
             delete from exec_reservation where org_id = $1 and session_id = $2 and epoch < $3 and call_id <> $6
          )
          insert into exec_reservation (org_id, session_id, call_id, agent_id, epoch, micros)
-         select org_id, session_id, $6, $4, $3, $5
-         from session
-         where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived' and $7::bigint is not null
+         select u.org_id, u.session_id, $6, $4, $3, $5 ",
+        leased!(),
+        " and $7::bigint is not null
          on conflict (org_id, session_id, call_id) do update set
-            epoch = excluded.epoch, micros = excluded.micros";
+            epoch = excluded.epoch, micros = excluded.micros"
+    );
     let done = sqlx::query(if ask.call.is_some() { to_command } else { to_model })
         .bind(fence.org.uuid())
         .bind(fence.session.uuid())

@@ -11,9 +11,10 @@ use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
+    agent::snapshot,
     column::{count, uncount},
+    parameter::named,
     record::Fence,
-    session::snapshot,
 };
 use crate::{
     base::{Id, Timestamp, limit::HOUSEKEEPING_BATCH},
@@ -208,53 +209,56 @@ struct OfModel {
 impl Tx {
     /// Returns sums ordered by day, agent and model, by the primary key.
     pub async fn usage(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Sum>> {
-        let org = self.org.uuid();
         let Filter { from, to, by, agent, model, after } = filter;
-        let rows: Vec<SumRow> = sqlx::query_as(
-            "select *
-             from (
-                 select case when $6 then (hour at time zone 'UTC')::date end as day,
-                        case when $7 then agent_id end as agent_id,
-                        case when $8 then model end as model,
-                        sum(input_tokens)::bigint as input_tokens,
-                        sum(output_tokens)::bigint as output_tokens,
-                        sum(cache_write_tokens)::bigint as cache_write_tokens,
-                        sum(cache_read_tokens)::bigint as cache_read_tokens,
-                        sum(steps)::bigint as steps,
-                        sum(tool_calls)::bigint as tool_calls,
-                        sum(model_micros)::bigint as model_micros,
-                        sum(sandbox_cpu_micros)::bigint as sandbox_cpu_micros,
-                        sum(sandbox_memory_micros)::bigint as sandbox_memory_micros,
-                        sum(fee_micros)::bigint as fee_micros,
-                        sum(unpriced_steps)::bigint as unpriced_steps
-                 from usage_hour
-                 where org_id = $1
-                   and hour >= $2::timestamp at time zone 'UTC'
-                   and hour < ($3::timestamp + interval '1 day') at time zone 'UTC'
-                   and ($4::uuid is null or agent_id = $4)
-                   and ($5::text is null or model = $5)
-                 group by 1, 2, 3
-             ) sums
-             where $9::date is null
-                or (coalesce(day, $2), coalesce(agent_id, '00000000-0000-0000-0000-000000000000'),
-                    coalesce(model, '') collate \"C\") > ($9::date, $10::uuid, $11)
-             order by day, agent_id, model collate \"C\"
-             limit $12",
-        )
-        .bind(org)
-        .bind(from)
-        .bind(to)
-        .bind(agent.map(Id::uuid))
-        .bind(model)
-        .bind(by.day)
-        .bind(by.agent)
-        .bind(by.model)
-        .bind(after.as_ref().map(|after| Date::from_julian_day(after.0).unwrap_or(*from).max(*from)))
-        .bind(after.as_ref().map(|after| after.1.map_or(Uuid::nil(), Id::uuid)))
-        .bind(after.as_ref().map(|after| after.2.clone()))
-        .bind(limit)
-        .fetch_all(self.connection())
-        .await?;
+        let query = named!(
+            query_as(
+                "select *
+                 from (
+                     select case when $by_day then (hour at time zone 'UTC')::date end as day,
+                            case when $by_agent then agent_id end as agent_id,
+                            case when $by_model then model end as model,
+                            sum(input_tokens)::bigint as input_tokens,
+                            sum(output_tokens)::bigint as output_tokens,
+                            sum(cache_write_tokens)::bigint as cache_write_tokens,
+                            sum(cache_read_tokens)::bigint as cache_read_tokens,
+                            sum(steps)::bigint as steps,
+                            sum(tool_calls)::bigint as tool_calls,
+                            sum(model_micros)::bigint as model_micros,
+                            sum(sandbox_cpu_micros)::bigint as sandbox_cpu_micros,
+                            sum(sandbox_memory_micros)::bigint as sandbox_memory_micros,
+                            sum(fee_micros)::bigint as fee_micros,
+                            sum(unpriced_steps)::bigint as unpriced_steps
+                     from usage_hour
+                     where org_id = $org_id
+                       and hour >= $from::timestamp at time zone 'UTC'
+                       and hour < ($to::timestamp + interval '1 day') at time zone 'UTC'
+                       and ($agent_id::uuid is null or agent_id = $agent_id)
+                       and ($model::text is null or model = $model)
+                     group by 1, 2, 3
+                 ) sums
+                 where $after_day::date is null
+                    or (coalesce(day, $from), coalesce(agent_id, '00000000-0000-0000-0000-000000000000'),
+                        coalesce(model, '') collate \"C\") > ($after_day::date, $after_agent::uuid, $after_model)
+                 order by day, agent_id, model collate \"C\"
+                 limit $limit"
+            ),
+            {
+                org_id: self.org.uuid(),
+                from: from,
+                to: to,
+                agent_id: agent.map(Id::uuid),
+                model: model,
+                by_day: by.day,
+                by_agent: by.agent,
+                by_model: by.model,
+                after_day:
+                    after.as_ref().map(|after| Date::from_julian_day(after.0).unwrap_or(*from).max(*from)),
+                after_agent: after.as_ref().map(|after| after.1.map_or(Uuid::nil(), Id::uuid)),
+                after_model: after.as_ref().map(|after| after.2.clone()),
+                limit: limit,
+            }
+        );
+        let rows: Vec<SumRow> = query.fetch_all(self.connection()).await?;
         let sum = |row: SumRow| Sum {
             day: row.day,
             agent: row.agent_id.map(|id| (!id.is_nil()).then(|| Id::from_uuid(id))),
@@ -282,24 +286,26 @@ impl Tx {
     }
 }
 
-/// $1 organization, $2 session, $3 the epoch under which it was archived, $4 model, $5 time, $6-$16
-/// usage. The log of an archived session is closed, so only the sums change.
+/// `$epoch` is the one under which the session was archived. The log of an archived session is
+/// closed, so only the sums change.
 const LATE: &str = concat!(
     "with s as (
-    select agent_id, coalesce($4, ",
+    select agent_id, coalesce($model, ",
     snapshot!("session"),
     " ->> 'model', '') as model
     from session
-    where org_id = $1 and session_id = $2 and status = 'archived' and closed_epoch = $3
+    where org_id = $org_id and session_id = $session_id and status = 'archived' and closed_epoch = $epoch
     for no key update
 ), ",
     ledger!(
-        "select $1 as org_id, $2 as session_id, $5 as ts, s.agent_id, s.model,
-           $6 as input_tokens, $7 as output_tokens, $8 as cache_write_tokens, $9 as cache_read_tokens,
-           $10 as steps, $11 as tool_calls, $12 as model_micros, $13 as sandbox_cpu_micros,
-           $14 as sandbox_memory_micros, $15 as fee_micros, $16 as unpriced_steps
+        "select $org_id as org_id, $session_id as session_id, $ts as ts, s.agent_id, s.model,
+           $input_tokens as input_tokens, $output_tokens as output_tokens,
+           $cache_write_tokens as cache_write_tokens, $cache_read_tokens as cache_read_tokens, $steps as steps,
+           $tool_calls as tool_calls, $model_micros as model_micros, $sandbox_cpu_micros as sandbox_cpu_micros,
+           $sandbox_memory_micros as sandbox_memory_micros, $fee_micros as fee_micros,
+           $unpriced_steps as unpriced_steps
     from s",
-        "select $1 as org_id, $2 as session_id from s"
+        "select $org_id as org_id, $session_id as session_id from s"
     ),
     "
 select exists (select from s)"
@@ -312,25 +318,25 @@ impl Store {
     /// lease had started.
     pub async fn bill_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
-        let (is_paid,): (bool,) = sqlx::query_as(LATE)
-            .bind(fence.org.uuid())
-            .bind(fence.session.uuid())
-            .bind(fence.epoch)
-            .bind(&delta.model)
-            .bind(ts)
-            .bind(count(usage.input_tokens))
-            .bind(count(usage.output_tokens))
-            .bind(count(usage.cache_write_tokens))
-            .bind(count(usage.cache_read_tokens))
-            .bind(count(usage.steps))
-            .bind(count(usage.tool_calls))
-            .bind(count(cost.model_micros))
-            .bind(count(cost.sandbox_cpu_micros))
-            .bind(count(cost.sandbox_memory_micros))
-            .bind(count(cost.fee_micros))
-            .bind(count(cost.unpriced_steps))
-            .fetch_one(&self.system)
-            .await?;
+        let query = named!(query_as(LATE), {
+            org_id: fence.org.uuid(),
+            session_id: fence.session.uuid(),
+            epoch: fence.epoch,
+            model: &delta.model,
+            ts: ts,
+            input_tokens: count(usage.input_tokens),
+            output_tokens: count(usage.output_tokens),
+            cache_write_tokens: count(usage.cache_write_tokens),
+            cache_read_tokens: count(usage.cache_read_tokens),
+            steps: count(usage.steps),
+            tool_calls: count(usage.tool_calls),
+            model_micros: count(cost.model_micros),
+            sandbox_cpu_micros: count(cost.sandbox_cpu_micros),
+            sandbox_memory_micros: count(cost.sandbox_memory_micros),
+            fee_micros: count(cost.fee_micros),
+            unpriced_steps: count(cost.unpriced_steps),
+        });
+        let (is_paid,): (bool,) = query.fetch_one(&self.system).await?;
         Ok(is_paid)
     }
 

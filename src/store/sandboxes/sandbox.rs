@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
-    record::{Fence, held},
+    record::{Fence, fence, held},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -261,34 +261,37 @@ impl Store {
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
     pub async fn begin_sandbox(&self, new: NewSandbox, epoch: i64) -> Result<bool> {
-        let done = sqlx::query(
+        let done = sqlx::query(concat!(
             "with held as (
-                update session
+                update session u
                 set listed_in = pg_current_xact_id()
-                where org_id = $1 and session_id = $3 and epoch = $5 and status <> 'archived'
-                returning session_id
+                from (select $1::uuid as org_id, $2::uuid as session_id, $3::bigint as epoch) m
+                where ",
+            fence!(),
+            "
+                returning u.session_id
              ), tied as (
                 update job j
-                set node_id = $4
+                set node_id = $5
                 from held
                 where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'idle'
              ), idle as (
                 insert into job (org_id, session_id, kind, ready_at, node_id)
-                select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', $4 from held
+                select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', $5 from held
                 on conflict (org_id, session_id, kind) do update
                 set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
                 where job.worker_id is null or job.ready_at <= now()
              )
              insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
-             select $1, $2, session_id, $4, 'live', now() + $7 * interval '1 millisecond',
+             select $1, $4, session_id, $5, 'live', now() + $7 * interval '1 millisecond',
                     now() + $8 * interval '1 millisecond'
              from held",
-        )
+        ))
         .bind(new.org.uuid())
-        .bind(new.sandbox.uuid())
         .bind(new.session.uuid())
-        .bind(new.node)
         .bind(epoch)
+        .bind(new.sandbox.uuid())
+        .bind(new.node)
         .bind(millis(new.first_check_after))
         .bind(new.life.map(|life| millis(life.ends_in)))
         .bind(new.life.map(|life| millis(life.rotates_in)))

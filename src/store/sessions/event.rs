@@ -2,12 +2,13 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::{FromRow, Postgres, postgres::PgArguments};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
     column::{from_json, json, level, threshold},
+    parameter::{group, named},
 };
 use crate::{
     base::{Id, Timestamp},
@@ -103,29 +104,31 @@ pub struct Range {
 /// Columns of several events, one vector each, for `unnest`.
 #[derive(Default)]
 pub(in crate::store) struct Columns {
-    pub ids: Vec<Uuid>,
-    pub types: Vec<&'static str>,
-    pub levels: Vec<i16>,
-    pub actors: Vec<String>,
-    pub turns: Vec<Option<Uuid>>,
-    pub steps: Vec<Option<Uuid>>,
-    pub refs: Vec<Option<String>>,
-    pub bodies: Vec<String>,
-    pub contents: Vec<Option<String>>,
-    pub sizes: Vec<i32>,
+    event_ids: Vec<Uuid>,
+    types: Vec<&'static str>,
+    levels: Vec<i16>,
+    actors: Vec<String>,
+    turn_ids: Vec<Option<Uuid>>,
+    step_ids: Vec<Option<Uuid>>,
+    refs: Vec<Option<String>>,
+    bodies: Vec<String>,
+    contents: Vec<Option<String>>,
+    sizes: Vec<i32>,
 }
+
+group!(Columns: event_ids types levels actors turn_ids step_ids refs bodies contents sizes);
 
 impl Columns {
     pub(in crate::store) fn of<'a>(events: impl IntoIterator<Item = &'a Packed>) -> Self {
         let mut columns = Self::default();
         for event in events {
             let draft = &event.draft;
-            columns.ids.push(draft.id.uuid());
+            columns.event_ids.push(draft.id.uuid());
             columns.types.push(draft.body.type_name());
             columns.levels.push(threshold(draft.level));
             columns.actors.push(json(&draft.actor));
-            columns.turns.push(draft.turn_id.map(Id::uuid));
-            columns.steps.push(draft.step_id.map(Id::uuid));
+            columns.turn_ids.push(draft.turn_id.map(Id::uuid));
+            columns.step_ids.push(draft.step_id.map(Id::uuid));
             columns.refs.push((!draft.refs.is_empty()).then(|| json(&draft.refs)));
             columns.bodies.push(event.body.clone());
             columns.contents.push(event.content_ref.clone());
@@ -133,25 +136,15 @@ impl Columns {
         }
         columns
     }
-
-    /// Binds the columns to a statement, in the order that `appended` expects.
-    pub(in crate::store) fn bound<O>(self, query: QueryAs<'_, O>) -> QueryAs<'_, O> {
-        query
-            .bind(self.ids)
-            .bind(self.types)
-            .bind(self.levels)
-            .bind(self.actors)
-            .bind(self.turns)
-            .bind(self.steps)
-            .bind(self.refs)
-            .bind(self.bodies)
-            .bind(self.contents)
-            .bind(self.sizes)
-    }
 }
 
-/// A statement whose rows decode to `O`.
-pub(in crate::store) type QueryAs<'q, O> = sqlx::query::QueryAs<'q, Postgres, O, PgArguments>;
+/// Returns, for each event of several lists, the number of its list and its place there, from 1.
+pub(in crate::store) fn members<'a>(lists: impl Iterator<Item = &'a [Packed]>) -> (Vec<i64>, Vec<i64>) {
+    (1..)
+        .zip(lists)
+        .flat_map(|(member, events)| (1..).take(events.len()).map(move |place| (member, place)))
+        .unzip()
+}
 
 macro_rules! columns {
     ($rest:literal) => {
@@ -187,12 +180,33 @@ macro_rules! range {
     };
 }
 
+/// The parameters of [`Columns`] as rows `e` that join the changed sessions `s`.
+///
+/// `of_session` joins all to the only session, `of_members` each to the one of its `$members`, with
+/// its `$places`.
+macro_rules! event_rows {
+    (of_session) => {
+        "cross join unnest($event_ids::uuid[], $types::text[], $levels::smallint[], $actors::text[], $turn_ids::uuid[],
+                      $step_ids::uuid[], $refs::text[], $bodies::text[], $contents::text[], $sizes::integer[])
+        with ordinality
+        as e (event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)"
+    };
+    (of_members) => {
+        "join unnest($members::bigint[], $places::bigint[], $event_ids::uuid[], $types::text[], $levels::smallint[],
+                $actors::text[], $turn_ids::uuid[], $step_ids::uuid[], $refs::text[], $bodies::text[],
+                $contents::text[], $sizes::integer[])
+        as e (member, place, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes)
+        using (member)"
+    };
+}
+pub(in crate::store) use event_rows;
+
 /// Appends the events of the sessions that a statement changed.
 ///
-/// `s` has `org_id`, `session_id`, `ts` and the `base` that the events follow. `$from` joins the
-/// columns of [`Columns`] to it as `e`, with their `place`.
+/// `s` has `org_id`, `session_id`, `ts` and the `base` that the events follow; for `of_members`
+/// also its `member`.
 macro_rules! appended {
-    ($from:literal) => {
+    ($of:ident) => {
         concat!(
             "insert into event (
         org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
@@ -202,7 +216,7 @@ macro_rules! appended {
            e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
     from s
     ",
-            $from,
+            $crate::store::event::event_rows!($of),
             "
     returning org_id, session_id, seq, event_id, type, level"
         )
@@ -257,33 +271,38 @@ impl Tx {
         times: &[Timestamp],
         events: &[Packed],
     ) -> Result<()> {
-        let org = self.org.uuid();
         let columns = Columns::of(events);
-        sqlx::query(
-            "insert into event (
-                org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
-                body_bytes
-             )
-             select $1, $2, $3 + e.place, e.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id, e.step_id,
-                    e.refs::json, e.body::json, e.content_ref, e.body_bytes
-             from unnest($4::timestamptz[], $5::uuid[], $6::text[], $7::smallint[], $8::text[], $9::uuid[], $10::uuid[],
-                         $11::text[], $12::text[], $13::text[], $14::integer[]) with ordinality
-                 as e (ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes, place)",
+        named!(
+            query(
+                "insert into event (
+                    org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref,
+                    body_bytes
+                 )
+                 select $org_id, $session_id, $head + e.place, e.ts, e.event_id, e.type, e.level, e.actor::json, e.turn_id,
+                        e.step_id, e.refs::json, e.body::json, e.content_ref, e.body_bytes
+                 from unnest($times::timestamptz[], $event_ids::uuid[], $types::text[], $levels::smallint[],
+                             $actors::text[], $turn_ids::uuid[], $step_ids::uuid[], $refs::text[], $bodies::text[],
+                             $contents::text[], $sizes::integer[]) with ordinality
+                     as e (ts, event_id, type, level, actor, turn_id, step_id, refs, body, content_ref, body_bytes,
+                           place)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                session_id: session.uuid(),
+                head: head,
+                times: times,
+                event_ids: columns.event_ids,
+                types: columns.types,
+                levels: columns.levels,
+                actors: columns.actors,
+                turn_ids: columns.turn_ids,
+                step_ids: columns.step_ids,
+                refs: columns.refs,
+                bodies: columns.bodies,
+                contents: columns.contents,
+                sizes: columns.sizes,
+            }
         )
-        .bind(org)
-        .bind(session.uuid())
-        .bind(head)
-        .bind(times)
-        .bind(columns.ids)
-        .bind(columns.types)
-        .bind(columns.levels)
-        .bind(columns.actors)
-        .bind(columns.turns)
-        .bind(columns.steps)
-        .bind(columns.refs)
-        .bind(columns.bodies)
-        .bind(columns.contents)
-        .bind(columns.sizes)
         .execute(self.connection())
         .await?;
         Ok(())

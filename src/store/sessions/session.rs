@@ -7,7 +7,9 @@ use uuid::Uuid;
 
 use crate::store::{
     Error, Result, Store, Tx,
+    agent::snapshot,
     column::{count, from_json, from_word, uncount, word},
+    parameter::named,
     stuck::{self, overdue},
     turn,
     usage::Counters,
@@ -59,20 +61,6 @@ struct Row {
     created_at: Timestamp,
     updated_at: Timestamp,
 }
-
-/// The pinned agent of a row of `session`, as JSON.
-macro_rules! snapshot {
-    ($session:literal) => {
-        concat!(
-            "(select p.content from agent_snapshot p where p.org_id = ",
-            $session,
-            ".org_id and p.snapshot_id = ",
-            $session,
-            ".snapshot_id)"
-        )
-    };
-}
-pub(in crate::store) use snapshot;
 
 // `json` columns are read as text: sqlx would parse them, and we need them verbatim.
 macro_rules! columns {
@@ -272,44 +260,47 @@ impl Tx {
     /// agent or a parent is given.
     pub async fn sessions(&mut self, filter: &Filter, limit: i64) -> Result<Vec<Session>> {
         let org = self.org;
-        let (keys, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
-        let rows: Vec<Row> = sqlx::query_as(concat!(
-            columns!(
-                "where org_id = $1
-               and ($2::uuid is null or session_id < $2)
-               and ($3::text is null or status = $3)
-               and ($4::uuid is null or agent_id = $4)
-               and ($5::text is null or key = $5)
-               and ($14::uuid is null or parent_session_id = $14)
-               and ($6::timestamptz is null or created_at > $6)
-               and ($7::timestamptz is null or created_at < $7)
-               and not exists (
-                   select from unnest($8::text[], $9::text[]) as wanted (name, value)
-                   where metadata ->> name is distinct from value
-               )
-               and ($13::text is null or (slug = $13 and status <> 'archived'))
-               and ($11::boolean is null or $11 = "
-            ),
-            overdue!("$12"),
-            ") order by session_id desc
-             limit $10"
-        ))
-        .bind(org.uuid())
-        .bind(filter.below.map(Id::uuid))
-        .bind(filter.status.as_ref().map(word))
-        .bind(filter.agent.map(Id::uuid))
-        .bind(&filter.key)
-        .bind(filter.after)
-        .bind(filter.before)
-        .bind(keys)
-        .bind(values)
-        .bind(limit)
-        .bind(filter.overdue)
-        .bind(stuck::seconds())
-        .bind(&filter.slug)
-        .bind(filter.parent.map(Id::uuid))
-        .fetch_all(self.connection())
-        .await?;
+        let (names, values): (Vec<_>, Vec<_>) = filter.metadata.iter().cloned().unzip();
+        let query = named!(
+            query_as(concat!(
+                columns!(
+                    "where org_id = $org_id
+                   and ($below::uuid is null or session_id < $below)
+                   and ($status::text is null or status = $status)
+                   and ($agent_id::uuid is null or agent_id = $agent_id)
+                   and ($key::text is null or key = $key)
+                   and ($parent_id::uuid is null or parent_session_id = $parent_id)
+                   and ($after::timestamptz is null or created_at > $after)
+                   and ($before::timestamptz is null or created_at < $before)
+                   and not exists (
+                       select from unnest($names::text[], $values::text[]) as wanted (name, value)
+                       where metadata ->> name is distinct from value
+                   )
+                   and ($slug::text is null or (slug = $slug and status <> 'archived'))
+                   and ($overdue::boolean is null or $overdue = "
+                ),
+                overdue!("$overdue_seconds"),
+                ") order by session_id desc
+                 limit $limit"
+            )),
+            {
+                org_id: org.uuid(),
+                below: filter.below.map(Id::uuid),
+                status: filter.status.as_ref().map(word),
+                agent_id: filter.agent.map(Id::uuid),
+                key: &filter.key,
+                parent_id: filter.parent.map(Id::uuid),
+                after: filter.after,
+                before: filter.before,
+                names: names,
+                values: values,
+                slug: &filter.slug,
+                overdue: filter.overdue,
+                overdue_seconds: stuck::seconds(),
+                limit: limit,
+            }
+        );
+        let rows: Vec<Row> = query.fetch_all(self.connection()).await?;
         let turns = turns_of(self.connection(), org, &rows).await?;
         rows.into_iter().map(|row| row.session(&turns)).collect()
     }

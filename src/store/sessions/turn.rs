@@ -6,6 +6,7 @@ use uuid::Uuid;
 use crate::store::{
     Result, Tx,
     column::{count, from_word, storable, uncount, word},
+    parameter::named,
     usage::Counters,
 };
 use crate::{
@@ -95,46 +96,54 @@ impl Tx {
 
     /// Writes a turn in its folded state.
     pub(in crate::store) async fn put_turn(&mut self, session: SessionId, turn: &Turn) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into turn (
-                org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, started_at,
-                completed_at, yield_reason, result_event_id, error_code, error_message, active_seconds,
-                input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls
-             )
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
-             on conflict (org_id, session_id, turn_id) do update set
-                state = excluded.state,
-                attempt = excluded.attempt,
-                input_to_seq = excluded.input_to_seq,
-                started_at = excluded.started_at,
-                completed_at = excluded.completed_at,
-                yield_reason = excluded.yield_reason,
-                result_event_id = excluded.result_event_id,
-                error_code = excluded.error_code,
-                error_message = excluded.error_message,
-                active_seconds = excluded.active_seconds",
+        let (usage, error) = (&turn.usage, turn.error.as_ref());
+        named!(
+            query(
+                "insert into turn (
+                    org_id, session_id, turn_id, state, attempt, input_from_seq, input_to_seq, started_at,
+                    completed_at, yield_reason, result_event_id, error_code, error_message, active_seconds,
+                    input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls
+                 )
+                 values (
+                    $org_id, $session_id, $turn_id, $state, $attempt, $input_from_seq, $input_to_seq, $started_at,
+                    $completed_at, $yield_reason, $result_event_id, $error_code, $error_message, $active_seconds,
+                    $input_tokens, $output_tokens, $cache_write_tokens, $cache_read_tokens, $steps, $tool_calls
+                 )
+                 on conflict (org_id, session_id, turn_id) do update set
+                    state = excluded.state,
+                    attempt = excluded.attempt,
+                    input_to_seq = excluded.input_to_seq,
+                    started_at = excluded.started_at,
+                    completed_at = excluded.completed_at,
+                    yield_reason = excluded.yield_reason,
+                    result_event_id = excluded.result_event_id,
+                    error_code = excluded.error_code,
+                    error_message = excluded.error_message,
+                    active_seconds = excluded.active_seconds"
+            ),
+            {
+                org_id: self.org.uuid(),
+                session_id: session.uuid(),
+                turn_id: turn.id.uuid(),
+                state: word(&turn.state),
+                attempt: turn.attempt,
+                input_from_seq: turn.input_from_seq,
+                input_to_seq: turn.input_to_seq,
+                started_at: turn.started_at,
+                completed_at: turn.completed_at,
+                yield_reason: turn.yield_reason.as_ref().map(word),
+                result_event_id: turn.result_event_id.map(Id::uuid),
+                error_code: error.map(|error| storable(&error.code)),
+                error_message: error.map(|error| storable(&error.message)),
+                active_seconds: count(turn.active_seconds),
+                input_tokens: count(usage.input_tokens),
+                output_tokens: count(usage.output_tokens),
+                cache_write_tokens: count(usage.cache_write_tokens),
+                cache_read_tokens: count(usage.cache_read_tokens),
+                steps: count(usage.steps),
+                tool_calls: count(usage.tool_calls),
+            }
         )
-        .bind(org)
-        .bind(session.uuid())
-        .bind(turn.id.uuid())
-        .bind(word(&turn.state))
-        .bind(turn.attempt)
-        .bind(turn.input_from_seq)
-        .bind(turn.input_to_seq)
-        .bind(turn.started_at)
-        .bind(turn.completed_at)
-        .bind(turn.yield_reason.as_ref().map(word))
-        .bind(turn.result_event_id.map(Id::uuid))
-        .bind(turn.error.as_ref().map(|error| storable(&error.code)))
-        .bind(turn.error.as_ref().map(|error| storable(&error.message)))
-        .bind(count(turn.active_seconds))
-        .bind(count(turn.usage.input_tokens))
-        .bind(count(turn.usage.output_tokens))
-        .bind(count(turn.usage.cache_write_tokens))
-        .bind(count(turn.usage.cache_read_tokens))
-        .bind(count(turn.usage.steps))
-        .bind(count(turn.usage.tool_calls))
         .execute(self.connection())
         .await?;
         Ok(())

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use crate::store::{
     Result, Store, Tx,
     column::{from_word, storable, word},
+    parameter::named,
     schedule::{Schedule, pairs},
 };
 use crate::{
@@ -118,23 +119,27 @@ impl Tx {
     /// # Errors
     /// `Conflict("schedule_run_slot")` when the slot was fired before.
     pub async fn insert_run(&mut self, schedule: ScheduleId, run: &Run) -> Result<()> {
-        let org = self.org.uuid();
         let (code, message) = run.error.clone().unzip();
-        sqlx::query(
-            "insert into schedule_run (org_id, run_id, schedule_id, slot, manual, state, session_id, turn_id,
-                                       error_code, error_message)
-             values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
+        named!(
+            query(
+                "insert into schedule_run (org_id, run_id, schedule_id, slot, manual, state, session_id, turn_id,
+                                           error_code, error_message)
+                 values ($org_id, $run_id, $schedule_id, $slot, $manual, $state, $session_id, $turn_id, $code,
+                         $message)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                run_id: run.id.uuid(),
+                schedule_id: schedule.uuid(),
+                slot: run.slot,
+                manual: run.manual,
+                state: word(&run.state),
+                session_id: run.session.map(Id::uuid),
+                turn_id: run.turn.map(Id::uuid),
+                code: code,
+                message: message.as_deref().map(storable),
+            }
         )
-        .bind(org)
-        .bind(run.id.uuid())
-        .bind(schedule.uuid())
-        .bind(run.slot)
-        .bind(run.manual)
-        .bind(word(&run.state))
-        .bind(run.session.map(Id::uuid))
-        .bind(run.turn.map(Id::uuid))
-        .bind(code)
-        .bind(message.as_deref().map(storable))
         .execute(self.connection())
         .await?;
         Ok(())

@@ -10,6 +10,7 @@ use uuid::Uuid;
 use crate::store::{
     Error, Result, Store, Tx,
     column::{from_json, from_word, json, word},
+    parameter::named,
 };
 use crate::{
     base::{Id, Timestamp},
@@ -100,24 +101,28 @@ impl Tx {
 
     /// Stores a schedule.
     pub async fn insert_schedule(&mut self, schedule: &Schedule) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into schedule (org_id, schedule_id, agent_id, session_id, created_at, updated_at, cron, time_zone,
-                                   input, overlap, enabled, session_template, next_fire_at)
-             values ($1, $2, $3, $4, $5, $5, $6, $7, $8::json, $9, $10, $11::json, $12)",
+        named!(
+            query(
+                "insert into schedule (org_id, schedule_id, agent_id, session_id, created_at, updated_at, cron,
+                                       time_zone, input, overlap, enabled, session_template, next_fire_at)
+                 values ($org_id, $schedule_id, $agent_id, $session_id, $created_at, $created_at, $cron, $time_zone,
+                         $input::json, $overlap, $enabled, $session_template::json, $next_fire_at)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                schedule_id: schedule.id.uuid(),
+                agent_id: schedule.agent.uuid(),
+                session_id: schedule.session.map(Id::uuid),
+                created_at: schedule.created_at,
+                cron: &schedule.cron,
+                time_zone: &schedule.time_zone,
+                input: json(&schedule.input),
+                overlap: word(&schedule.overlap),
+                enabled: schedule.enabled,
+                session_template: schedule.session_template.as_ref().map(json),
+                next_fire_at: schedule.next_fire_at,
+            }
         )
-        .bind(org)
-        .bind(schedule.id.uuid())
-        .bind(schedule.agent.uuid())
-        .bind(schedule.session.map(Id::uuid))
-        .bind(schedule.created_at)
-        .bind(&schedule.cron)
-        .bind(&schedule.time_zone)
-        .bind(json(&schedule.input))
-        .bind(word(&schedule.overlap))
-        .bind(schedule.enabled)
-        .bind(schedule.session_template.as_ref().map(json))
-        .bind(schedule.next_fire_at)
         .execute(self.connection())
         .await?;
         Ok(())
@@ -206,25 +211,30 @@ impl Tx {
 
     /// Updates the mutable columns of a locked schedule.
     pub async fn update_schedule(&mut self, schedule: &Schedule) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "update schedule
-             set cron = $3, time_zone = $4, input = $5::json, overlap = $6, enabled = $7, session_template = $8::json,
-                 next_fire_at = $9, consecutive_failures = $10, paused_reason = $11, updated_at = $12
-             where org_id = $1 and schedule_id = $2",
+        named!(
+            query(
+                "update schedule
+                 set cron = $cron, time_zone = $time_zone, input = $input::json, overlap = $overlap,
+                     enabled = $enabled, session_template = $session_template::json, next_fire_at = $next_fire_at,
+                     consecutive_failures = $consecutive_failures, paused_reason = $paused_reason,
+                     updated_at = $updated_at
+                 where org_id = $org_id and schedule_id = $schedule_id"
+            ),
+            {
+                org_id: self.org.uuid(),
+                schedule_id: schedule.id.uuid(),
+                cron: &schedule.cron,
+                time_zone: &schedule.time_zone,
+                input: json(&schedule.input),
+                overlap: word(&schedule.overlap),
+                enabled: schedule.enabled,
+                session_template: schedule.session_template.as_ref().map(json),
+                next_fire_at: schedule.next_fire_at,
+                consecutive_failures: schedule.consecutive_failures,
+                paused_reason: &schedule.paused_reason,
+                updated_at: schedule.updated_at,
+            }
         )
-        .bind(org)
-        .bind(schedule.id.uuid())
-        .bind(&schedule.cron)
-        .bind(&schedule.time_zone)
-        .bind(json(&schedule.input))
-        .bind(word(&schedule.overlap))
-        .bind(schedule.enabled)
-        .bind(schedule.session_template.as_ref().map(json))
-        .bind(schedule.next_fire_at)
-        .bind(schedule.consecutive_failures)
-        .bind(&schedule.paused_reason)
-        .bind(schedule.updated_at)
         .execute(self.connection())
         .await?;
         Ok(())

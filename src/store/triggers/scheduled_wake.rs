@@ -5,7 +5,11 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::store::{Result, Store, Tx, column::storable, record::Fence};
+use crate::store::{
+    Result, Store, Tx,
+    column::storable,
+    record::{Fence, leased},
+};
 use crate::{
     base::{Id, Timestamp},
     domain::{OrgId, SessionId, scheduled_wake::When},
@@ -53,17 +57,13 @@ impl Store {
         let mut tx = self.system.begin().await?;
         // Shared lock: either an archive waits for this and then deletes the wake, or this waits
         // for the archive.
-        let now: Option<(Timestamp,)> = sqlx::query_as(
-            "select now()
-             from session
-             where org_id = $1 and session_id = $2 and epoch = $3 and status <> 'archived'
-             for share",
-        )
-        .bind(org)
-        .bind(session)
-        .bind(fence.epoch)
-        .fetch_optional(&mut *tx)
-        .await?;
+        let now: Option<(Timestamp,)> =
+            sqlx::query_as(concat!("select now() ", leased!(), " for share of u"))
+                .bind(org)
+                .bind(session)
+                .bind(fence.epoch)
+                .fetch_optional(&mut *tx)
+                .await?;
         let Some((now,)) = now else { return Ok(Set::Stale) };
         let before: Option<(Timestamp,)> = sqlx::query_as(
             "select fire_at from scheduled_wake where org_id = $1 and session_id = $2 and call_id = $3",

@@ -7,6 +7,7 @@ use zeroize::Zeroizing;
 use crate::store::{
     Error, Result, Store, Tx,
     column::{from_json, from_word, json, word},
+    parameter::named,
 };
 use crate::{
     base::{Id, SecretString, Timestamp, seal::DataKey},
@@ -104,21 +105,25 @@ pub fn context(org: OrgId, trigger: TriggerId) -> String {
 impl Tx {
     /// Stores a trigger with its sealed secret.
     pub async fn insert_trigger(&mut self, trigger: &Trigger, sealed_secret: &[u8]) -> Result<()> {
-        let org = self.org.uuid();
-        sqlx::query(
-            "insert into trigger (org_id, trigger_id, agent_id, kind, enabled, filter, session_template, sealed_secret, created_at,
-                               updated_at)
-             values ($1, $2, $3, $4, $5, $6::json, $7::json, $8, $9, $9)",
+        named!(
+            query(
+                "insert into trigger (org_id, trigger_id, agent_id, kind, enabled, filter, session_template,
+                                      sealed_secret, created_at, updated_at)
+                 values ($org_id, $trigger_id, $agent_id, $kind, $enabled, $filter::json, $session_template::json,
+                         $sealed_secret, $created_at, $created_at)"
+            ),
+            {
+                org_id: self.org.uuid(),
+                trigger_id: trigger.id.uuid(),
+                agent_id: trigger.agent.uuid(),
+                kind: word(&trigger.kind),
+                enabled: trigger.enabled,
+                filter: trigger.filter.as_ref().map(json),
+                session_template: json(&trigger.session_template),
+                sealed_secret: sealed_secret,
+                created_at: trigger.created_at,
+            }
         )
-        .bind(org)
-        .bind(trigger.id.uuid())
-        .bind(trigger.agent.uuid())
-        .bind(word(&trigger.kind))
-        .bind(trigger.enabled)
-        .bind(trigger.filter.as_ref().map(json))
-        .bind(json(&trigger.session_template))
-        .bind(sealed_secret)
-        .bind(trigger.created_at)
         .execute(self.connection())
         .await?;
         Ok(())

@@ -3,6 +3,7 @@
 //! Rules that a lint can check are in `clippy.toml` and `[workspace.lints]`. Each test here reads the tree as text
 //! and names every line that breaks its rule.
 
+mod cycles;
 mod imports;
 mod shape;
 mod vocabulary;

@@ -7,7 +7,6 @@
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::PROVIDER;
 use crate::{
     base::limit,
     domain::{
@@ -17,6 +16,9 @@ use crate::{
     },
     model::tool_input,
 };
+
+/// Provider name in model names, credentials and histories.
+pub const PROVIDER: &str = "anthropic";
 
 /// Fields in the order in which they are sent; the part that changes comes last.
 #[derive(Serialize)]

@@ -6,13 +6,13 @@ use std::path::Path;
 use bollard::{body_full, query_parameters::CreateImageOptions};
 use futures::StreamExt;
 
-use super::docker_fault;
-use crate::sandbox::Fault;
-
 const REPOSITORY: &str = "sojourn-host";
 
 /// Imports the skeleton into the daemon unless it has it already. Returns the image's name.
-pub async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, Fault> {
+///
+/// # Errors
+/// A message for the operator.
+pub async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, String> {
     // The tag is the directory's name, which is derived from its content.
     let tag = rootfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let image = format!("{REPOSITORY}:{tag}");
@@ -22,8 +22,7 @@ pub async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, F
     let mut archive = tar::Builder::new(Vec::new());
     archive.follow_symlinks(false);
     let packed = archive.append_dir_all(".", rootfs).and_then(|()| archive.into_inner());
-    let packed =
-        packed.map_err(|error| docker_fault(&format!("the root file system cannot be packed: {error}")))?;
+    let packed = packed.map_err(|error| format!("the root file system cannot be packed: {error}"))?;
     let options = CreateImageOptions {
         from_src: Some("-".to_owned()),
         repo: Some(REPOSITORY.to_owned()),
@@ -32,7 +31,7 @@ pub async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, F
     };
     let mut progress = Box::pin(client.create_image(Some(options), Some(body_full(packed.into())), None));
     while let Some(step) = progress.next().await {
-        step.map_err(|error| docker_fault(&format!("the root file system cannot be imported: {error}")))?;
+        step.map_err(|error| format!("the root file system cannot be imported: {error}"))?;
     }
     Ok(image)
 }

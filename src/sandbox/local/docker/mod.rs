@@ -122,7 +122,12 @@ impl Docker {
                 })?;
                 (image, true)
             }
-            None => (within(IMPORT_TIMEOUT, image::import(&client, rootfs)).await??, false),
+            None => (
+                within(IMPORT_TIMEOUT, image::import(&client, rootfs))
+                    .await?
+                    .map_err(|error| docker_fault(&error))?,
+                false,
+            ),
         };
         Ok(Self { client, image, has_usr, ids: ids.unwrap_or(IdRange::HOST), run_dir })
     }
@@ -172,7 +177,9 @@ impl Engine for Docker {
         let of_its_own = of.base.tree.is_some();
         // For an image of the service, the daemon's image is only its skeleton, which is small.
         let image = match of_its_own {
-            true => within(IMPORT_TIMEOUT, image::import(&self.client, &of.base.rootfs)).await??,
+            true => within(IMPORT_TIMEOUT, image::import(&self.client, &of.base.rootfs))
+                .await?
+                .map_err(|error| docker_fault(&error))?,
             false => self.image.clone(),
         };
         let spec = bundle::spec(of, None).map_err(|error| docker_fault(&error.to_string()))?;

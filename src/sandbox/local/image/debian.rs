@@ -12,7 +12,7 @@ use std::{
 use tokio::{process::Command, time::timeout};
 
 use super::{
-    BuildError, last_line,
+    error::{BuildError, last_line},
     source::{Form, Registered},
 };
 use crate::{

@@ -10,17 +10,21 @@ use std::{
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Stdio,
-    sync::Arc,
+    sync::{Arc, PoisonError},
 };
 
 use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM};
 use tokio::{process::Command, time::timeout};
 
-use super::{BuildError, Config, Images, last_line, unpack::Tree};
+use super::{
+    Config, Images,
+    error::{BuildError, last_line},
+    unpack::Tree,
+};
 use crate::{
     base::limit::{
-        ROOTFS_BYTES_MAX, ROOTFS_MEMORY_BYTES, ROOTFS_OUTPUT_BYTES_MAX, ROOTFS_PIDS, ROOTFS_TIMEOUT,
-        SANDBOX_START_POLL,
+        ROOTFS_BYTES_MAX, ROOTFS_LOG_BYTES_MAX, ROOTFS_MEMORY_BYTES, ROOTFS_OUTPUT_BYTES_MAX, ROOTFS_PIDS,
+        ROOTFS_TIMEOUT, SANDBOX_START_POLL,
     },
     domain::{
         OrgId, SandboxId, SessionId,
@@ -40,8 +44,6 @@ use crate::{
     },
 };
 
-/// Change this number when the installation changes.
-pub const FORMAT: &str = "1";
 /// Script that runs in the container.
 const SCRIPT: &str = include_str!("install.sh");
 /// Package indexes used when the operator configures none.
@@ -236,6 +238,34 @@ async fn copy(from: &Path, to: &Path) -> Result<(), BuildError> {
     }
 }
 
+impl Images {
+    /// Latest output of the process that builds it.
+    pub fn said(&self, rootfs: &RootFs) -> String {
+        let Ok(names) = self.names(rootfs) else { return String::new() };
+        self.read_log(&names.whole.unwrap_or(names.image))
+    }
+
+    fn read_log(&self, name: &str) -> String {
+        let logs = [self.work(name).join("log"), self.place(name).join("init.log")];
+        let said: Vec<_> = logs.iter().map(|path| runtime::tail(path, ROOTFS_LOG_BYTES_MAX as u64)).collect();
+        self.without_hosts(&output_of(&said.concat()))
+    }
+
+    /// Keeps the output of a build that has ended, whose files are about to be removed.
+    pub(super) fn keep_log(&self, name: &str) {
+        let log = self.read_log(name);
+        self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), log);
+    }
+
+    /// Takes the output of a build that has ended: of the installation, else of the image.
+    pub fn take_log(&self, rootfs: &RootFs) -> String {
+        let Ok(names) = self.names(rootfs) else { return String::new() };
+        let mut logs = self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_image = logs.remove(&names.image);
+        names.whole.and_then(|whole| logs.remove(&whole)).or(of_image).unwrap_or_default()
+    }
+}
+
 /// Result of the installation, from the line that init writes. No installer can print that line.
 fn outcome_of(log: &str) -> Result<(), BuildError> {
     let code = log.lines().rev().find_map(|line| line.strip_prefix(INSTALL_ENDED));
@@ -249,7 +279,7 @@ fn outcome_of(log: &str) -> Result<(), BuildError> {
 }
 
 /// Output of the installers without init's line prefix; lines without the prefix are unchanged.
-pub fn output_of(log: &str) -> String {
+fn output_of(log: &str) -> String {
     let lines = log.lines().filter(|line| !line.is_empty() && !line.starts_with(INSTALL_ENDED));
     let lines: Vec<_> = lines.map(|line| line.strip_prefix(INSTALL_OUTPUT).unwrap_or(line)).collect();
     lines.join("\n")

@@ -6,6 +6,7 @@
 //! tree never changes.
 
 mod debian;
+mod error;
 mod install;
 mod reaper;
 mod source;
@@ -35,16 +36,17 @@ use super::{
     volume::Volumes,
 };
 use crate::{
-    base::{
-        limit::ROOTFS_LOG_BYTES_MAX,
-        text::{self, hex},
-    },
+    base::text::hex,
     domain::rootfs::{DEBIAN, RootFs},
     sandbox::Fault,
 };
 
+pub use error::BuildError;
 pub use install::Install;
 pub(super) use source::list_entries;
+
+/// Version of the installation of packages (`install`). Change it when that changes.
+const INSTALLATION: &str = "1";
 
 /// Image configuration of the operator.
 #[derive(Clone, Debug, Default)]
@@ -76,23 +78,6 @@ struct Inner {
     laid: Mutex<BTreeMap<String, Base>>,
     /// Output of builds that have ended, by tree name, until it is recorded.
     logs: Mutex<BTreeMap<String, String>>,
-}
-
-/// Reason why a root file system is not available, by what the caller does next.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum BuildError {
-    /// Another process of this node is building it: retry later.
-    #[error("the image is being built")]
-    Busy,
-    /// A retry fails too, until the operator or the organization changes something.
-    #[error("{0}")]
-    Failed(String),
-}
-
-impl From<io::Error> for BuildError {
-    fn from(error: io::Error) -> Self {
-        Self::Failed(error.to_string())
-    }
 }
 
 /// Names of the trees of a root file system.
@@ -182,32 +167,6 @@ impl Images {
         made
     }
 
-    /// Latest output of the process that builds it.
-    pub fn said(&self, rootfs: &RootFs) -> String {
-        let Ok(names) = self.names(rootfs) else { return String::new() };
-        self.read_log(&names.whole.unwrap_or(names.image))
-    }
-
-    fn read_log(&self, name: &str) -> String {
-        let logs = [self.work(name).join("log"), self.place(name).join("init.log")];
-        let said: Vec<_> = logs.iter().map(|path| runtime::tail(path, ROOTFS_LOG_BYTES_MAX as u64)).collect();
-        self.without_hosts(&install::output_of(&said.concat()))
-    }
-
-    /// Keeps the output of a build that has ended, whose files are about to be removed.
-    fn keep_log(&self, name: &str) {
-        let log = self.read_log(name);
-        self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), log);
-    }
-
-    /// Takes the output of a build that has ended: of the installation, else of the image.
-    pub fn take_log(&self, rootfs: &RootFs) -> String {
-        let Ok(names) = self.names(rootfs) else { return String::new() };
-        let mut logs = self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_image = logs.remove(&names.image);
-        names.whole.and_then(|whole| logs.remove(&whole)).or(of_image).unwrap_or_default()
-    }
-
     /// Unpacks an image into its work directory; returns its version.
     async fn fill(&self, rootfs: &RootFs, work: &Path) -> Result<String, BuildError> {
         let first_id = self.first_id();
@@ -268,7 +227,7 @@ impl Images {
         let version = fs::read_to_string(self.tree(&image).join("version")).ok();
         let whole = version.map(|version| {
             let packages = serde_json::to_string(&rootfs.packages).expect("strings serialize");
-            let made_of = format!("{image}\n{version}\n{}\n{packages}", install::FORMAT);
+            let made_of = format!("{image}\n{version}\n{}\n{packages}", INSTALLATION);
             format!("{image}+{}", hex(&Sha256::digest(made_of.as_bytes())[..8]))
         });
         Ok(Names { image, whole })
@@ -382,10 +341,4 @@ fn remove_file(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
     }
-}
-
-/// Last non-empty line of an output, for an error message.
-fn last_line(said: &str) -> &str {
-    let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-    text::truncate(line.unwrap_or("it left no message"), 1_000)
 }

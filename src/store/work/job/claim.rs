@@ -9,7 +9,7 @@ use super::{Kind, millis};
 use crate::{
     base::{Id, limit},
     domain::{OrgId, SessionId},
-    store::{Result, Store},
+    store::{Result, Store, parameter::named},
 };
 
 /// Identity of a claiming worker and its node.
@@ -73,18 +73,18 @@ impl Store {
         after: OrgId,
         jobs_max: i64,
     ) -> Result<Vec<Claimed>> {
-        let rows: Vec<ClaimRow> = sqlx::query_as(CLAIM)
-            .bind(claimant.worker)
-            .bind(claimant.node)
-            .bind(millis(claimant.lease))
-            .bind(millis(claimant.node_silence))
-            .bind(jobs_max)
-            .bind(after.uuid())
-            .bind(limit::CLAIM_ORGS_MAX)
-            .bind(limit::ORG_JOBS_MAX)
-            .bind(takes_over)
-            .fetch_all(&self.system)
-            .await?;
+        let query = named!(query_as(CLAIM), {
+            worker: claimant.worker,
+            node: claimant.node,
+            lease_ms: millis(claimant.lease),
+            node_silence_ms: millis(claimant.node_silence),
+            jobs_max: jobs_max,
+            after: after.uuid(),
+            orgs_max: limit::CLAIM_ORGS_MAX,
+            concurrency: limit::ORG_JOBS_MAX,
+            takes_over: takes_over,
+        });
+        let rows: Vec<ClaimRow> = query.fetch_all(&self.system).await?;
         let claimed = |row: ClaimRow| Claimed {
             org: Id::from_uuid(row.org_id),
             session: Id::from_uuid(row.session_id),
@@ -128,28 +128,26 @@ const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the sta
 /// Limits, locks and `offset 0` keep the planner from a plan that reads every session of the
 /// organization, and the literal limit at the end keeps it from a join that reads them all.
 ///
-/// $1 worker, $2 node, $3 lease and $4 minimum silence of a lost node in ms, $5 jobs, $6 the
-/// organization served last, $7 organizations of one visit, $8 default concurrency, $9 whether
-/// expired leases are taken over.
+/// `$after` is the organization served last, `$concurrency` the default of an organization.
 const CLAIM: &str = "
 with recursive visited as (
-    (select org_id, 1 as place from job where org_id > $6 order by org_id limit 1)
+    (select org_id, 1 as place from job where org_id > $after order by org_id limit 1)
     union all
     select (select j.org_id from job j where j.org_id > v.org_id order by j.org_id limit 1), v.place + 1
     from visited v
-    where v.org_id is not null and v.place < $7
+    where v.org_id is not null and v.place < $orgs_max
 ), again as (
     -- Round the corner: those up to and including the one that was served last.
-    (select org_id, 1000 + 1 as place from job where org_id <= $6 order by org_id limit 1)
+    (select org_id, 1000 + 1 as place from job where org_id <= $after order by org_id limit 1)
     union all
     select (
         select j.org_id from job j
-        where j.org_id > v.org_id and j.org_id <= $6
+        where j.org_id > v.org_id and j.org_id <= $after
         order by j.org_id
         limit 1
     ), v.place + 1
     from again v
-    where v.org_id is not null and v.place < 1000 + $7
+    where v.org_id is not null and v.place < 1000 + $orgs_max
 ), round as (
     select org_id, place from visited where org_id is not null
     union all
@@ -167,11 +165,11 @@ with recursive visited as (
               and j.ready_at <= now()
               and (t.suspended_at is null or j.kind = 'turn')
               and (j.worker_id is null
-                   or ($9 and pg_postmaster_start_time() + $3 * interval '1 millisecond' <= now()))
-              and (j.node_id is null or j.node_id = $2 or j.kind <> 'idle' and not exists (
+                   or ($takes_over and pg_postmaster_start_time() + $lease_ms * interval '1 millisecond' <= now()))
+              and (j.node_id is null or j.node_id = $node or j.kind <> 'idle' and not exists (
                   select from node n
                   where n.node_id = j.node_id
-                    and n.seen_at > now() - greatest($4 * interval '1 millisecond', n.orphan_timeout)
+                    and n.seen_at > now() - greatest($node_silence_ms * interval '1 millisecond', n.orphan_timeout)
               ))
               and not exists (
                   select from job o
@@ -185,7 +183,7 @@ with recursive visited as (
                   offset 0
               )
             order by j.ready_at
-            limit greatest(0, least($5, coalesce(t.concurrency, $8) - (
+            limit greatest(0, least($jobs_max, coalesce(t.concurrency, $concurrency) - (
                 select count(*) from job h
                 where h.org_id = r.org_id and h.worker_id is not null and h.ready_at > now()
             )))
@@ -203,13 +201,13 @@ with recursive visited as (
             for update skip locked
         ) s
         order by ceil(row_number() over (partition by d.org_id order by d.ready_at)::float8 / t.weight), r.place
-        limit $5
+        limit $jobs_max
     ) d
     limit 64
 ), held as (
     update job j
-    set worker_id = $1,
-        ready_at = now() + $3 * interval '1 millisecond',
+    set worker_id = $worker,
+        ready_at = now() + $lease_ms * interval '1 millisecond',
         takeovers = j.takeovers + due.taken_over::integer
     from due
     where j.org_id = due.org_id and j.session_id = due.session_id and j.kind = due.kind

@@ -11,7 +11,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 pub use self::claim::{Claimant, Claimed};
-use crate::store::{Result, Store, Tx};
+use crate::store::{Result, Store, Tx, parameter::named};
 use crate::{
     base::Id,
     domain::{OrgId, SessionId, TurnId},
@@ -99,15 +99,15 @@ macro_rules! told {
     };
 }
 
-/// Makes the turn job of session $2 of organization $1 ready, where `$wanted`, unless it is held.
+/// Makes the turn job of `$session_id` of `$org_id` ready, where `$wanted`, unless it is held.
 ///
 /// The job runs on the node that has the session's sandbox.
 macro_rules! turn_due {
     ($wanted:literal) => {
         concat!(
             "insert into job (org_id, session_id, kind, ready_at, node_id)
-    select $1, $2, 'turn', now(), (
-        select node_id from sandbox where org_id = $1 and session_id = $2 and state <> 'ended'
+    select $org_id, $session_id, 'turn', now(), (
+        select node_id from sandbox where org_id = $org_id and session_id = $session_id and state <> 'ended'
     )
     where ",
             $wanted,
@@ -120,12 +120,15 @@ macro_rules! turn_due {
 }
 pub(in crate::store) use turn_due;
 
-/// Whether a worker serves operations of session $2 of organization $1.
+/// Whether a worker serves operations of `$session_id` of `$org_id`.
 macro_rules! turn_held {
     () => {
         "exists (
     select from job
-    where org_id = $1 and session_id = $2 and kind = 'operation' and worker_id is not null
+    where org_id = $org_id
+      and session_id = $session_id
+      and kind = 'operation'
+      and worker_id is not null
 )"
     };
 }
@@ -191,13 +194,11 @@ impl Tx {
     /// A worker that holds the turn job finds the input itself. Returns whether another job holds
     /// the session, so that its holder must be notified.
     pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
-        let org = self.org.uuid();
-        let (is_held,) =
-            sqlx::query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", turn_held!()))
-                .bind(org)
-                .bind(session.uuid())
-                .fetch_one(self.connection())
-                .await?;
+        let query = named!(
+            query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", turn_held!())),
+            { org_id: self.org.uuid(), session_id: session.uuid() }
+        );
+        let (is_held,) = query.fetch_one(self.connection()).await?;
         Ok(is_held)
     }
 

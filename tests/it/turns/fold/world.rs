@@ -14,7 +14,7 @@ use sojourn::{
         decide::{Command, Input, NewSession, Stamp},
         session::{AgentSnapshot, Created, Limits, Source},
     },
-    journal::{Error, Journal, Prepared},
+    journal::{Error, Journal},
     queue::Queue,
     store::{Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes},
 };
@@ -98,7 +98,8 @@ impl World {
         };
         let mut unit = self.journal.begin(self.org).await.expect("a unit");
         let new = NewSession { created, context: ContextChange::default(), input };
-        unit.create(Prepared::new(id, new, &self.stamp())).await.expect("its first events");
+        let creation = unit.decide_session(id, new, &self.stamp()).await.expect("a decision");
+        unit.create(creation).await.expect("its first events");
         unit.commit().await.expect("a commit");
         id
     }

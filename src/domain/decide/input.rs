@@ -1,0 +1,35 @@
+//! Input of a caller: a text, or an object.
+
+use serde_json::{Map, Value};
+
+/// A message to the agent.
+#[derive(Clone, Debug, Default)]
+pub struct Input {
+    pub text: String,
+    /// The whole input, if it was an object.
+    pub object: Option<Value>,
+    /// The envelope without `text` and `refs`.
+    pub envelope: Option<Map<String, Value>>,
+    pub refs: Map<String, Value>,
+    /// Whether to interrupt the running turn first.
+    pub interrupt: bool,
+}
+
+impl Input {
+    /// Parses input: a string, or an object with a `text` field.
+    pub fn of(input: Value) -> Self {
+        match input {
+            Value::String(text) => Self { text, ..Self::default() },
+            object => {
+                let text = object.get("text").and_then(Value::as_str).map(str::to_owned);
+                let refs = object.get("refs").and_then(Value::as_object).cloned().unwrap_or_default();
+                Self {
+                    text: text.unwrap_or_else(|| object.to_string()),
+                    object: Some(object),
+                    refs,
+                    ..Self::default()
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Reasons why a command is refused.
+
+use crate::{
+    base::limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
+    domain::SessionId,
+};
+
+/// Reason why a command is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejection {
+    /// The session is archived.
+    #[error("the session is archived and read-only; create a new one")]
+    Archived,
+    /// The session has no agent.
+    #[error("the session was created without an agent, so no agent reads its messages")]
+    NoAgent,
+    /// A limit of the session is used up; its name.
+    #[error("the session's limit `{0}` is used up; raise it to continue")]
+    BudgetExceeded(&'static str),
+    /// A spend cap is used up; its name.
+    #[error("the spend cap `{0}` is used up; raise it or wait for the cap's window to pass")]
+    CapExceeded(&'static str),
+    /// The organization's balance is used up.
+    #[error("the organization's balance is used up; top it up to continue")]
+    BalanceExhausted,
+    /// The session is paused.
+    #[error("the session is paused; resume it first")]
+    Paused,
+    /// The session is stopped.
+    #[error("the session is stopped; start it first")]
+    Stopped,
+    /// The sandbox of a session without an agent could not be replaced.
+    #[error("the session failed because its sandbox could not be replaced; start it to try again")]
+    Failed,
+    /// A limit of an ancestor session is used up; its name, and the ancestor.
+    #[error("the limit `{0}` of the ancestor session {1} is used up; raise it to continue")]
+    AncestorLimitExceeded(&'static str, SessionId),
+    /// The parent session is archived.
+    #[error("the parent session is archived, so it cannot have new child sessions")]
+    ParentArchived,
+    /// The parent session already has the max number of ancestors.
+    #[error("sessions can be nested at most {SESSION_DEPTH_MAX} levels deep")]
+    TooDeep,
+    /// A session tree has the max number of sessions.
+    #[error("the root session has {SESSION_DESCENDANTS_MAX} descendants, the maximum; delete finished ones")]
+    TooManyDescendants,
+    /// The session to delete has open descendants.
+    #[error("child sessions of this session are not archived; archive or delete them first")]
+    OpenDescendants,
+    /// A turn is running and uses the files that the command would replace.
+    #[error("a turn of the session is running; cancel it or wait until it ends")]
+    TurnRunning,
+}

@@ -1,0 +1,26 @@
+//! Reasons why a session has no usable sandbox.
+
+use crate::{domain::exit::PreparationFailure, store};
+
+/// Reason why a session has no usable sandbox.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub(crate) enum Error {
+    /// Another worker holds the lease of the session; stop.
+    #[error("another worker holds the sandbox")]
+    Stale,
+    /// No sandbox started after bounded retries.
+    #[error("no sandbox is available: {0}")]
+    Unavailable(String),
+    /// The sandbox cannot be prepared as the environment requires; a retry does not help.
+    #[error("the sandbox could not be prepared: {1}")]
+    PreparationFailure(PreparationFailure, String),
+    /// The database or a blob is unreachable; ask again later.
+    #[error("the log is unreachable: {0}")]
+    LogUnavailable(String),
+}
+
+impl From<store::Error> for Error {
+    fn from(error: store::Error) -> Self {
+        Self::LogUnavailable(error.to_string())
+    }
+}

@@ -1,0 +1,68 @@
+//! The epoch fence: the condition that refuses the writes of a lease that another worker took over.
+
+use uuid::Uuid;
+
+use crate::domain::{OrgId, SessionId};
+
+/// Permission to write for a session, valid until another worker takes it over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fence {
+    pub org: OrgId,
+    pub session: SessionId,
+    pub epoch: i64,
+    /// The process that holds the job.
+    pub worker: Uuid,
+}
+
+/// Whether the row `u` of `session` is the one that the lease `m` holds.
+///
+/// `m` has `org_id`, `session_id` and `epoch`.
+macro_rules! fence {
+    () => {
+        "u.org_id = m.org_id
+      and u.session_id = m.session_id
+      and u.epoch = m.epoch
+      and u.status <> 'archived'"
+    };
+}
+pub(in crate::store) use fence;
+
+/// Rows `u` of `session` that a lease holds: session $2 of organization $1, if its epoch is $3.
+macro_rules! leased {
+    () => {
+        concat!(
+            "from session u
+    cross join (select $1::uuid as org_id, $2::uuid as session_id, $3::bigint as epoch) m
+    where ",
+            $crate::store::record::fence!()
+        )
+    };
+}
+pub(in crate::store) use leased;
+
+/// Start of a statement that writes other tables under a fence, with the parameters of `leased`.
+macro_rules! held {
+    () => {
+        concat!(
+            "with held as (
+    select u.session_id ",
+            $crate::store::record::leased!(),
+            "
+    for share of u
+)"
+        )
+    };
+}
+pub(in crate::store) use held;
+
+/// Whether the turn of `m`, if it has one, may still write to the session `u`.
+///
+/// Nothing is written for a turn that is over, by whoever comes late.
+macro_rules! turn_open {
+    () => {
+        "(m.turn_id is null
+           or u.running_turn_id = m.turn_id
+           or (u.queued_turn_id = m.turn_id and u.running_turn_id is null))"
+    };
+}
+pub(in crate::store) use turn_open;

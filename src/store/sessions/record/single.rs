@@ -1,0 +1,88 @@
+//! Fenced append of one record that changes rows of its session.
+
+use super::{
+    Record, Recorded, Row,
+    fence::{fence, turn_open},
+    fold::{
+        Member, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query, one,
+        one_row, start_fits,
+    },
+};
+use crate::{
+    base::Id,
+    store::{
+        Result, Store,
+        agent::snapshot,
+        column::{count, word},
+        event::{Columns, appended, outbox},
+        parameter::named,
+        usage::ledger,
+    },
+};
+
+impl Store {
+    /// Appends the events of one turn and applies their changes, if the fence holds.
+    ///
+    /// At the end of the turn the same statement removes the job, or makes it ready again when more
+    /// input waits, so no wake is lost. Without a turn the events belong to the session alone, for
+    /// example events of its sandbox.
+    pub async fn record(&self, record: &Record) -> Result<Recorded> {
+        let member = &Member::of(record);
+        if member.delta.is_none() {
+            return self.record_log(member).await;
+        }
+        let query = fold_query!(RECORD, one(member), {}, Columns::of(&record.events));
+        let row: Row = query.fetch_one(&self.append).await?;
+        Ok(row.recorded())
+    }
+}
+
+const RECORD: &str = concat!(
+    "with ",
+    fold_columns!(one_row),
+    ", s as (
+    ",
+    fold_session!("m", concat!(fence!(), " and ", start_fits!(), " and ", turn_open!())),
+    "
+), appended as (
+    ",
+    appended!(of_session),
+    "
+), outbox as (
+    ",
+    outbox!(),
+    "
+), folded as (
+    ",
+    fold_turn!("s join m using (member)"),
+    "
+), ",
+    fold_usage!(),
+    ", done as (
+    delete from job j
+    using s
+    cross join m
+    where s.ends
+      and not s.more
+      and j.org_id = m.org_id
+      and j.session_id = m.session_id
+      and j.kind = 'turn'
+      and j.worker_id = m.worker_id
+), again as (
+    update job j
+    set worker_id = null, ready_at = now(), takeovers = 0
+    from s
+    cross join m
+    where s.ends
+      and s.more
+      and j.org_id = m.org_id
+      and j.session_id = m.session_id
+      and j.kind = 'turn'
+      and j.worker_id = m.worker_id
+)
+select (select base from s) as base,
+       exists (select from session u cross join m where ",
+    fence!(),
+    ") as held,
+       exists (select from outbox) as has_deliveries"
+);
