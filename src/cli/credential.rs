@@ -51,17 +51,13 @@ pub async fn run(command: Credential, connection: &Connection) -> anyhow::Result
         }
         Credential::Create { provider, name, base_url, default } => {
             let body = json!({
-                "provider": provider, "key": input::secret("provider's key")?, "is_default": default, "name": name, "base_url": base_url,
+                "provider": provider, "key": input::secret("key")?, "is_default": default, "name": name, "base_url": base_url,
             });
             print::field(&client.post("/credentials", &input::given(body)).await?, json, "id");
         }
         Credential::Rotate { credential } => {
             let path = format!("/credentials/{credential}");
-            print::field(
-                &client.patch(&path, &json!({ "key": input::secret("provider's key")? })).await?,
-                json,
-                "id",
-            );
+            print::field(&client.patch(&path, &json!({ "key": input::secret("key")? })).await?, json, "id");
         }
         Credential::Default { credential } => {
             let body = json!({ "credential": credential });
