@@ -42,6 +42,38 @@ macro_rules! group {
 }
 pub(in crate::store) use group;
 
+/// A table `m` of one row, from parameters named as its columns. Not materialized, so the planner
+/// sees the parameters.
+macro_rules! one_row {
+    ($($name:ident $kind:ident)+) => {
+        concat!(
+            "m as not materialized (
+    select 1::bigint as member",
+            $(", $", stringify!($name), "::", stringify!($kind), " as ", stringify!($name),)+
+            "
+)"
+        )
+    };
+}
+pub(in crate::store) use one_row;
+
+/// A table `m` with a row for each element of the parameters, which are arrays named as its columns.
+/// `member` is the number of the row, from 1.
+macro_rules! many_rows {
+    ($first:ident $first_kind:ident $($name:ident $kind:ident)+) => {
+        concat!(
+            "m as (
+    select *
+    from unnest($", stringify!($first), "::", stringify!($first_kind), "[]",
+            $(", $", stringify!($name), "::", stringify!($kind), "[]",)+
+            ") with ordinality
+        as m (", stringify!($first), $(", ", stringify!($name),)+ ", member)
+)"
+        )
+    };
+}
+pub(in crate::store) use many_rows;
+
 /// Replaces the names of a statement by their numbers, in a constant.
 macro_rules! numbered {
     ($sql:expr, [$($name:ident)+] $(, $group:ident)?) => {{
@@ -101,7 +133,6 @@ const fn put<const N: usize>(text: &mut [u8; N], length: &mut usize, byte: u8) {
     *length += 1;
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "one decimal digit")]
 const fn digit(digit: usize) -> u8 {
     b'0' + digit as u8
 }

@@ -22,6 +22,37 @@ use crate::{
     },
 };
 
+/// Session $2 of organization $1 and its ancestors, with their height above it.
+macro_rules! above {
+    () => {
+        "above as (
+    select session_id, parent_session_id, 0 as height
+    from session
+    where org_id = $1 and session_id = $2
+    union all
+    select p.session_id, p.parent_session_id, a.height + 1
+    from above a
+    join session p on p.org_id = $1 and p.session_id = a.parent_session_id
+)"
+    };
+}
+
+/// Part of a query on reservations `r` of organization $1: those whose lease is held.
+macro_rules! of_held_leases {
+    () => {
+        "join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
+    where exists (
+        select from job j
+        where j.org_id = $1
+          and j.session_id = r.session_id
+          and j.kind in ('turn', 'operation')
+          and j.worker_id is not null
+          and j.ready_at > now()
+    )"
+    };
+}
+pub(in crate::store) use of_held_leases;
+
 /// Usage of one session; $1 organization. By the primary key of `session_model`.
 macro_rules! used {
     ($session:literal) => {
@@ -88,15 +119,9 @@ with recursive above as (
     select b.top, sum(r.tokens)::bigint as tokens, sum(r.micros)::bigint as cost_micros
     from below b
     join active_reservation r using (session_id)
-    join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
-    where exists (
-        select from job j
-        where j.org_id = $1
-          and j.session_id = r.session_id
-          and j.kind in ('turn', 'operation')
-          and j.worker_id is not null
-          and j.ready_at > now()
-    )
+    ",
+    of_held_leases!(),
+    "
     group by b.top
 )
 select b.session_id, b.limits::text, u.tokens, u.cost_micros, u.tool_calls,
@@ -188,21 +213,15 @@ pub(in crate::store) async fn lock_tree(
     org: OrgId,
     session: SessionId,
 ) -> Result<()> {
-    sqlx::query(
-        "with recursive above as (
-            select session_id, parent_session_id, 0 as height
-            from session
-            where org_id = $1 and session_id = $2
-            union all
-            select p.session_id, p.parent_session_id, a.height + 1
-            from above a
-            join session p on p.org_id = $1 and p.session_id = a.parent_session_id
-         ), top as (
+    sqlx::query(concat!(
+        "with recursive ",
+        above!(),
+        ", top as (
             select session_id from above order by height desc limit 1
          )
          select pg_advisory_xact_lock(hashtextextended('tree/' || session_id, 0))
-         from top",
-    )
+         from top"
+    ))
     .bind(org.uuid())
     .bind(session.uuid())
     .execute(connection)
@@ -284,24 +303,18 @@ impl Tx {
                 .fetch_one(self.connection())
                 .await?;
         lock_tree(self.connection(), org, session).await?;
-        let counts = sqlx::query_as(
-            "with recursive above as (
-                select session_id, parent_session_id, 0 as height
-                from session
-                where org_id = $1 and session_id = $2
-                union all
-                select p.session_id, p.parent_session_id, a.height + 1
-                from above a
-                join session p on p.org_id = $1 and p.session_id = a.parent_session_id
-             ), tree as (
+        let counts = sqlx::query_as(concat!(
+            "with recursive ",
+            above!(),
+            ", tree as (
                 (select session_id from above order by height desc limit 1)
                 union all
                 select s.session_id
                 from tree t
                 join session s on s.org_id = $1 and s.parent_session_id = t.session_id
              )
-             select (select count(*) from above) - 1, (select count(*) from tree) - 1",
-        )
+             select (select count(*) from above) - 1, (select count(*) from tree) - 1"
+        ))
         .bind(org.uuid())
         .bind(session.uuid())
         .fetch_one(self.connection())

@@ -9,7 +9,7 @@ use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
-    budget::{budgets, is_first_warning, lock_tree},
+    budget::{budgets, is_first_warning, lock_tree, of_held_leases},
     column::{count, from_json, json, uncount},
     record::{Fence, leased},
 };
@@ -54,7 +54,8 @@ fn caps(text: Option<&str>) -> Result<SpendCaps> {
 // and as many before it as the window has. A reservation counts while its lease holds. $3 is the
 // session that reserves and $4 its exec, null for a model call; an existing reservation of the same
 // call is ignored, because the new one replaces it.
-const SPEND_STATUS: &str = "
+const SPEND_STATUS: &str = concat!(
+    "
 with spent as (
     select coalesce(sum(micros) filter (where hour >= this_hour - interval '24 hours'), 0)::bigint as organization_1,
            coalesce(sum(micros) filter (where hour >= this_hour - interval '168 hours'), 0)::bigint as organization_7,
@@ -82,22 +83,17 @@ with spent as (
         from exec_reservation
         where org_id = $1 and (session_id is distinct from $3 or call_id is distinct from $4)
     ) r
-    join session s on s.org_id = $1 and s.session_id = r.session_id and s.epoch = r.epoch
-    where exists (
-        select from job j
-        where j.org_id = $1
-          and j.session_id = r.session_id
-          and j.kind in ('turn', 'operation')
-          and j.worker_id is not null
-          and j.ready_at > now()
-    )
+    ",
+    of_held_leases!(),
+    "
 )
 select o.spend_caps::text as organization_caps, g.spend_caps::text as agent_caps, o.balance_micros, spent.*, reserved.*
 from (values ($1::uuid, $2::uuid)) as wanted (org_id, agent_id)
 left join billing o on o.org_id = wanted.org_id
 left join agent g on g.org_id = wanted.org_id and g.agent_id = wanted.agent_id
 cross join spent
-cross join reserved";
+cross join reserved"
+);
 
 /// A request for a reservation.
 #[derive(Clone, Copy, Debug)]

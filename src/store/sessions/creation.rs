@@ -11,7 +11,7 @@ use crate::store::{
     column::{json, threshold, word},
     event::{Columns, Packed, appended, members, outbox},
     idempotency::StoredResponse,
-    parameter::named,
+    parameter::{many_rows, named},
     token::NewToken,
 };
 use crate::{
@@ -48,50 +48,50 @@ impl Tx {
     pub async fn insert_sessions(&mut self, new: &[Creation]) -> Result<Vec<Inserted>> {
         let (members, places) = members(new.iter().map(|new| new.events.as_slice()));
         let snapshots = each(new, |session| session.created.agent_snapshot.as_ref().map(json));
-        let names: Vec<_> = snapshots.iter().map(|snapshot| snapshot.as_deref().map(name_of)).collect();
+        let ids: Vec<_> = snapshots.iter().map(|snapshot| snapshot.as_deref().map(name_of)).collect();
         let query = named!(
             query_as(CREATION),
             {
                 org_id: self.org.uuid(),
-                session_ids: each(new, |session| session.id.uuid()),
-                created_ats: each(new, |session| session.created_at),
-                agent_ids: each(new, |session| session.created.agent_id.map(Id::uuid)),
-                credential_ids: each(new, |session| session.created.credential_id.map(Id::uuid)),
-                snapshot_ids: names,
-                snapshots: snapshots,
-                titles: each(new, |session| session.created.title.clone()),
-                keys: each(new, |session| session.created.key.clone()),
-                client_ids: each(new, |session| session.created.client_id.clone()),
-                slugs: each(new, |session| session.created.slug.clone()),
-                parent_ids: each(new, |session| session.created.parent_session_id.map(Id::uuid)),
-                metadatas: each(new, |session| json(&session.created.metadata)),
+                session_id: each(new, |session| session.id.uuid()),
+                created_at: each(new, |session| session.created_at),
+                agent_id: each(new, |session| session.created.agent_id.map(Id::uuid)),
+                credential_id: each(new, |session| session.created.credential_id.map(Id::uuid)),
+                snapshot_id: ids,
+                snapshot: snapshots,
+                title: each(new, |session| session.created.title.clone()),
+                key: each(new, |session| session.created.key.clone()),
+                client_id: each(new, |session| session.created.client_id.clone()),
+                slug: each(new, |session| session.created.slug.clone()),
+                parent_session_id: each(new, |session| session.created.parent_session_id.map(Id::uuid)),
+                metadata: each(new, |session| json(&session.created.metadata)),
                 limits: each(new, |session| json(&session.created.limits)),
-                origins: each(new, |session| word(&session.created.source)),
-                environments: each(new, |session| session.created.environment.as_ref().map(json)),
+                source: each(new, |session| word(&session.created.source)),
+                environment: each(new, |session| session.created.environment.as_ref().map(json)),
                 sources: each(new, |session| {
                     (!session.created.sources.is_empty()).then(|| json(&session.created.sources))
                 }),
-                contexts: each(new, |session| (!session.context.is_empty()).then(|| json(&session.context))),
-                actors_of_sessions: each(new, |session| json(&session.actor)),
-                statuses: each(new, |session| word(&session.status)),
-                heads: each(new, |session| session.head),
-                input_heads: each(new, |session| session.input_head),
-                input_cursors: each(new, |session| session.input_cursor),
-                updated_ats: each(new, |session| session.updated_at),
-                queued_turn_ids: turns(new, |turn| turn.id.uuid()),
-                states: turns(new, |turn| word(&turn.state)),
-                attempts: turns(new, |turn| turn.attempt),
-                input_from_seqs: turns(new, |turn| turn.input_from_seq),
-                input_to_seqs: turns(new, |turn| turn.input_to_seq),
-                hashes: tokens(new, |token| token.hash.clone()),
+                context: each(new, |session| (!session.context.is_empty()).then(|| json(&session.context))),
+                actor: each(new, |session| json(&session.actor)),
+                status: each(new, |session| word(&session.status)),
+                head: each(new, |session| session.head),
+                input_head: each(new, |session| session.input_head),
+                input_cursor: each(new, |session| session.input_cursor),
+                updated_at: each(new, |session| session.updated_at),
+                turn_id: turns(new, |turn| turn.id.uuid()),
+                state: turns(new, |turn| word(&turn.state)),
+                attempt: turns(new, |turn| turn.attempt),
+                input_from_seq: turns(new, |turn| turn.input_from_seq),
+                input_to_seq: turns(new, |turn| turn.input_to_seq),
+                hash: tokens(new, |token| token.hash.clone()),
                 scopes: tokens(new, |token| token.scopes.join(" ")),
-                token_levels: tokens(new, |token| threshold(token.level)),
-                expire_ats: tokens(new, |token| token.expires_at),
-                slot_scopes: responses(new, |kept| kept.slot.scope.clone()),
-                slot_keys: responses(new, |kept| kept.slot.key.clone()),
-                fingerprints: responses(new, |kept| kept.slot.fingerprint.to_vec()),
-                answer_statuses: responses(new, |kept| kept.status),
-                answers: responses(new, |kept| kept.sealed.clone()),
+                level: tokens(new, |token| threshold(token.level)),
+                expires_at: tokens(new, |token| token.expires_at),
+                scope: responses(new, |kept| kept.slot.scope.clone()),
+                slot: responses(new, |kept| kept.slot.key.clone()),
+                fingerprint: responses(new, |kept| kept.slot.fingerprint.to_vec()),
+                answer_status: responses(new, |kept| kept.status),
+                answer: responses(new, |kept| kept.sealed.clone()),
                 members: members,
                 places: places,
             },
@@ -127,26 +127,16 @@ fn name_of(content: &str) -> Uuid {
 
 /// `m` has a row for each session, with its turn, its token and the response to its request.
 const CREATION: &str = concat!(
-    "
-with m as (
-    select *
-    from unnest(
-        $session_ids::uuid[], $created_ats::timestamptz[], $agent_ids::uuid[], $credential_ids::uuid[],
-        $snapshot_ids::uuid[], $snapshots::text[], $titles::text[], $keys::text[], $client_ids::text[], $slugs::text[],
-        $parent_ids::uuid[], $metadatas::text[], $limits::text[], $origins::text[], $environments::text[],
-        $sources::text[], $contexts::text[], $actors_of_sessions::text[], $statuses::text[], $heads::bigint[],
-        $input_heads::bigint[], $input_cursors::bigint[], $updated_ats::timestamptz[], $queued_turn_ids::uuid[],
-        $states::text[], $attempts::integer[], $input_from_seqs::bigint[], $input_to_seqs::bigint[], $hashes::bytea[],
-        $scopes::text[], $token_levels::smallint[], $expire_ats::timestamptz[], $slot_scopes::text[],
-        $slot_keys::text[], $fingerprints::bytea[], $answer_statuses::smallint[], $answers::bytea[]
-    ) with ordinality as m (
-        session_id, created_at, agent_id, credential_id, snapshot_id, snapshot, title, key, client_id,
-        slug, parent_session_id, metadata, limits, source, environment, sources, context,
-        actor, status, head, input_head, input_cursor, updated_at, turn_id,
-        state, attempt, input_from_seq, input_to_seq, hash, scopes, level,
-        expires_at, scope, slot, fingerprint, answer_status, answer, member
-    )
-), answered as (
+    "with ",
+    many_rows!(
+        session_id uuid created_at timestamptz agent_id uuid credential_id uuid snapshot_id uuid
+        snapshot text title text key text client_id text slug text parent_session_id uuid metadata text
+        limits text source text environment text sources text context text actor text status text
+        head bigint input_head bigint input_cursor bigint updated_at timestamptz turn_id uuid state text
+        attempt integer input_from_seq bigint input_to_seq bigint hash bytea scopes text level smallint
+        expires_at timestamptz scope text slot text fingerprint bytea answer_status smallint answer bytea
+    ),
+    ", answered as (
     insert into idempotency (org_id, scope, key, fingerprint, status, answer)
     select $org_id, scope, slot, fingerprint, answer_status, answer
     from m

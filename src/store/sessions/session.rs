@@ -188,33 +188,14 @@ impl Tx {
 
     /// Reads the session created with a caller's key, by the unique index `session_key`.
     pub async fn session_by_key(&mut self, key: &str) -> Result<Option<Session>> {
-        let org = self.org;
-        let row: Option<Row> = sqlx::query_as(columns!("where org_id = $1 and key = $2"))
-            .bind(org.uuid())
-            .bind(key)
-            .fetch_optional(self.connection())
-            .await?;
-        match row {
-            Some(row) => one(self.connection(), org, row).await.map(Some),
-            None => Ok(None),
-        }
+        self.find_session(columns!("where org_id = $1 and key = $2"), key).await
     }
 
     /// Reads the open session of a slug, by the unique index `session_slug`.
     pub async fn session_by_slug(&mut self, slug: &str) -> Result<Option<Session>> {
         // No slug contains U+0000, which a text parameter cannot carry.
         let slug = slug.replace('\0', "");
-        let org = self.org;
-        let row: Option<Row> =
-            sqlx::query_as(columns!("where org_id = $1 and slug = $2 and status <> 'archived'"))
-                .bind(org.uuid())
-                .bind(slug)
-                .fetch_optional(self.connection())
-                .await?;
-        match row {
-            Some(row) => one(self.connection(), org, row).await.map(Some),
-            None => Ok(None),
-        }
+        self.find_session(columns!("where org_id = $1 and slug = $2 and status <> 'archived'"), &slug).await
     }
 
     /// Returns the newest archived session of a slug, by the index `session_slug_archived`.
@@ -240,15 +221,16 @@ impl Tx {
 
     /// Reads the newest open session of a client, by the index `session_client`.
     pub async fn session_of_client(&mut self, client: &str) -> Result<Option<Session>> {
-        let org = self.org;
-        let row: Option<Row> = sqlx::query_as(columns!(
+        let newest = columns!(
             "where org_id = $1 and client_id = $2 and status <> 'archived' order by session_id desc limit 1"
-        ))
-        .bind(org.uuid())
-        .bind(client)
-        .fetch_optional(self.connection())
-        .await?;
-        match row {
+        );
+        self.find_session(newest, client).await
+    }
+
+    async fn find_session(&mut self, sql: &'static str, by: &str) -> Result<Option<Session>> {
+        let org = self.org;
+        let query = sqlx::query_as(sql).bind(org.uuid()).bind(by);
+        match query.fetch_optional(self.connection()).await? {
             Some(row) => one(self.connection(), org, row).await.map(Some),
             None => Ok(None),
         }

@@ -10,7 +10,7 @@ use super::{
     fence::{fence, turn_open},
     fold::{
         Member, each, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query,
-        many_rows, member_rows, start_fits,
+        member_rows, start_fits,
     },
 };
 use crate::{
@@ -20,7 +20,7 @@ use crate::{
         agent::snapshot,
         column::{count, word},
         event::{Columns, appended, members, outbox},
-        parameter::named,
+        parameter::{many_rows, named},
         usage::ledger,
     },
 };
@@ -75,7 +75,7 @@ const RECORD_BATCH: &str = concat!(
     "
 ), s as (
     ",
-    fold_session!("fit m", "u.org_id = m.org_id and u.session_id = m.session_id"),
+    fold_session!("fit", "u.org_id = m.org_id and u.session_id = m.session_id"),
     "
 ), appended as (
     ",

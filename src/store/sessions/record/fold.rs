@@ -41,36 +41,6 @@ pub(super) fn each<T>(members: &[Member<'_>], pick: impl Fn(&Member<'_>) -> T) -
     members.iter().map(pick).collect()
 }
 
-/// The only member of a statement. Not materialized, so the planner sees parameters.
-macro_rules! one_row {
-    ($($name:ident $kind:ident)+) => {
-        concat!(
-            "m as not materialized (
-    select 1::bigint as member",
-            $(", $", stringify!($name), "::", stringify!($kind), " as ", stringify!($name),)+
-            "
-)"
-        )
-    };
-}
-pub(super) use one_row;
-
-/// The members of a batch.
-macro_rules! many_rows {
-    ($first:ident $first_kind:ident $($name:ident $kind:ident)+) => {
-        concat!(
-            "m as (
-    select *
-    from unnest($", stringify!($first), "::", stringify!($first_kind), "[]",
-            $(", $", stringify!($name), "::", stringify!($kind), "[]",)+
-            ") with ordinality
-        as m (", stringify!($first), $(", ", stringify!($name),)+ ", member)
-)"
-        )
-    };
-}
-pub(super) use many_rows;
-
 /// Columns of members whose events change only the log.
 macro_rules! log_columns {
     ($rows:ident $($more:tt)*) => {

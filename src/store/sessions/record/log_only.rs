@@ -6,14 +6,14 @@
 use super::{
     MemberRow, Recorded, Row,
     fence::{fence, turn_open},
-    fold::{Member, each, log_columns, log_query, many_rows, member_rows, one, one_row},
+    fold::{Member, each, log_columns, log_query, member_rows, one},
 };
 use crate::{
     base::Id,
     store::{
         Result, Store,
         event::{Columns, appended, members, outbox},
-        parameter::named,
+        parameter::{many_rows, named, one_row},
     },
 };
 

@@ -5,7 +5,7 @@ use super::{
     fence::{fence, turn_open},
     fold::{
         Member, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query, one,
-        one_row, start_fits,
+        start_fits,
     },
 };
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
         agent::snapshot,
         column::{count, word},
         event::{Columns, appended, outbox},
-        parameter::named,
+        parameter::{named, one_row},
         usage::ledger,
     },
 };
@@ -62,7 +62,7 @@ const RECORD: &str = concat!(
     delete from job j
     using s
     cross join m
-    where s.ends
+    where m.status is not null
       and not s.more
       and j.org_id = m.org_id
       and j.session_id = m.session_id
@@ -73,7 +73,7 @@ const RECORD: &str = concat!(
     set worker_id = null, ready_at = now(), takeovers = 0
     from s
     cross join m
-    where s.ends
+    where m.status is not null
       and s.more
       and j.org_id = m.org_id
       and j.session_id = m.session_id
