@@ -48,18 +48,11 @@ impl Session {
         let mut effects = Effects::default();
         match &event.draft.body {
             Body::SessionUpdated { title, slug, metadata, limits } => {
-                if let Some(slug) = slug {
-                    self.created.slug.clone_from(slug);
-                }
-                if let Some(title) = title {
-                    self.created.title.clone_from(title);
-                }
-                if let Some(metadata) = metadata {
-                    self.created.metadata.clone_from(metadata);
-                }
-                if let Some(limits) = limits {
-                    self.created.limits = *limits;
-                }
+                let created = &mut self.created;
+                slug.iter().for_each(|slug| created.slug.clone_from(slug));
+                title.iter().for_each(|title| created.title.clone_from(title));
+                metadata.iter().for_each(|metadata| created.metadata.clone_from(metadata));
+                limits.iter().for_each(|limits| created.limits = *limits);
             }
             Body::SessionStatusChanged { to, .. } => {
                 self.status = *to;

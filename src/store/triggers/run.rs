@@ -169,13 +169,15 @@ impl Tx {
     /// Records the results of a locked schedule's runs whose turn has ended.
     ///
     /// Returns them in the order in which the turns ended. A run whose session was deleted has
-    /// ended too.
+    /// ended too. A turn that a caller canceled before it started is no failure; one that a check
+    /// canceled has an error code.
     pub async fn settle_runs(&mut self, schedule: ScheduleId) -> Result<Vec<Ended>> {
         let org = self.org.uuid();
         let ended: Vec<Ended> = sqlx::query_as(
             "select r.run_id, r.manual, t.error_code, t.error_message,
                     coalesce(t.state = 'error'
-                             or (t.started_at is null and t.yield_reason <> 'canceled'), false) as failed
+                             or (t.started_at is null
+                                 and (t.yield_reason <> 'canceled' or t.error_code is not null)), false) as failed
              from schedule_run r
              left join turn t
                  on t.org_id = r.org_id and t.session_id = r.session_id and t.turn_id = r.turn_id

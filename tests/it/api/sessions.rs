@@ -282,6 +282,23 @@ fn without_request(mut error: serde_json::Value) -> serde_json::Value {
     error
 }
 
+/// Paths below a session that every session has.
+const SESSION_PAGES: [&str; 13] = [
+    "",
+    "/events",
+    "/messages",
+    "/turns",
+    "/result",
+    "/steps",
+    "/usage",
+    "/sources",
+    "/context",
+    "/tools",
+    "/checkpoints",
+    "/destinations",
+    "/deliveries",
+];
+
 #[tokio::test]
 async fn a_name_or_slug_works_wherever_the_id_does() {
     let world = World::still().await;
@@ -298,21 +315,7 @@ async fn a_name_or_slug_works_wherever_the_id_does() {
     ] {
         let ends: &[&str] = match by_id.split('/').nth(1) {
             Some("agents") => &["", "/revisions", "/schedules", "/hooks"],
-            Some("sessions") => &[
-                "",
-                "/events",
-                "/messages",
-                "/turns",
-                "/result",
-                "/steps",
-                "/usage",
-                "/sources",
-                "/context",
-                "/tools",
-                "/checkpoints",
-                "/destinations",
-                "/deliveries",
-            ],
+            Some("sessions") => &SESSION_PAGES,
             _ => &[""],
         };
         for end in ends {
