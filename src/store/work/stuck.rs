@@ -123,7 +123,7 @@ impl Store {
              where (org_id, session_id) in (
                  select org_id, session_id from turn where state in ('queued', 'running')
              )
-             -- Nothing of an organization that is suspended is meant to move.
+             -- A started turn of a suspended organization waits until it is resumed.
              and org_id not in (select org_id from org where suspended_at is not null)
              and ",
             overdue!("$1")
