@@ -24,7 +24,7 @@ pub use configuration::{agent, credential, environment};
 pub use deliveries::{delivery, destination, notice, outbox};
 pub use money::{billing, budget, spend, usage};
 pub use organizations::{audit, key, operator, org};
-pub use sandboxes::{checkpoint, operation, output, rootfs, sandbox};
+pub use sandboxes::{checkpoint, operation, output, rootfs, sandbox, sandbox_summary};
 pub use sessions::{
     command, creation, event, idempotency, listing, purge, record, registry, session, token, turn,
 };

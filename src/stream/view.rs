@@ -6,7 +6,7 @@ use std::collections::HashSet;
 
 use crate::{
     domain::{Session, Status, budget::Consumed},
-    store::{self, Tx, budget::Below, sandbox::SandboxSummary},
+    store::{self, Tx, budget::Below, sandbox_summary::SandboxSummary},
     wire::{
         budget::ChildrenConsumed,
         sandbox::{SandboxState, SandboxView},

@@ -5,3 +5,4 @@ pub mod operation;
 pub mod output;
 pub mod rootfs;
 pub mod sandbox;
+pub mod sandbox_summary;

@@ -20,7 +20,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{notify::Received, response_delta::Deltas};
+use super::{
+    notify::{PAYLOAD_BYTES_MAX, Received},
+    response_delta::Deltas,
+};
 use crate::store::Store;
 use crate::{
     base::{
@@ -33,8 +36,6 @@ use crate::{
     domain::{Entry, OperationId, OrgId, SessionId, piece::ResponseDelta},
 };
 
-/// Maximum payload of one notification in bytes; Postgres accepts at most 8,000.
-pub(super) const PAYLOAD_BYTES_MAX: usize = 7_900;
 /// Prefix of the id of a session whose deltas are followed.
 const FOLLOWED: &str = "deltas:";
 /// Delay before listening again after the connection was lost.

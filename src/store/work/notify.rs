@@ -8,6 +8,9 @@ const CHANNEL: &str = "sojourn";
 /// Channel of response deltas, which only processes with followers need.
 const DELTA_CHANNEL: &str = "sojourn_delta";
 
+/// Maximum payload of one notification in bytes; Postgres accepts at most 8,000.
+pub(super) const PAYLOAD_BYTES_MAX: usize = 7_900;
+
 /// The single listening connection of a process.
 pub struct Listener(PgListener);
 

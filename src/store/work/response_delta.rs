@@ -16,7 +16,7 @@ use std::{
 use tokio::sync::{Notify, broadcast};
 use uuid::Uuid;
 
-use super::notification::PAYLOAD_BYTES_MAX;
+use super::notify::PAYLOAD_BYTES_MAX;
 use crate::{
     base::{
         limit::{
