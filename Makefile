@@ -26,12 +26,12 @@ test-full: ## run every check with the long forms of the tests
 	@scripts/test --full
 
 chaos: ## inject faults into a deployment, the long form; CHAOS='--kills 50' for other options
-	cargo test --workspace --locked --test chaos -- $(or $(CHAOS),--kills 1000 --freezes 500 --postgres-restarts 100 --drains 100 --stream-cuts 10000 --minutes 300 --write)
+	cargo test --locked --test chaos -- $(or $(CHAOS),--kills 1000 --freezes 500 --postgres-restarts 100 --drains 100 --stream-cuts 10000 --minutes 300 --write)
 
 lint: ## run formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo clippy --workspace --test bench --test chaos --locked -- -D warnings
+	cargo clippy --test bench --test chaos --locked -- -D warnings
 
 deny: ## check licenses, bans and sources of the dependencies (deny.toml); installs cargo-deny once
 	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked

@@ -84,7 +84,7 @@ impl Rig {
         let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
         tasks.spawn(async move { told.publish(&record, until).await });
         let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
-        tasks.spawn(async move { told.listen(&record, until).await });
+        tasks.spawn(async move { told.listen(&record, false, until).await });
         Ok(Self { store, journal, notifications, org, queue, origin, tasks, stop, leases: Vec::new() })
     }
 
