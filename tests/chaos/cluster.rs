@@ -193,8 +193,8 @@ impl Cluster {
     }
 
     /// Stops the server for good.
-    pub async fn stop(self) -> anyhow::Result<()> {
-        if let Some(embedded) = self.embedded.into_inner() {
+    pub async fn stop(&self) -> anyhow::Result<()> {
+        if let Some(embedded) = self.embedded.lock().await.take() {
             embedded.stop().await?;
         }
         Ok(())

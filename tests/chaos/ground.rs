@@ -56,11 +56,12 @@ impl Ground {
 
     /// Stops the remaining processes of the run; its files are kept with `keep`.
     pub async fn clear(self, keep: bool) -> anyhow::Result<()> {
-        end_sandboxes(&self.data_dir).await?;
+        let ended = end_sandboxes(&self.data_dir).await;
         let cluster = self.cluster.into_inner().expect("no holder panics");
-        if let Some(cluster) = cluster.and_then(Arc::into_inner) {
+        if let Some(cluster) = cluster {
             cluster.stop().await?;
         }
+        ended?;
         if keep {
             println!("logs and data are in {}", self.root.display());
             return Ok(());
