@@ -34,7 +34,7 @@ lint: ## run formatting and lints only
 	cargo clippy --test bench --test chaos --locked -- -D warnings
 
 deny: ## check licenses, bans and sources of the dependencies (deny.toml); installs cargo-deny once
-	@command -v cargo-deny >/dev/null || cargo install cargo-deny --locked
+	@command -v cargo-deny >/dev/null || env -u RUSTC_WORKSPACE_WRAPPER cargo install cargo-deny --locked
 	cargo deny check licenses bans sources
 
 openapi: ## regenerate openapi.yaml from the code
