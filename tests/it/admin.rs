@@ -3,13 +3,15 @@
 use std::{
     path::Path,
     process::{Command, Output, Stdio},
-    time::{Duration, Instant},
 };
 
 use serde_json::json;
 use sojourn::domain::OrgId;
 
-use crate::support::service::{Caller, Ground};
+use crate::support::{
+    service::{Caller, Ground},
+    wait::wait_for,
+};
 
 const OLD: &str = "a passphrase that is long enough for tests";
 const NEW: &str = "another passphrase that is long enough for tests";
@@ -35,15 +37,8 @@ fn run(ground: &Ground, words: &[&str]) -> String {
 }
 
 async fn until(caller: &Caller, status: u16) -> serde_json::Value {
-    let begun = Instant::now();
-    loop {
-        let answer = caller.get("/sessions").await;
-        if answer.status == status {
-            return answer.body;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(5), "still {}", answer.status);
-        tokio::task::yield_now().await;
-    }
+    let answered = async || Some(caller.get("/sessions").await).filter(|answer| answer.status == status);
+    wait_for(&format!("a response with status {status}"), answered).await.body
 }
 
 #[tokio::test]
@@ -58,11 +53,7 @@ async fn a_suspended_organization_has_its_turns_refused_until_it_is_resumed() {
     assert!(run(&ground, &["list-orgs"]).contains(&format!("{organization} suspended")));
     let worker = ground.serve(&["--role=worker"]).await;
     let ended = "select count(*) from turn where yield_reason is not null";
-    let begun = Instant::now();
-    while ground.count(ended).await == 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "its turn is never refused");
-        tokio::task::yield_now().await;
-    }
+    wait_for("the end of its turn", async || (ground.count(ended).await > 0).then_some(())).await;
     run(&ground, &["resume-org", &organization]);
     until(&owner, 200).await;
     let log = owner.settled(&session, 1).await;
@@ -168,11 +159,7 @@ async fn a_deleted_organization_leaves_no_blob() {
     let sql = "update purged_session_blobs set created_at = now() - interval '1 hour'";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     let service = ground.serve(&[]).await;
-    let begun = Instant::now();
-    while blobs(&ground, gone) > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "they would stay forever");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    wait_for("the removal of its blobs", async || (blobs(&ground, gone) == 0).then_some(())).await;
     let sql = "select count(*) from purged_session_blobs";
     let left: i64 = sqlx::query_scalar(sql).fetch_one(&mut superuser).await.expect("a count");
     assert_eq!((left, blobs(&ground, kept)), (0, 2));
@@ -191,27 +178,13 @@ async fn what_is_written_just_after_a_deletion_goes_too() {
     // As of a process that still has the key cached, or of a request in progress.
     let sql = "insert into idempotency (org_id, scope, key, fingerprint) values ($1, 'header', 'late', '')";
     sqlx::query(sql).bind(org).execute(&mut superuser).await.expect("a row");
-    let begun = Instant::now();
-    let left = async |superuser: &mut sqlx::PgConnection| -> i64 {
-        let sql = "select count(*) from idempotency where org_id = $1";
-        sqlx::query_scalar(sql).bind(org).fetch_one(superuser).await.expect("a count")
-    };
-    while left(&mut superuser).await > 0 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "it would stay forever");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let left = format!("select count(*) from idempotency where org_id = '{org}'");
+    wait_for("the removal of the late row", async || (ground.count(&left).await == 0).then_some(())).await;
     // Once no request can be in progress, this was the last purge.
     let sql = "update org set deleted_at = now() - interval '1 hour' where org_id = $1";
     sqlx::query(sql).bind(org).execute(&mut superuser).await.expect("an update");
-    let begun = Instant::now();
-    loop {
-        let sql = "select purged_at is not null from org where org_id = $1";
-        if sqlx::query_scalar(sql).bind(org).fetch_one(&mut superuser).await.expect("the row") {
-            break;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(20), "it is purged forever");
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    let purged = format!("select count(*) from org where org_id = '{org}' and purged_at is not null");
+    wait_for("the last purge", async || (ground.count(&purged).await == 1).then_some(())).await;
     service.stop().await;
 }
 

@@ -56,21 +56,6 @@ fn body(received: &Received) -> Value {
     serde_json::from_slice(&received.body).expect("JSON")
 }
 
-/// Polls until the response is as wanted.
-async fn until(owner: &Caller, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
-    let looked = async {
-        let mut looks = tokio::time::interval(Duration::from_millis(20));
-        loop {
-            let now = owner.get(path).await.ok();
-            if is_wanted(&now) {
-                return now;
-            }
-            looks.tick().await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), looked).await.expect("the wanted state in time")
-}
-
 #[tokio::test]
 async fn a_webhook_receives_events_of_every_session() {
     let mut receiver = Receiver::start([]).await;
@@ -103,7 +88,7 @@ async fn a_webhook_receives_events_of_every_session() {
         let rows = page["data"].as_array().expect("a page");
         rows.len() == 5 && rows.iter().all(|row| row["status"] == "delivered")
     };
-    let page = until(&owner, &format!("{path}/deliveries"), all).await;
+    let page = owner.until(&format!("{path}/deliveries"), all).await;
     let row = &page["data"][0];
     assert_eq!((&row["webhook"], row.get("destination")), (&made["id"], None));
     let pages = owner.get(&format!("{path}/deliveries?limit=3")).await.ok();
@@ -184,7 +169,7 @@ async fn a_webhook_that_fails_for_days_is_disabled_and_others_are_notified() {
     webhook(&owner, json!({ "url": other.url().as_str(), "types": ["webhook.*"] })).await;
     let path = format!("/webhooks/{}", text(&bad["id"]));
     let session = session(&owner, "One.").await;
-    let now = until(&owner, &path, |now| now["failing_since"].is_string()).await;
+    let now = owner.until(&path, |now| now["failing_since"].is_string()).await;
     assert_eq!(now["enabled"], true);
     sql(
         &ground,
@@ -193,7 +178,7 @@ async fn a_webhook_that_fails_for_days_is_disabled_and_others_are_notified() {
     .await;
     owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "Two." })).await.ok();
     let tried = |page: &Value| page["data"][0]["attempts"] == 1 && page["data"][0]["status"] == "failed";
-    until(&owner, &format!("{path}/deliveries"), tried).await;
+    owner.until(&format!("{path}/deliveries"), tried).await;
     assert_eq!(owner.get(&path).await.ok()["enabled"], true, "four days are not enough");
     sql(
         &ground,

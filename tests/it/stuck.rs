@@ -1,12 +1,10 @@
 //! No session stays stuck: lost work is found, waiting states are reported, unavailable resources are
 //! retried.
 
-use std::time::{Duration, Instant};
-
 use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection};
 
-use crate::support::service::{Caller, Ground};
+use crate::support::service::Ground;
 
 async fn sql(ground: &Ground, statement: &str) {
     let mut superuser = ground.database.superuser().await;
@@ -16,18 +14,6 @@ async fn sql(ground: &Ground, statement: &str) {
 
 fn of<'a>(log: &'a [Value], kind: &str) -> Vec<&'a Value> {
     log.iter().filter(|event| event["type"] == kind).collect()
-}
-
-/// Reads the session until it is as wanted; the caller's timeout bounds it.
-async fn until(owner: &Caller, session: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
-    let begun = Instant::now();
-    loop {
-        let view = owner.get(&format!("/sessions/{session}")).await.ok();
-        if is_wanted(&view) {
-            return view;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(30), "the wanted state was not reached: {view}");
-    }
 }
 
 #[tokio::test]
@@ -90,7 +76,7 @@ async fn a_turn_that_waits_for_its_provider_says_until_when_and_can_be_canceled(
     let owner = service.owner();
     let fault = json!({ "kind": "rate_limited", "retry_after_ms": 600_000 });
     let session = owner.play(json!([{ "text": "Never.", "fault": fault }])).await;
-    let view = until(&owner, &session, |view| view["phase"] == "retrying").await;
+    let view = owner.until(&format!("/sessions/{session}"), |view| view["phase"] == "retrying").await;
     assert_eq!(view["status"], "running");
     assert!(view["next_attempt_at"].is_string(), "{view}");
     let listed = owner.get("/sessions?status=running").await.ok();

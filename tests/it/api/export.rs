@@ -7,7 +7,10 @@ use sojourn::base::{seal::sha256, text::hex};
 use super::{World, data, id, noop};
 use crate::{
     fake::receiver::Receiver,
-    support::service::{Answer, Caller, send},
+    support::{
+        service::{Answer, Caller, send},
+        wait::wait_for,
+    },
 };
 
 fn text(value: &Value) -> String {
@@ -287,11 +290,8 @@ async fn an_archived_session_goes_when_its_time_is_over() {
         .expect("an update");
     // A worker sweeps at its start.
     let worker = world.ground.serve(&["--role=worker"]).await;
-    let begun = std::time::Instant::now();
-    while owner.get(&format!("/sessions/{gone}")).await.status == 200 {
-        assert!(begun.elapsed() < std::time::Duration::from_secs(20), "it still exists");
-        tokio::task::yield_now().await;
-    }
+    let path = format!("/sessions/{gone}");
+    wait_for("its removal", async || (owner.get(&path).await.status != 200).then_some(())).await;
     owner.get(&format!("/sessions/{kept}")).await.ok();
     let audit = owner.get("/audit?action=session.deleted").await.ok();
     assert_eq!(data(&audit)[0]["details"]["reason"], "retention");

@@ -14,7 +14,10 @@ use tokio_tungstenite::{
 use super::{World, id, noop};
 use crate::{
     fake::{Fake, Fault, Step, anthropic::Anthropic},
-    support::service::{Caller, Ground},
+    support::{
+        service::{Caller, Ground},
+        wait::WAIT_MAX,
+    },
 };
 
 type Socket = WebSocketStream<MaybeTlsStream<TcpStream>>;
@@ -29,7 +32,7 @@ async fn connect(caller: &Caller, path: &str, key: Option<&str>) -> Socket {
 }
 
 async fn message(socket: &mut Socket) -> Message {
-    let next = tokio::time::timeout(Duration::from_secs(30), socket.next());
+    let next = tokio::time::timeout(WAIT_MAX, socket.next());
     next.await.expect("something within 30 s").expect("no end").expect("a message")
 }
 
@@ -126,7 +129,7 @@ async fn an_answer_is_streamed_as_deltas_and_ends_as_one_event() {
     let mut chunks = response.bytes_stream();
     let mut all = String::new();
     while !all.contains("turn.completed\"") {
-        let chunk = tokio::time::timeout(Duration::from_secs(30), chunks.next()).await;
+        let chunk = tokio::time::timeout(WAIT_MAX, chunks.next()).await;
         let chunk = chunk.expect("something within 30 s").expect("no end").expect("a chunk");
         all.push_str(std::str::from_utf8(&chunk).expect("no character is split in this test"));
     }
@@ -184,7 +187,7 @@ async fn deltas_reach_a_stream_of_another_process() {
     let (mut all, mut said) = (String::new(), String::new());
     // More than the first delta: later ones are joined, and not lost.
     while said.len() < 70 {
-        let chunk = tokio::time::timeout(Duration::from_secs(60), chunks.next()).await;
+        let chunk = tokio::time::timeout(WAIT_MAX, chunks.next()).await;
         let chunk = chunk.expect("something within a minute").expect("no end").expect("a chunk");
         all.push_str(std::str::from_utf8(&chunk).expect("ASCII"));
         let frames = all.lines().filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
@@ -230,7 +233,7 @@ async fn readers_of_one_session_share_its_feed_and_each_sees_what_it_asked_for()
         let mut chunks = response.bytes_stream();
         let (mut all, mut seqs) = (String::new(), Vec::new());
         loop {
-            let chunk = tokio::time::timeout(Duration::from_secs(60), chunks.next()).await;
+            let chunk = tokio::time::timeout(WAIT_MAX, chunks.next()).await;
             let chunk = chunk.expect("something within a minute").expect("no end").expect("a chunk");
             all.push_str(std::str::from_utf8(&chunk).expect("ASCII"));
             if all.matches("\"type\":\"turn.completed\"").count() == turns {

@@ -8,7 +8,10 @@ use reqwest::{Method, header::HeaderMap};
 use serde_json::{Value, json};
 
 use super::{World, id, noop};
-use crate::support::service::{Caller, send};
+use crate::support::{
+    service::{Caller, send},
+    wait::WAIT_MAX,
+};
 
 /// An open stream.
 pub(crate) struct Reader {
@@ -34,7 +37,7 @@ impl Reader {
                 let frame = self.buffer.drain(..end + 2).collect();
                 return Some(String::from_utf8(frame).expect("UTF-8"));
             }
-            let next = tokio::time::timeout(Duration::from_secs(30), self.chunks.next());
+            let next = tokio::time::timeout(WAIT_MAX, self.chunks.next());
             match next.await.expect("a stream sends something within 30 s") {
                 Some(chunk) => self.buffer.extend_from_slice(&chunk.expect("a chunk")),
                 None => return None,
@@ -199,8 +202,7 @@ async fn a_stream_ends_with_what_opened_it() {
     let token = world.owner.post(&format!("/sessions/{session}/client-tokens"), json!({})).await.ok();
     let token = world.service.caller(token["token"].as_str().expect("a token"));
     let (_, mut by_token) = Reader::open(&token, &path, None).await;
-    let key = world.store.find_key(&caller.key).await.expect("a store").expect("a key");
-    world.store.revoke_key(key.org, key.key).await.expect("revoked");
+    world.revoke(&caller).await;
     let revoked = std::time::Instant::now();
     assert_eq!(by_key.event().await, None, "the stream ended, and cleanly");
     assert!(revoked.elapsed() < Duration::from_secs(6));

@@ -13,7 +13,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering},
     },
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use async_trait::async_trait;
@@ -316,6 +316,3 @@ impl Sandbox for FakeSandbox {
         Ok(Vec::new())
     }
 }
-
-/// Timeout of waits: long enough for a busy machine, never reached in a passing test.
-pub const PATIENCE: Duration = Duration::from_secs(20);

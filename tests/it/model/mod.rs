@@ -4,7 +4,7 @@ mod faults;
 mod sendable;
 mod strict;
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use serde_json::json;
 use sojourn::{
@@ -17,8 +17,11 @@ use sojourn::{
     net,
 };
 
-use crate::fake::{
-    Dialect, Fake, Request, Said, Step, Used, anthropic::Anthropic, openai::OpenAi, resolver::Script,
+use crate::{
+    fake::{
+        Dialect, Fake, Request, Said, Step, Used, anthropic::Anthropic, openai::OpenAi, resolver::Script,
+    },
+    support::wait::WAIT_MAX,
 };
 
 /// Setting that names the address of a fake.
@@ -232,5 +235,5 @@ async fn dropping_a_call_hangs_up() {
         answer = call => panic!("a stalled response arrived: {answer:?}"),
         () = fake.called(1) => {}
     }
-    tokio::time::timeout(Duration::from_secs(10), fake.hung_up(1)).await.expect("the connection was dropped");
+    tokio::time::timeout(WAIT_MAX, fake.hung_up(1)).await.expect("the connection was dropped");
 }

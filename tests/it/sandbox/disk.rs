@@ -11,6 +11,7 @@ use std::{
 use sojourn::sandbox::{Cause, Files, SandboxFence, SandboxLimits, Spec};
 
 use super::{World, local::LocalProvider, run, with_local};
+use crate::support::wait::WAIT_MAX;
 
 /// Number of mounts whose path or source contains `text`.
 pub fn mounts_of(text: &str) -> usize {
@@ -28,7 +29,7 @@ fn loops_of(text: &str) -> usize {
 /// Waits for the release of loop devices. The kernel releases one with the last copy of its mount, and a
 /// container that is being created has such a copy for a moment.
 pub fn loops_are_gone(text: &str) {
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + WAIT_MAX;
     while loops_of(text) > 0 {
         assert!(Instant::now() < until, "a loop device is left");
         thread::sleep(Duration::from_millis(10));
@@ -73,7 +74,7 @@ fn a_disk_is_as_large_as_it_was_asked_for_and_takes_what_is_in_it() {
             world.says("head -c 64M /dev/urandom > x && sync -f x").await;
             assert!(taken() >= 64);
             world.says("rm x && sync -f .").await;
-            let until = Instant::now() + Duration::from_secs(20);
+            let until = Instant::now() + WAIT_MAX;
             while taken() >= 16 {
                 assert!(Instant::now() < until, "{} MiB after all was removed", taken());
                 tokio::time::sleep(Duration::from_millis(50)).await;

@@ -24,7 +24,7 @@ use sojourn::{
 
 use super::{Provider, conforms, image::small, limits, local::LocalProvider, run};
 use crate::{
-    support::{images, ordinary::OrdinaryUser, service::Ground},
+    support::{images, ordinary::OrdinaryUser, service::Ground, wait::WAIT_MAX},
     turns,
 };
 
@@ -56,7 +56,7 @@ impl Daemon {
         let child = command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log).spawn();
         let child = child.expect("this test needs Docker's daemon: run scripts/setup --test");
         let daemon = Self { child, place };
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = Instant::now() + WAIT_MAX;
         while std::os::unix::net::UnixStream::connect(daemon.socket()).is_err() {
             let log = fs::read_to_string(daemon.place.path().join("log")).unwrap();
             assert!(Instant::now() < until, "the daemon did not start: {log}");

@@ -1,7 +1,5 @@
 //! Frozen sandboxes, and files restored from checkpoints.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use sojourn::{
     blob::Blobs,
@@ -10,6 +8,7 @@ use sojourn::{
 use tokio::sync::mpsc;
 
 use super::{World, is_gone};
+use crate::support::wait::wait_for;
 
 /// A blob store of one check.
 struct Store {
@@ -68,8 +67,7 @@ pub async fn a_frozen_sandbox_stops_and_resumes_its_processes(world: &World<'_>)
     assert!(!other.stats(world.spec.sandbox).await.unwrap().is_frozen);
     let size = async || other.read_file(fence, "count", 0, 1).await.unwrap().size;
     let before = size().await;
-    let grows = async { while size().await <= before {} };
-    tokio::time::timeout(Duration::from_secs(20), grows).await.expect("the command continues");
+    wait_for("the command continues", async || (size().await > before).then_some(())).await;
     other.freeze(fence).await.unwrap();
     other.attach(fence).await.unwrap();
     other.attach(fence).await.unwrap();
@@ -227,8 +225,7 @@ pub async fn no_process_runs_while_files_are_checkpointed(world: &World<'_>) {
     // It resumes, and new commands start.
     world.says("true").await;
     let before = world.says("cat b").await;
-    let goes_on = async { while world.says("cat b").await == before {} };
-    tokio::time::timeout(Duration::from_secs(20), goes_on).await.expect("the command continues");
+    wait_for("the command continues", async || (world.says("cat b").await != before).then_some(())).await;
     world.sandbox.kill(world.fence, "twins").await.unwrap();
 }
 

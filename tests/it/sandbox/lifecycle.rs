@@ -1,12 +1,11 @@
 //! Sandboxes across worker takeovers.
 
-use std::time::Duration;
-
 use tokio::time::timeout;
 
 use sojourn::sandbox::{Cause, Fault, Files, OutputRange, OutputStream, SandboxFence, Spec};
 
 use super::{World, is_gone};
+use crate::support::wait::WAIT_MAX;
 
 pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
     let successor = SandboxFence { epoch: 7, ..world.fence };
@@ -26,9 +25,6 @@ pub async fn a_stale_epoch_changes_nothing(world: &World<'_>) {
     assert_eq!(world.sandbox.wait(successor, "open").await.unwrap().cause, Cause::Killed);
 }
 
-/// Time for a sandbox to start on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
-
 /// The creator learns that its lease is stale, and must not remove the sandbox that belongs to its successor.
 pub async fn a_sandbox_that_was_taken_over_while_it_started_lives_on(world: &World<'_>) {
     world.sandbox.destroy(world.spec.sandbox).await.unwrap();
@@ -39,7 +35,7 @@ pub async fn a_sandbox_that_was_taken_over_while_it_started_lives_on(world: &Wor
                 tokio::task::yield_now().await;
             }
         };
-        let taken = async { timeout(PATIENCE, taken).await.expect("a sandbox is made") };
+        let taken = async { timeout(WAIT_MAX, taken).await.expect("a sandbox is made") };
         // Whichever attaches first: the other one finds the sandbox running.
         let (made, ()) = tokio::join!(world.sandbox.create(&world.spec, 8), taken);
         assert!(matches!(made, Ok(_) | Err(Fault::Stale)), "{made:?} in round {round}");

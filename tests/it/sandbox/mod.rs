@@ -30,6 +30,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use crate::support::wait::wait_for;
 use futures::FutureExt;
 use sojourn::{
     base::Origin,
@@ -141,12 +142,8 @@ impl World<'_> {
 
     /// Waits until a running command has printed `text`.
     pub async fn printed(&self, exec_id: &str, text: &str) {
-        let seen = async {
-            while !self.output(exec_id, OutputStream::Stdout).await.contains(text) {
-                tokio::task::yield_now().await;
-            }
-        };
-        tokio::time::timeout(Duration::from_secs(20), seen).await.expect("the command prints it in time");
+        let printed = async || self.output(exec_id, OutputStream::Stdout).await.contains(text).then_some(());
+        wait_for(text, printed).await;
     }
 
     /// Number of processes in the sandbox whose arguments contain `text`.

@@ -5,7 +5,10 @@ use std::{path::Path, time::Duration};
 use sojourn::sandbox::{Cause, Exec, Fault, SandboxLimits, local::Local};
 
 use super::{conforms, escape, limits, local::LocalProvider, run};
-use crate::support::ordinary::{OrdinaryUser, as_ordinary_user};
+use crate::support::{
+    ordinary::{OrdinaryUser, as_ordinary_user},
+    wait::{WAIT_MAX, wait_for},
+};
 
 /// Checks that `make test` runs; `make test-full` runs all.
 const SHORT: [&str; 20] = [
@@ -87,7 +90,7 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not() {
                         }
                     }
                 };
-                tokio::time::timeout(Duration::from_secs(30), gone_off).await.expect("it goes off");
+                tokio::time::timeout(WAIT_MAX, gone_off).await.expect("it goes off");
                 world.sandbox.kill(world.fence, "bomb").await.unwrap();
                 let left: u32 = world.says("ls -d /proc/[0-9]* | wc -l").await.parse().unwrap();
                 assert!(left <= 5, "{left} processes");
@@ -100,8 +103,8 @@ fn without_a_cgroup_processes_are_bounded_and_memory_is_not() {
                 let script = "setsid sh -c 'while :; do head -c 8M /dev/zero >> flood || exit; done' & disown; echo left";
                 let ran = world.ran(&world.shell("fled", script)).await;
                 assert_eq!(ran.exit.cause, Cause::Exited);
-                let ended = async { while world.processes("while :; do head").await > 0 {} };
-                tokio::time::timeout(Duration::from_secs(30), ended).await.expect("the writer is ended");
+                let ended = async || (world.processes("while :; do head").await == 0).then_some(());
+                wait_for("the writer is ended", ended).await;
                 escape::not_ended(world, "rm -f flood").await;
             })
         });

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection};
+use tokio::time::{Instant, MissedTickBehavior};
 
 use super::service::{Caller, Ground};
 
@@ -25,18 +26,27 @@ impl Ground {
     }
 }
 
+/// Limit of a wait for something that must happen. A passing test waits a fraction of it, also while the
+/// machine compiles; how fast the service is is measured by the benchmark.
+pub const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Polls `look` until it returns a value; panics with `what` after [`WAIT_MAX`].
+pub async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let limit = Instant::now() + WAIT_MAX;
+    let mut looks = tokio::time::interval(Duration::from_millis(20));
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(Instant::now() < limit, "timed out: {what}");
+    }
+}
+
 impl Caller {
     /// Polls `path` until the response satisfies `is_wanted`.
     pub async fn until(&self, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
-        let limit = tokio::time::Instant::now() + Duration::from_secs(30);
-        let mut looks = tokio::time::interval(Duration::from_millis(50));
-        loop {
-            let now = self.get(path).await.ok();
-            if is_wanted(&now) {
-                return now;
-            }
-            assert!(tokio::time::Instant::now() < limit, "{path} does not reach the wanted state: {now:#}");
-            looks.tick().await;
-        }
+        wait_for(path, async || Some(self.get(path).await.ok()).filter(|now| is_wanted(now))).await
     }
 }

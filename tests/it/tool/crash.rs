@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
-use crate::fake::sandbox::PATIENCE;
+use crate::support::wait::WAIT_MAX;
 
 #[tokio::test]
 async fn a_command_is_never_run_twice() {
@@ -51,7 +51,7 @@ async fn a_canceled_command_ends_with_its_children() {
         bash.cancel(&handle).await;
     };
     let both = async { tokio::join!(bash.run(&handle), cancel) };
-    let (done, ()) = tokio::time::timeout(PATIENCE, both).await.expect("it ends");
+    let (done, ()) = tokio::time::timeout(WAIT_MAX, both).await.expect("it ends");
     let done = done.expect("a result");
     assert_eq!(done.exec.as_ref().map(|exec| exec.cause), Some("killed"));
     assert!(done.is_error && done.output.ends_with("[killed on request]"), "{}", done.output);

@@ -9,7 +9,10 @@ use super::{
     Scene, appears, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until,
     wait_until,
 };
-use crate::support::service::{Answer, Caller, send};
+use crate::support::{
+    service::{Answer, Caller, send},
+    wait::wait_for,
+};
 
 /// A session without an agent: a sandbox with a log.
 async fn empty(caller: &Caller, more: Value) -> String {
@@ -133,7 +136,9 @@ async fn four_long_commands_keep_nobody_from_the_sandbox() {
     for number in 0..5 {
         all.push(begun(owner, &id, &format!("touch ready{number}; sleep 600")).await);
     }
-    appears(&scene.ground, "ready3").await;
+    for number in 0..4 {
+        appears(&scene.ground, &format!("ready{number}")).await;
+    }
     let listed = owner.get(&format!("/sessions/{id}/files/list")).await.ok();
     assert_eq!(listed["entries"].as_array().map(Vec::len), Some(4), "the fifth waits");
     assert_eq!(act(owner, &id, &format!("exec/{}/kill", all[4])).await.error(404)["type"], "not_found");
@@ -226,14 +231,8 @@ async fn a_paused_session_stops_and_resumes() {
     steer(owner, &id, &script(json!([{ "text": "And more." }]))).await;
     std::fs::write(super::workspace(&scene.ground).join("go"), "").expect("a file");
     // The command continues, and the turn makes no further call.
-    let mut superuser = scene.ground.database.superuser().await;
     let sql = "select count(*) from job where kind = 'turn' and worker_id is null and ready_at > now() + interval '1 year'";
-    let released = async {
-        while sqlx::query_scalar::<_, i64>(sql).fetch_one(&mut superuser).await.expect("a count") == 0 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), released).await.expect("its worker releases it");
+    wait_for("its worker releases it", async || (scene.ground.count(sql).await > 0).then_some(())).await;
     let shown = session(owner, &id).await;
     assert_eq!((&shown["phase"], &shown["next_attempt_at"]), (&json!("paused"), &Value::Null));
     assert!(!outputs(&log(owner, &id).await).contains(&"two\n"));

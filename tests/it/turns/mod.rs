@@ -27,12 +27,14 @@ mod webhooks;
 use std::{
     fs,
     path::{Path, PathBuf},
-    time::Duration,
 };
 
 use serde_json::{Value, json};
 
-use crate::support::service::{Caller, Ground, Service};
+use crate::support::{
+    service::{Caller, Ground, Service},
+    wait::wait_for,
+};
 
 /// A service on its own ground, and its owner.
 pub struct Scene {
@@ -147,13 +149,7 @@ pub fn workspace(ground: &Ground) -> PathBuf {
 
 /// Polls for a condition outside the service.
 pub async fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
-    let looked = async {
-        let mut looks = tokio::time::interval(Duration::from_millis(10));
-        while !is_true() {
-            looks.tick().await;
-        }
-    };
-    assert!(tokio::time::timeout(Duration::from_secs(20), looked).await.is_ok(), "timed out: {what}");
+    wait_for(what, async || is_true().then_some(())).await;
 }
 
 /// Waits for a file in the only workspace of this ground.

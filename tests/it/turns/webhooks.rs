@@ -9,7 +9,10 @@ use sqlx::Connection;
 use super::{Scene, steer};
 use crate::{
     fake::receiver::{Received, Receiver, Reply},
-    support::service::{Caller, Ground},
+    support::{
+        service::{Caller, Ground},
+        wait::wait_for,
+    },
 };
 
 const SECRET: &str = "whsec_c29qb3Vybi13ZWJob29rLXNlY3JldC1vZi0zMi1ieXQ=";
@@ -40,17 +43,7 @@ async fn deliveries(owner: &Caller, session: &str) -> Vec<Value> {
 
 /// Waits until the session's deliveries satisfy `is_it`.
 async fn settles(owner: &Caller, session: &str, is_it: impl Fn(&[Value]) -> bool) -> Vec<Value> {
-    let looked = async {
-        let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
-        loop {
-            let now = deliveries(owner, session).await;
-            if is_it(&now) {
-                return now;
-            }
-            looks.tick().await;
-        }
-    };
-    tokio::time::timeout(std::time::Duration::from_secs(20), looked).await.expect("it settles")
+    wait_for("deliveries", async || Some(deliveries(owner, session).await).filter(|now| is_it(now))).await
 }
 
 fn all(deliveries: &[Value], status: &str) -> bool {
@@ -218,27 +211,12 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     api.stop().await;
     // The turn ends in a process without a dispatcher.
     let worker = ground.serve(&["--role=worker"]).await;
-    let mut superuser = ground.database.superuser().await;
-    let looked = async {
-        let mut looks = tokio::time::interval(std::time::Duration::from_millis(20));
-        loop {
-            let count: i64 = sqlx::query_scalar("select count(*) from delivery")
-                .fetch_one(&mut superuser)
-                .await
-                .expect("a count");
-            if count > 0 {
-                return count;
-            }
-            looks.tick().await;
-        }
-    };
-    assert_eq!(tokio::time::timeout(std::time::Duration::from_secs(20), looked).await, Ok(1));
+    let count = async || Some(ground.count("select count(*) from delivery").await).filter(|count| *count > 0);
+    assert_eq!(wait_for("a delivery", count).await, 1);
     worker.stop().await;
     assert_eq!(receiver.connections(), 0);
     // A dispatcher claimed it, and died before sending.
-    let sql = "update delivery set status = 'delivering', attempts = 1, ready_at = now()";
-    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
-    superuser.close().await.expect("a clean end");
+    ground.sql("update delivery set status = 'delivering', attempts = 1, ready_at = now()").await;
 
     let api = ground.serve(&["--role=api"]).await;
     let body = verified(&receiver.next().await, SECRET);

@@ -1,7 +1,5 @@
 //! Turns of one process that write concurrently share a commit, and each write is checked separately.
 
-use std::time::Duration;
-
 use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
 use sojourn::{
     domain::{
@@ -13,6 +11,7 @@ use sojourn::{
 };
 
 use super::{World, draft, end, said, step};
+use crate::support::wait::WAIT_MAX;
 
 const SESSIONS: usize = 12;
 
@@ -158,7 +157,7 @@ async fn a_session_that_a_caller_holds_delays_no_turn_but_its_own() {
     let mut starts: FuturesUnordered<_> =
         all.iter().map(async |one| (one.session, one.start(&world).await)).collect();
     for _ in 1..SESSIONS {
-        let started = tokio::time::timeout(Duration::from_secs(60), starts.next()).await;
+        let started = tokio::time::timeout(WAIT_MAX, starts.next()).await;
         let (session, started) = started.expect("nobody else waits").expect("a start");
         started.expect("a start");
         assert_ne!(session, all[0].session);
