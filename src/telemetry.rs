@@ -30,7 +30,7 @@ const SECONDS: [f64; 15] =
     [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0, 3_600.0];
 
 /// Metrics recorder of this process, installed by the first call.
-pub fn metrics() -> &'static PrometheusHandle {
+pub(crate) fn metrics() -> &'static PrometheusHandle {
     static METRICS: LazyLock<PrometheusHandle> = LazyLock::new(|| {
         PrometheusBuilder::new()
             .set_buckets_for_metric(Matcher::Suffix("_seconds".to_owned()), &SECONDS)
@@ -42,13 +42,13 @@ pub fn metrics() -> &'static PrometheusHandle {
 }
 
 /// Telemetry that must be flushed before the process exits.
-pub struct Telemetry {
+pub(crate) struct Telemetry {
     traces: Option<SdkTracerProvider>,
 }
 
 impl Telemetry {
     /// Exports the last spans; blocks at most for the exporter's timeout.
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         if let Some(Err(error)) = self.traces.map(|traces| traces.shutdown()) {
             tracing::warn!(%error, "could not export the last spans");
         }
@@ -59,7 +59,7 @@ impl Telemetry {
 ///
 /// # Errors
 /// The filter or the collector's address is invalid; the text names the setting.
-pub fn start(log: &Log, traces: &Traces) -> Result<Telemetry, String> {
+pub(crate) fn start(log: &Log, traces: &Traces) -> Result<Telemetry, String> {
     let quiet = format!("{EXPORTED}=off").parse().expect("a valid directive");
     let filter = EnvFilter::try_new(&log.filter)
         .map_err(|error| format!("SOJOURN_LOG: {error}"))?

@@ -19,7 +19,7 @@ use sojourn_init::{
 };
 
 /// A connection and the state of its call.
-pub struct Connection {
+pub(crate) struct Connection {
     stream: UnixStream,
     inbox: Vec<u8>,
     outbox: Vec<u8>,
@@ -29,7 +29,7 @@ pub struct Connection {
 }
 
 /// Event of a command that a response waits for.
-pub enum Pending {
+pub(crate) enum Pending {
     /// The end of the command, or this time.
     Exit { exec_id: String, until: Option<Instant> },
     /// The end of all processes that the command started.
@@ -37,17 +37,17 @@ pub enum Pending {
 }
 
 /// A call and the length of its payload, which is still in the socket.
-pub type Arrived = (Call, usize);
+pub(crate) type Arrived = (Call, usize);
 
 impl Connection {
-    pub fn new(stream: UnixStream) -> io::Result<Self> {
+    pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self { stream, inbox: Vec::new(), outbox: Vec::new(), sent: 0, pending: None })
     }
 
     /// Poll events of this connection. While a response waits, only a hang-up of the caller matters, which
     /// poll always reports.
-    pub fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
+    pub(crate) fn interest(&self) -> (BorrowedFd<'_>, PollFlags) {
         let flags = if !self.outbox.is_empty() {
             PollFlags::OUT
         } else if self.pending.is_some() {
@@ -62,7 +62,7 @@ impl Connection {
     ///
     /// # Errors
     /// The caller hung up or sent an invalid call; the connection must be dropped.
-    pub fn read_call(&mut self) -> io::Result<Option<Arrived>> {
+    pub(crate) fn read_call(&mut self) -> io::Result<Option<Arrived>> {
         loop {
             let header = match self.inbox.first_chunk::<HEADER_BYTES>() {
                 Some(head) => Some(Header::parse(*head)?),
@@ -91,7 +91,7 @@ impl Connection {
     }
 
     /// Queues the response.
-    pub fn answer(&mut self, answer: &Answer, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn answer(&mut self, answer: &Answer, payload: &[u8]) -> io::Result<()> {
         self.pending = None;
         self.outbox = frame::encode(answer, payload.len())?;
         self.outbox.extend_from_slice(payload);
@@ -99,7 +99,7 @@ impl Connection {
     }
 
     /// Sends as much as the socket accepts. Returns whether everything was sent.
-    pub fn send(&mut self) -> io::Result<bool> {
+    pub(crate) fn send(&mut self) -> io::Result<bool> {
         while self.sent < self.outbox.len() {
             match self.stream.write(&self.outbox[self.sent..]) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -113,12 +113,12 @@ impl Connection {
     }
 
     /// Whether a response is queued.
-    pub fn is_answering(&self) -> bool {
+    pub(crate) fn is_answering(&self) -> bool {
         !self.outbox.is_empty()
     }
 
     /// The socket in blocking mode, for a helper that sends the response itself.
-    pub fn hand_over(&self) -> io::Result<UnixStream> {
+    pub(crate) fn hand_over(&self) -> io::Result<UnixStream> {
         self.stream.set_nonblocking(false)?;
         self.stream.try_clone()
     }

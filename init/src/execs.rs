@@ -36,7 +36,7 @@ const REPORT_BYTES_MAX: usize = 4 << 10;
 
 /// Every command that this sandbox has seen.
 #[derive(Default)]
-pub struct Execs {
+pub(crate) struct Execs {
     all: BTreeMap<String, Exec>,
     /// Ids of finished commands with stored output, oldest first.
     finished: VecDeque<String>,
@@ -58,27 +58,27 @@ struct Runner {
 
 impl Execs {
     /// Number of commands that run or have left processes.
-    pub fn running(&self) -> usize {
+    pub(crate) fn running(&self) -> usize {
         self.all.values().filter(|exec| exec.runner.is_some()).count()
     }
 
     /// Number of commands that have not ended.
-    pub fn unfinished(&self) -> usize {
+    pub(crate) fn unfinished(&self) -> usize {
         self.all.values().filter(|exec| exec.runner.is_some() && exec.outcome.is_none()).count()
     }
 
     /// Pids of the runners.
-    pub fn runner_pids(&self) -> BTreeSet<u32> {
+    pub(crate) fn runner_pids(&self) -> BTreeSet<u32> {
         self.all.values().filter_map(|exec| Some(exec.runner.as_ref()?.pid)).collect()
     }
 
     /// Report pipe of each runner, for poll.
-    pub fn reports(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
+    pub(crate) fn reports(&self) -> impl Iterator<Item = (&str, BorrowedFd<'_>)> {
         self.all.iter().filter_map(|(id, exec)| Some((id.as_str(), exec.runner.as_ref()?.report.as_fd())))
     }
 
     /// Starts a command, unless the id is known.
-    pub fn start(&mut self, spec: &ExecSpec) -> Answer {
+    pub(crate) fn start(&mut self, spec: &ExecSpec) -> Answer {
         if !is_exec_id(&spec.id) || spec.argv.is_empty() {
             return Answer::fault(FaultKind::Refused, "a command needs an id of [A-Za-z0-9_-] and a program");
         }
@@ -108,7 +108,7 @@ impl Execs {
     }
 
     /// Outcome of a command: `Exit`, `Running`, or a fault if the id is unknown.
-    pub fn outcome(&self, exec_id: &str) -> Answer {
+    pub(crate) fn outcome(&self, exec_id: &str) -> Answer {
         match self.all.get(exec_id) {
             None => unknown(exec_id),
             Some(Exec { outcome: Some(outcome), .. }) => Answer::Exit(outcome.clone()),
@@ -118,7 +118,7 @@ impl Execs {
 
     /// Requests the runner to end the command. Returns `Done` when no process of it is left, `Running` until
     /// then.
-    pub fn kill(&mut self, exec_id: &str) -> Answer {
+    pub(crate) fn kill(&mut self, exec_id: &str) -> Answer {
         match self.all.get_mut(exec_id) {
             None => unknown(exec_id),
             Some(Exec { runner: None, .. }) => Answer::Done {},
@@ -131,7 +131,7 @@ impl Execs {
     }
 
     /// Requests the runner to send a signal to the command. No effect on a command that has ended.
-    pub fn signal(&mut self, exec_id: &str, signal: Signal) -> Answer {
+    pub(crate) fn signal(&mut self, exec_id: &str, signal: Signal) -> Answer {
         match self.all.get_mut(exec_id) {
             None => unknown(exec_id),
             Some(Exec { runner: None, .. }) => Answer::Done {},
@@ -143,19 +143,19 @@ impl Execs {
     }
 
     /// Requests every runner to end its command, because the disk limit is exceeded.
-    pub fn end_for_disk(&mut self) {
+    pub(crate) fn end_for_disk(&mut self) {
         for runner in self.all.values_mut().filter_map(|exec| exec.runner.as_mut()) {
             let _ = runner.control.write_all(DISK_FULL);
         }
     }
 
     /// Whether no process of a command is left.
-    pub fn is_gone(&self, exec_id: &str) -> bool {
+    pub(crate) fn is_gone(&self, exec_id: &str) -> bool {
         self.all.get(exec_id).is_none_or(|exec| exec.runner.is_none())
     }
 
     /// Reads stored output of a command.
-    pub fn output(
+    pub(crate) fn output(
         &self,
         exec_id: &str,
         stream: Stream,
@@ -188,7 +188,7 @@ impl Execs {
     }
 
     /// Reads a runner's report.
-    pub fn read_report(&mut self, exec_id: &str, helpers: &BTreeSet<u32>) {
+    pub(crate) fn read_report(&mut self, exec_id: &str, helpers: &BTreeSet<u32>) {
         let Some(exec) = self.all.get_mut(exec_id) else {
             return;
         };

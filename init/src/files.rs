@@ -29,11 +29,11 @@ use crate::{archive, privilege, some, usage::SpaceLeft};
 /// Timeout for a caller to send or receive content.
 const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum size of a file part in one response: a frame without its JSON.
-pub const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
+pub(crate) const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
 /// Executes one operation and sends its response: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`, `pack`,
 /// `unpack DISK_BYTES`, `read-tree PATH` or `write-tree PATH DISK_BYTES`.
-pub fn serve(operation: &[&str]) -> io::Result<()> {
+pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
     privilege::become_command_user()?;
     let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     caller.set_read_timeout(Some(TRANSFER_TIMEOUT))?;

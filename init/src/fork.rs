@@ -25,7 +25,7 @@ unsafe extern "C" {
 /// This process must have no other thread: a lock held by one would stay held in the copy forever. The copy
 /// has these pipes as standard input and output, its standard error, and no other descriptor; it exits after
 /// the work.
-pub fn run_in_child(
+pub(crate) fn run_in_child(
     input: PipeReader,
     output: PipeWriter,
     work: impl FnOnce() -> io::Result<()>,

@@ -26,7 +26,7 @@ const REST: Duration = Duration::from_secs(2);
 
 /// Runs the command. Its end also ends all processes that it started.
 #[expect(clippy::disallowed_methods, reason = "the copier of output ends with the container")]
-pub fn run(command: &[&str]) -> io::Result<()> {
+pub(crate) fn run(command: &[&str]) -> io::Result<()> {
     let (program, arguments) =
         command.split_first().ok_or_else(|| io::Error::other("install needs a command"))?;
     let proxy = TcpListener::bind((Ipv4Addr::LOCALHOST, PROXY_PORT))?;

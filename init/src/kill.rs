@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 const STOP_SCANS_MAX: usize = 1_000;
 
 /// Sends a signal, then SIGCONT, so that stopped processes handle it.
-pub fn signal_descendants(root: u32, sent: Signal) {
+pub(crate) fn signal_descendants(root: u32, sent: Signal) {
     for pid in descendants(root) {
         signal(pid, sent);
         signal(pid, Signal::CONT);
@@ -22,7 +22,7 @@ pub fn signal_descendants(root: u32, sent: Signal) {
 
 /// Sends SIGKILL. All processes are stopped first: a stopped process cannot fork and still counts towards the
 /// limit, so the set of processes cannot outgrow the scans.
-pub fn kill_descendants(root: u32) {
+pub(crate) fn kill_descendants(root: u32) {
     stop_descendants(root);
     for pid in descendants(root) {
         signal(pid, Signal::KILL);
@@ -30,7 +30,7 @@ pub fn kill_descendants(root: u32) {
 }
 
 /// Sends SIGSTOP until no running descendant is left.
-pub fn stop_descendants(root: u32) {
+pub(crate) fn stop_descendants(root: u32) {
     let mut stopped = BTreeSet::new();
     for _ in 0..STOP_SCANS_MAX {
         let found: Vec<u32> = descendants(root).into_iter().filter(|pid| !stopped.contains(pid)).collect();
@@ -45,7 +45,7 @@ pub fn stop_descendants(root: u32) {
 }
 
 /// Sends SIGCONT to stopped descendants.
-pub fn continue_descendants(root: u32) {
+pub(crate) fn continue_descendants(root: u32) {
     for pid in descendants(root) {
         signal(pid, Signal::CONT);
     }
@@ -53,7 +53,7 @@ pub fn continue_descendants(root: u32) {
 
 /// Kills children of init that are neither runners nor helpers: processes of a command whose runner died
 /// early.
-pub fn kill_orphans(own_children: &BTreeSet<u32>) {
+pub(crate) fn kill_orphans(own_children: &BTreeSet<u32>) {
     for (pid, parent) in processes() {
         if parent == 1 && !own_children.contains(&pid) {
             kill_descendants(pid);

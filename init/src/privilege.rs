@@ -21,7 +21,7 @@ const KEPT: CapabilitySet = CapabilitySet::SETUID.union(CapabilitySet::SETGID).u
 ///
 /// The three capabilities remain inheritable, because a root process that calls exec gets its inheritable and
 /// bounding capabilities, and file helpers are started by exec of this program.
-pub fn keep_what_init_needs() -> io::Result<()> {
+pub(crate) fn keep_what_init_needs() -> io::Result<()> {
     let with_setpcap = KEPT.union(CapabilitySet::SETPCAP);
     set_capabilities(
         None,
@@ -39,7 +39,7 @@ pub fn keep_what_init_needs() -> io::Result<()> {
 }
 
 /// For a runner: its children inherit no capability.
-pub fn pass_nothing_on() -> io::Result<()> {
+pub(crate) fn pass_nothing_on() -> io::Result<()> {
     set_capabilities(
         None,
         CapabilitySets { effective: KEPT, permitted: KEPT, inheritable: CapabilitySet::empty() },
@@ -48,7 +48,7 @@ pub fn pass_nothing_on() -> io::Result<()> {
 }
 
 /// For the relay: remains the sandbox's root, which no command can signal, without capabilities.
-pub fn keep_nothing() -> io::Result<()> {
+pub(crate) fn keep_nothing() -> io::Result<()> {
     let nothing = CapabilitySet::empty();
     set_capabilities(None, CapabilitySets { effective: nothing, permitted: nothing, inheritable: nothing })?;
     Ok(())
@@ -57,7 +57,7 @@ pub fn keep_nothing() -> io::Result<()> {
 /// For a file helper: switches to the command's user permanently.
 ///
 /// The switch also makes the process undumpable, so commands of that user cannot trace it.
-pub fn become_command_user() -> io::Result<()> {
+pub(crate) fn become_command_user() -> io::Result<()> {
     pass_nothing_on()?;
     let gid = Gid::from_raw(COMMAND_UID);
     let uid = Uid::from_raw(COMMAND_UID);

@@ -22,7 +22,7 @@ const CHUNK_BYTES: usize = 64 << 10;
 const DRAIN_READS: usize = 2;
 
 /// A pipe, its file, and byte counts.
-pub struct Pump {
+pub(crate) struct Pump {
     pipe: Option<File>,
     file: File,
     kept_bytes: u64,
@@ -32,13 +32,13 @@ pub struct Pump {
 
 impl Pump {
     /// Creates the file at `path`; the pipe is connected later.
-    pub fn new(path: &Path, kept_bytes_max: u64) -> io::Result<Self> {
+    pub(crate) fn new(path: &Path, kept_bytes_max: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         Ok(Self { pipe: None, file, kept_bytes: 0, kept_bytes_max, seen_bytes: 0 })
     }
 
     /// Connects the reading end of the command's pipe.
-    pub fn connect(&mut self, pipe: impl Into<OwnedFd>) -> io::Result<()> {
+    pub(crate) fn connect(&mut self, pipe: impl Into<OwnedFd>) -> io::Result<()> {
         let pipe = pipe.into();
         fcntl_setfl(&pipe, fcntl_getfl(&pipe)? | OFlags::NONBLOCK)?;
         self.pipe = Some(File::from(pipe));
@@ -46,17 +46,17 @@ impl Pump {
     }
 
     /// Pipe to poll; `None` once all writers have closed it.
-    pub fn pipe(&self) -> Option<BorrowedFd<'_>> {
+    pub(crate) fn pipe(&self) -> Option<BorrowedFd<'_>> {
         self.pipe.as_ref().map(AsFd::as_fd)
     }
 
     /// Bytes that the command wrote, including those that were not stored.
-    pub fn seen_bytes(&self) -> u64 {
+    pub(crate) fn seen_bytes(&self) -> u64 {
         self.seen_bytes
     }
 
     /// Reads one chunk. Returns whether more may be available immediately.
-    pub fn take_chunk(&mut self) -> bool {
+    pub(crate) fn take_chunk(&mut self) -> bool {
         let Some(pipe) = &mut self.pipe else {
             return false;
         };
@@ -80,7 +80,7 @@ impl Pump {
     }
 
     /// Reads the current content of the pipe.
-    pub fn drain(&mut self) {
+    pub(crate) fn drain(&mut self) {
         for _ in 0..DRAIN_READS {
             if !self.take_chunk() {
                 return;
@@ -89,7 +89,7 @@ impl Pump {
     }
 
     /// Counts the bytes and stores them up to the limit.
-    pub fn store(&mut self, bytes: &[u8]) {
+    pub(crate) fn store(&mut self, bytes: &[u8]) {
         self.seen_bytes += bytes.len() as u64;
         let space_left = usize::try_from(self.kept_bytes_max - self.kept_bytes).unwrap_or(usize::MAX);
         let kept = &bytes[..bytes.len().min(space_left)];

@@ -29,7 +29,7 @@ const IDLE_RESPONSE: &[u8] =
     Connection: close\r\n\r\nthis sandbox has no network while its session is idle";
 
 /// Serves for the lifetime of the sandbox.
-pub fn serve() -> io::Result<()> {
+pub(crate) fn serve() -> io::Result<()> {
     privilege::keep_nothing()?;
     let listener = TcpListener::from(io::stdin().as_fd().try_clone_to_owned()?);
     listener.set_nonblocking(true)?;

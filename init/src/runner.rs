@@ -30,10 +30,10 @@ use sojourn_init::protocol::{
 use crate::{kill, privilege, pump::Pump, usage};
 
 /// Last line of the report: no descendant is left.
-pub const GONE_LINE: &str = "gone";
+pub(crate) const GONE_LINE: &str = "gone";
 /// Bytes from the server to a runner: end the command on request, or because the disk limit is exceeded.
-pub const KILL: &[u8; 1] = b"k";
-pub const DISK_FULL: &[u8; 1] = b"d";
+pub(crate) const KILL: &[u8; 1] = b"k";
+pub(crate) const DISK_FULL: &[u8; 1] = b"d";
 /// Interval of scans between SIGKILL and the end of the last process.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
 /// OOM score adjustment of the command: it is killed before init.
@@ -41,7 +41,7 @@ const OOM_SCORE_ADJ: &str = "500";
 
 /// Runs a command and its descendants to their end. Output goes to `directory`.
 #[expect(clippy::disallowed_methods, reason = "the reaper of one command ends with its process")]
-pub fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
+pub(crate) fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     privilege::pass_nothing_on()?;
     set_child_subreaper(Some(getpid()))?;
     let stdout = Pump::new(&directory.join(Stream::Stdout.file_name()), spec.output_bytes_max)?;
@@ -358,7 +358,7 @@ const SIGNALS: [(Signal, process::Signal); 6] = [
 ];
 
 /// Byte that requests a signal; differs from the bytes that request an end with a grace period.
-pub fn signal_byte(signal: Signal) -> u8 {
+pub(crate) fn signal_byte(signal: Signal) -> u8 {
     match signal {
         Signal::Hup => b'H',
         Signal::Int => b'I',

@@ -44,7 +44,7 @@ const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Serves until the sandbox is ended or received no call for `orphan_after`. With `disk_bytes`, ends all
 /// commands when the files exceed that size.
-pub fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
+pub(crate) fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> io::Result<()> {
     privilege::keep_what_init_needs()?;
     let path = Path::new(CONTROL_DIR).join(SOCKET_NAME);
     // Mode 0660 from the start. Only the sandbox's root is in the group, or a service without root, which may

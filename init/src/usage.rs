@@ -24,7 +24,7 @@ const FREE_FILES: u64 = 8;
 const FILE_BYTES: u64 = 256;
 
 /// Whether writes to the workspace would fail.
-pub fn is_full() -> bool {
+pub(crate) fn is_full() -> bool {
     statvfs(WORKSPACE).is_ok_and(|disk| {
         disk.f_bavail.saturating_mul(disk.f_frsize) < FREE_BYTES
             || (disk.f_files > 0 && disk.f_favail < FREE_FILES)
@@ -32,13 +32,13 @@ pub fn is_full() -> bool {
 }
 
 /// A helper process that measures disk usage.
-pub struct Usage {
+pub(crate) struct Usage {
     pub pid: u32,
     printed: ChildStdout,
 }
 
 impl Usage {
-    pub fn start() -> io::Result<Self> {
+    pub(crate) fn start() -> io::Result<Self> {
         let mut child =
             Command::new(PROGRAM).arg("usage").stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let printed = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
@@ -46,7 +46,7 @@ impl Usage {
     }
 
     /// Result of a helper that has ended, in bytes; `None` when it was killed.
-    pub fn bytes(self) -> Option<u64> {
+    pub(crate) fn bytes(self) -> Option<u64> {
         let mut text = String::new();
         self.printed.take(32).read_to_string(&mut text).ok()?;
         text.trim().parse().ok()
@@ -54,31 +54,31 @@ impl Usage {
 }
 
 /// Prints the size of workspace and home in bytes.
-pub fn serve() -> io::Result<()> {
+pub(crate) fn serve() -> io::Result<()> {
     privilege::become_command_user()?;
     writeln!(io::stdout(), "{}", taken())
 }
 
 /// Space left for a helper that writes many files at once: an archive could exceed the limit before the next
 /// measurement. Without `disk_bytes`, the kernel enforces the limit.
-pub struct SpaceLeft {
+pub(crate) struct SpaceLeft {
     disk_bytes: Option<u64>,
     left: u64,
 }
 
 impl SpaceLeft {
-    pub fn of(disk_bytes: Option<u64>) -> Self {
+    pub(crate) fn of(disk_bytes: Option<u64>) -> Self {
         Self { disk_bytes, left: 0 }
     }
 
     /// Reserves space for one more file.
-    pub fn take_file(&mut self) -> io::Result<()> {
+    pub(crate) fn take_file(&mut self) -> io::Result<()> {
         self.take(FILE_BYTES)
     }
 
     /// # Errors
     /// `StorageFull` when less space is left.
-    pub fn take(&mut self, bytes: u64) -> io::Result<()> {
+    pub(crate) fn take(&mut self, bytes: u64) -> io::Result<()> {
         let Some(disk_bytes) = self.disk_bytes else { return Ok(()) };
         if self.left < bytes {
             // Replaced files may have freed space, so measure again.

@@ -21,21 +21,21 @@ use crate::{
 ///
 /// # Errors
 /// One-line reason why sandboxes are not available.
-pub fn provider(settings: &Settings) -> Result<(Arc<dyn Sandbox>, Images), String> {
+pub(super) fn provider(settings: &Settings) -> Result<(Arc<dyn Sandbox>, Images), String> {
     let local = Local::new(config(settings)?).map_err(|fault| fault.to_string())?;
     let images = local.images().clone();
     Ok((Arc::new(local), images))
 }
 
 /// Image of environments that name none.
-pub fn default_image(settings: &Settings) -> String {
+pub(super) fn default_image(settings: &Settings) -> String {
     let named = &settings.sandbox_image;
     // Any other name is an image of the Docker daemon, which replaces the machine's programs.
     if is_offered(settings, named) { named.clone() } else { HOST.to_owned() }
 }
 
 /// Images and packages that environments may use here.
-pub fn offer(settings: &Settings) -> http::Images {
+pub(super) fn offer(settings: &Settings) -> http::Images {
     let (settings, default) = (settings.clone(), default_image(settings));
     let refuse = move |rootfs: &RootFs| {
         if !is_offered(&settings, &rootfs.image) {

@@ -15,17 +15,21 @@ const TAG_BYTES: usize = 16;
 /// The cursor is malformed or belongs to another query.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 #[error("cursor was not returned by this query")]
-pub struct CursorError;
+pub(crate) struct CursorError;
 
 /// Encodes a position for one `scope` (organization, list and filters).
-pub fn encode<P: Serialize>(key: &MasterKey, scope: &str, position: &P) -> String {
+pub(crate) fn encode<P: Serialize>(key: &MasterKey, scope: &str, position: &P) -> String {
     let body = serde_json::to_vec(position).expect("a position is plain data");
     let tag = tag(key, scope, &body);
     URL_SAFE_NO_PAD.encode([&tag[..TAG_BYTES], &body].concat())
 }
 
 /// Decodes a position that [`encode`] returned for the same `scope`.
-pub fn decode<P: DeserializeOwned>(key: &MasterKey, scope: &str, cursor: &str) -> Result<P, CursorError> {
+pub(crate) fn decode<P: DeserializeOwned>(
+    key: &MasterKey,
+    scope: &str,
+    cursor: &str,
+) -> Result<P, CursorError> {
     let bytes = URL_SAFE_NO_PAD.decode(cursor).map_err(|_| CursorError)?;
     let (given, body) = bytes.split_at_checked(TAG_BYTES).ok_or(CursorError)?;
     let expected = tag(key, scope, body);

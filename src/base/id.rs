@@ -37,14 +37,6 @@ impl<K: Kind> Id<K> {
     pub const fn uuid(self) -> Uuid {
         self.0
     }
-
-    /// Returns the same 128 bits as an id of another kind.
-    ///
-    /// Used where an id is derived from another id and must be found without a lookup, such as a
-    /// delivery's id from its event's id.
-    pub const fn cast<L: Kind>(self) -> Id<L> {
-        Id::from_uuid(self.0)
-    }
 }
 
 impl<K: Kind> fmt::Display for Id<K> {

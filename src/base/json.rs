@@ -11,24 +11,26 @@ use serde::{
 };
 
 /// Deserializes a struct from an object.
-pub fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
+pub(crate) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
     Object::deserialize(deserializer).map(|Object(value)| value)
 }
 
 /// Deserializes a struct from an object, or `None` from null.
-pub fn object_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+pub(crate) fn object_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(value)| value))
 }
 
 /// Deserializes structs from an array of objects.
-pub fn objects<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
+pub(crate) fn objects<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Vec<T>, D::Error> {
     Vec::<Object<T>>::deserialize(deserializer).map(values)
 }
 
 /// Deserializes structs from an array of objects, or `None` from null.
-pub fn objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+pub(crate) fn objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Vec<T>>, D::Error> {
     Ok(Option::<Vec<Object<T>>>::deserialize(deserializer)?.map(values))

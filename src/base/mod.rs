@@ -6,16 +6,16 @@
 
 pub mod backoff;
 pub mod clock;
-pub mod cursor;
+pub(crate) mod cursor;
 pub mod entropy;
-pub mod id;
-pub mod json;
+pub(crate) mod id;
+pub(crate) mod json;
 pub mod key;
 pub mod limit;
-pub mod origin;
+pub(crate) mod origin;
 pub mod seal;
 pub mod text;
-pub mod trace;
+pub(crate) mod trace;
 
 pub use clock::{Clock, Timestamp};
 pub use entropy::Entropy;

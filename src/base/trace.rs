@@ -10,14 +10,14 @@ use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 
 /// Header of a trace context (W3C Trace Context, level 1).
-pub const TRACEPARENT: &str = "traceparent";
+pub(crate) const TRACEPARENT: &str = "traceparent";
 /// Target of spans that are exported; logs exclude it.
-pub const EXPORTED: &str = "otel";
+pub(crate) const EXPORTED: &str = "otel";
 
 /// Makes `span` a child of the trace in the caller's `traceparent` header.
 ///
 /// A malformed header is ignored, as the specification requires.
-pub fn continue_from(span: &Span, traceparent: Option<&str>) {
+pub(crate) fn continue_from(span: &Span, traceparent: Option<&str>) {
     let Some(traceparent) = traceparent else { return };
     let carrier = HashMap::from([(TRACEPARENT.to_owned(), traceparent.to_owned())]);
     let context = TraceContextPropagator::new().extract(&carrier);
@@ -31,19 +31,19 @@ pub fn continue_from(span: &Span, traceparent: Option<&str>) {
 ///
 /// Logs use their own field names. The name is the route, not the path: span names are for grouping
 /// and must not contain ids.
-pub fn request(span: &Span, method: &str, route: &str) {
+pub(crate) fn request(span: &Span, method: &str, route: &str) {
     span.context().span().update_name(format!("{method} {route}").trim_end().to_owned());
     span.set_attribute("http.request.method", method.to_owned());
     span.set_attribute("http.route", route.to_owned());
 }
 
 /// Sets the response status of a request.
-pub fn answered(span: &Span, status: u16) {
+pub(crate) fn answered(span: &Span, status: u16) {
     span.set_attribute("http.response.status_code", i64::from(status));
 }
 
 /// Returns the trace context of the current span, to send to the next service.
-pub fn current() -> Option<String> {
+pub(crate) fn current() -> Option<String> {
     let mut carrier = HashMap::new();
     TraceContextPropagator::new().inject_context(&Span::current().context(), &mut carrier);
     carrier.remove(TRACEPARENT)

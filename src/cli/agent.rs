@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 
-use anyhow::Context;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -11,12 +10,13 @@ use super::{
     client::{Client, Connection},
     input,
     invoke_token::{self, InvokeToken},
+    limits::Limits,
     print,
 };
 
 /// Agent commands.
 #[derive(Debug, Subcommand)]
-pub enum Agent {
+pub(super) enum Agent {
     /// List agents
     List,
     /// Show an agent
@@ -47,7 +47,7 @@ pub enum Agent {
 
 /// Agent fields; omitted ones stay unchanged.
 #[derive(Debug, Args, Serialize)]
-pub struct Fields {
+pub(super) struct Fields {
     /// System prompt
     #[arg(long, conflicts_with = "prompt_file")]
     prompt: Option<String>,
@@ -81,42 +81,6 @@ struct ModelOptions {
     effort: Option<String>,
 }
 
-/// Limits; omitted ones stay unchanged.
-#[derive(Debug, Args, Serialize)]
-pub struct Limits {
-    /// Maximum tokens per session
-    #[arg(long = "limit-tokens", value_name = "LIMIT_TOKENS")]
-    tokens: Option<u64>,
-    /// Maximum turns per session
-    #[arg(long = "limit-turns", value_name = "LIMIT_TURNS")]
-    turns: Option<u64>,
-    /// Maximum model calls per turn
-    #[arg(long = "limit-steps", value_name = "LIMIT_STEPS")]
-    steps: Option<u64>,
-    /// Maximum wall-clock time per turn, in seconds
-    #[arg(long = "limit-turn-seconds", value_name = "LIMIT_TURN_SECONDS")]
-    turn_seconds: Option<u64>,
-    /// Maximum tool calls per session
-    #[arg(long = "limit-tool-calls", value_name = "N")]
-    tool_calls: Option<u64>,
-    /// Maximum cost per session, in US cents
-    #[arg(long = "limit-cost-cents", value_name = "CENTS")]
-    cost_cap_cents: Option<u64>,
-    /// Maximum time of turns and callers' commands per session, in seconds
-    #[arg(long = "limit-duration-seconds", value_name = "SECONDS")]
-    duration_seconds: Option<u64>,
-}
-
-/// Resolves an agent's name to its id; an id is returned unchanged.
-pub(super) async fn id(client: &Client, agent: &str) -> anyhow::Result<String> {
-    if agent.starts_with("agt_") {
-        return Ok(agent.to_owned());
-    }
-    let agents = print::all(client, "/agents").await?;
-    let found = agents.iter().find(|one| one["name"] == agent).and_then(|one| one["id"].as_str());
-    found.map(str::to_owned).with_context(|| format!("no agent is named {agent}"))
-}
-
 impl Fields {
     fn body(mut self, named: Value) -> anyhow::Result<Value> {
         if let Some(file) = self.prompt_file.take() {
@@ -127,7 +91,7 @@ impl Fields {
 }
 
 /// Runs a command.
-pub async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn run(command: Agent, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
     match command {

@@ -22,7 +22,7 @@ use super::{
 
 /// Load and duration.
 #[derive(Debug, Args)]
-pub struct Load {
+pub(super) struct Load {
     /// Number of concurrent sessions
     #[arg(long, default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     sessions: u32,

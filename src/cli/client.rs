@@ -22,7 +22,7 @@ const RESUMES_MAX: u32 = 60;
 
 /// Address of the service and API key.
 #[derive(Clone, Debug, Args)]
-pub struct Connection {
+pub(super) struct Connection {
     /// Address of the service [default: http://127.0.0.1:8080]
     #[arg(long, global = true, env = "SOJOURN_URL", value_name = "URL")]
     pub url: Option<String>,
@@ -42,7 +42,7 @@ pub struct Connection {
 }
 
 /// Client of the API.
-pub struct Client {
+pub(super) struct Client {
     http: reqwest::Client,
     base: String,
     key: SecretString,
@@ -51,7 +51,7 @@ pub struct Client {
 impl Connection {
     /// Creates a client. Settings are taken from the command line or environment, then from the configuration
     /// file, then from a local service.
-    pub fn client(&self) -> anyhow::Result<Client> {
+    pub(super) fn client(&self) -> anyhow::Result<Client> {
         let file = settings::File::read()?;
         let url = self.url.clone().or(file.url).unwrap_or_else(|| LOCAL.to_owned());
         let key = match self.api_key.clone().or(file.api_key) {
@@ -69,7 +69,7 @@ impl Connection {
 
 impl Client {
     /// Creates a client of the service at `url`, with or without `/v3`.
-    pub fn new(url: &str, key: SecretString) -> anyhow::Result<Self> {
+    pub(super) fn new(url: &str, key: SecretString) -> anyhow::Result<Self> {
         let root = url.trim_end_matches('/').trim_end_matches("/v3");
         let http = reqwest::Client::builder()
             .user_agent(concat!("sojourn-cli/", env!("CARGO_PKG_VERSION")))
@@ -79,23 +79,23 @@ impl Client {
     }
 
     /// Absolute URL of a path in a response.
-    pub fn address(&self, path: &str) -> String {
+    pub(super) fn address(&self, path: &str) -> String {
         format!("{}{path}", self.base.trim_end_matches("/v3"))
     }
 
     /// Reads a resource.
-    pub async fn get(&self, path: &str) -> anyhow::Result<Value> {
+    pub(super) async fn get(&self, path: &str) -> anyhow::Result<Value> {
         self.send(self.request(Method::GET, path)).await
     }
 
     /// Sends a POST request.
-    pub async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+    pub(super) async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::POST, path).json(body)).await
     }
 
     /// Sends an idempotent POST request, repeating it while the service is unavailable. Does not wait for the
     /// result of the operation.
-    pub async fn claim_slot(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
+    pub(super) async fn claim_slot(&self, path: &str, body: &Value, key: &str) -> anyhow::Result<Value> {
         for _ in 0..RESUMES_MAX {
             let request = self.request(Method::POST, path).header("idempotency-key", key).json(body);
             let request = request.header("prefer", "wait=0");
@@ -115,23 +115,23 @@ impl Client {
     }
 
     /// Updates a resource.
-    pub async fn patch(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+    pub(super) async fn patch(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::PATCH, path).json(body)).await
     }
 
     /// Creates or replaces a resource.
-    pub async fn put(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
+    pub(super) async fn put(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.send(self.request(Method::PUT, path).json(body)).await
     }
 
     /// Deletes a resource.
-    pub async fn delete(&self, path: &str) -> anyhow::Result<Value> {
+    pub(super) async fn delete(&self, path: &str) -> anyhow::Result<Value> {
         self.send(self.request(Method::DELETE, path)).await
     }
 
     /// Follows a session's log from `after`, in order and without gaps. Resumes after interruptions; ends
     /// only when the caller stops reading.
-    pub fn follow<'a>(
+    pub(super) fn follow<'a>(
         &'a self,
         session: &'a str,
         level: &'a str,
@@ -141,13 +141,13 @@ impl Client {
     }
 
     /// Follows the list of sessions filtered by `query`; resumes after interruptions.
-    pub fn follow_list<'a>(&'a self, query: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
+    pub(super) fn follow_list<'a>(&'a self, query: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
         let more = query.strip_prefix('?').map(|more| format!("&{more}")).unwrap_or_default();
         self.tail(format!("/sessions?stream=sse{more}"))
     }
 
     /// Follows a command's output, resuming after interruptions; the last frame reports its end.
-    pub fn follow_exec<'a>(&'a self, path: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
+    pub(super) fn follow_exec<'a>(&'a self, path: &str) -> impl Stream<Item = anyhow::Result<Value>> + 'a {
         self.tail(format!("{path}?stream=sse"))
     }
 
@@ -160,7 +160,7 @@ impl Client {
     }
 
     /// Streams a response to a writer. A truncated response is an error.
-    pub async fn download(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
+    pub(super) async fn download(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
         let response =
             self.request(Method::GET, path).send().await.context("the service cannot be reached")?;
         let status = response.status();
@@ -175,7 +175,7 @@ impl Client {
     }
 
     /// Writes a file in parts of the maximum response size.
-    pub async fn download_parts(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
+    pub(super) async fn download_parts(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
         let mut first: u64 = 0;
         loop {
             let last = first + FILE_READ_BYTES_MAX - 1;
@@ -197,13 +197,13 @@ impl Client {
     }
 
     /// Uploads a file with PUT.
-    pub async fn upload_in_place(&self, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
+    pub(super) async fn upload_in_place(&self, path: &str, body: Vec<u8>) -> anyhow::Result<Value> {
         let request = self.request(Method::PUT, path).header("content-type", "application/octet-stream");
         self.send(request.body(body)).await
     }
 
     /// Uploads an archive with PUT, streaming it.
-    pub async fn upload_archive(
+    pub(super) async fn upload_archive(
         &self,
         path: &str,
         from: impl AsyncRead + Send + Sync + 'static,
@@ -213,7 +213,7 @@ impl Client {
     }
 
     /// Uploads a file with POST.
-    pub async fn upload(&self, path: &str, kind: &str, body: Vec<u8>) -> anyhow::Result<Value> {
+    pub(super) async fn upload(&self, path: &str, kind: &str, body: Vec<u8>) -> anyhow::Result<Value> {
         self.send(self.request(Method::POST, path).header("content-type", kind).body(body)).await
     }
 
@@ -310,7 +310,7 @@ impl Frames {
 }
 
 /// Query string of the given values, including its `?`; empty if there are none.
-pub fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
+pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>)>) -> String {
     let mut written = url::form_urlencoded::Serializer::new(String::new());
     let pairs = pairs.into_iter().filter_map(|(name, value)| Some((name, value?)));
     let query = written.extend_pairs(pairs).finish();

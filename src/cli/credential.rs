@@ -9,7 +9,7 @@ use super::{client::Connection, input, print};
 
 /// Credential commands.
 #[derive(Debug, Subcommand)]
-pub enum Credential {
+pub(super) enum Credential {
     /// List credentials, without their keys
     List,
     /// Store a key, read from standard input
@@ -35,7 +35,7 @@ pub enum Credential {
 }
 
 /// Runs a command.
-pub async fn run(command: Credential, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
     match command {

@@ -26,7 +26,7 @@ struct Finding {
 }
 
 /// Runs all checks and prints them; the exit code is 1 when one fails.
-pub async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
+pub(super) async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
     let mut findings = vec![
         Finding { what: "settings", said: checked(settings) },
         Finding { what: "data directory", said: data_dir(&settings.database.data_dir) },

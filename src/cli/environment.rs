@@ -15,7 +15,7 @@ use super::{
 
 /// Environment commands.
 #[derive(Debug, Subcommand)]
-pub enum Environment {
+pub(super) enum Environment {
     /// List environments
     List,
     /// Show an environment, without the values of its secrets
@@ -54,7 +54,7 @@ pub enum Environment {
 
 /// Environment fields; omitted ones stay unchanged.
 #[derive(Debug, Args)]
-pub struct Fields {
+pub(super) struct Fields {
     /// JSON file with the complete `config`; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["image", "apt", "pip", "npm",
         "allow_package_managers", "cpus", "memory", "pids", "disk", "variables", "allow",
@@ -105,7 +105,7 @@ pub struct Fields {
 }
 
 /// Runs a command.
-pub async fn run(command: Environment, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn run(command: Environment, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
     match command {

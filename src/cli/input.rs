@@ -11,7 +11,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 /// Reads a text file; `-` is standard input.
-pub fn text(file: &Path) -> anyhow::Result<String> {
+pub(super) fn text(file: &Path) -> anyhow::Result<String> {
     if file != Path::new("-") {
         return fs::read_to_string(file).with_context(|| format!("{} cannot be read", file.display()));
     }
@@ -21,12 +21,12 @@ pub fn text(file: &Path) -> anyhow::Result<String> {
 }
 
 /// Reads a JSON file; `-` is standard input.
-pub fn json(file: &Path) -> anyhow::Result<Value> {
+pub(super) fn json(file: &Path) -> anyhow::Result<Value> {
     serde_json::from_str(&text(file)?).with_context(|| format!("{} is not JSON", file.display()))
 }
 
 /// Reads a secret from standard input, because other users could see it on a command line.
-pub fn secret(what: &str) -> anyhow::Result<String> {
+pub(super) fn secret(what: &str) -> anyhow::Result<String> {
     let mut text = String::new();
     if stdin().is_terminal() {
         eprintln!("Enter the {what} (it is echoed; use a pipe to hide it):");
@@ -41,7 +41,7 @@ pub fn secret(what: &str) -> anyhow::Result<String> {
 }
 
 /// Builds a request body of `named` and `fields`, without those that were not given.
-pub fn body(named: Value, fields: &impl Serialize) -> anyhow::Result<Value> {
+pub(super) fn body(named: Value, fields: &impl Serialize) -> anyhow::Result<Value> {
     let mut body = serde_json::to_value(fields)?;
     if let (Value::Object(body), Value::Object(named)) = (&mut body, named) {
         body.extend(named);
@@ -50,7 +50,7 @@ pub fn body(named: Value, fields: &impl Serialize) -> anyhow::Result<Value> {
 }
 
 /// Removes the fields of an object that were not given: null and empty ones.
-pub fn given(body: Value) -> Value {
+pub(super) fn given(body: Value) -> Value {
     filled(body).unwrap_or_else(|| Map::new().into())
 }
 

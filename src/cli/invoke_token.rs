@@ -4,15 +4,11 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::json;
 
-use super::{
-    agent::{self, Limits},
-    client::Client,
-    input, print,
-};
+use super::{client::Client, input, limits::Limits, print};
 
 /// Invoke token commands; the agent is given by id or name.
 #[derive(Debug, Subcommand)]
-pub enum InvokeToken {
+pub(super) enum InvokeToken {
     /// List an agent's invoke tokens, without their secrets
     List { agent: String },
     /// Create a token and print it once; the invoke URL goes to standard error
@@ -27,7 +23,7 @@ pub enum InvokeToken {
 
 /// Fields of a token; omitted ones have their default.
 #[derive(Debug, Args, Serialize)]
-pub struct Fields {
+pub(super) struct Fields {
     /// Display name, e.g. of the program that uses it
     #[arg(long)]
     name: String,
@@ -42,10 +38,10 @@ pub struct Fields {
 }
 
 /// Runs a command.
-pub async fn run(command: InvokeToken, client: &Client, json: bool) -> anyhow::Result<()> {
+pub(super) async fn run(command: InvokeToken, client: &Client, json: bool) -> anyhow::Result<()> {
     let (InvokeToken::List { agent } | InvokeToken::Create { agent, .. } | InvokeToken::Revoke { agent, .. }) =
         &command;
-    let all = format!("/agents/{}/invoke-tokens", agent::id(client, agent).await?);
+    let all = format!("/agents/{agent}/invoke-tokens");
     match command {
         InvokeToken::List { .. } => {
             let columns =

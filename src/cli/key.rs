@@ -10,7 +10,7 @@ use crate::base::Origin;
 
 /// API key commands.
 #[derive(Debug, Subcommand)]
-pub enum Key {
+pub(super) enum Key {
     /// List keys, without their secrets
     List,
     /// Show a key, without its secret
@@ -41,7 +41,7 @@ pub enum Key {
 }
 
 /// Runs a command.
-pub async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn run(command: Key, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
     match command {

@@ -14,6 +14,7 @@ mod first_session;
 mod input;
 mod invoke_token;
 mod key;
+mod limits;
 mod print;
 mod report;
 mod schedule;

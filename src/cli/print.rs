@@ -11,19 +11,19 @@ use crate::base::text;
 const LINE_BYTES: usize = 160;
 
 /// Prints a line to standard output; exits with 0 when the reader has closed the pipe.
-pub fn line(line: &str) {
+pub(super) fn line(line: &str) {
     if writeln!(stdout(), "{line}").is_err() {
         std::process::exit(0);
     }
 }
 
 /// Prints a response as indented JSON.
-pub fn document(value: &Value) {
+pub(super) fn document(value: &Value) {
     line(&serde_json::to_string_pretty(value).unwrap_or_default());
 }
 
 /// Formats an event as one line.
-pub fn event(event: &Value) -> String {
+pub(super) fn event(event: &Value) -> String {
     let body = &event["body"];
     let word = |name: &str| body[name].as_str().unwrap_or_default();
     let said = match event["type"].as_str().unwrap_or_default() {
@@ -47,10 +47,10 @@ pub fn event(event: &Value) -> String {
 }
 
 /// A table column: its heading and the field of a row that it shows.
-pub type Column = (&'static str, &'static str);
+pub(super) type Column = (&'static str, &'static str);
 
 /// Formats a value as a cell: text unchanged, lists comma-separated.
-pub fn cell(value: &Value) -> String {
+pub(super) fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
         Value::String(text) => text.clone(),
@@ -60,7 +60,7 @@ pub fn cell(value: &Value) -> String {
 }
 
 /// Formats micro-USD as dollars with 4 decimals.
-pub fn dollars(micros: &Value) -> String {
+pub(super) fn dollars(micros: &Value) -> String {
     match micros.as_i64() {
         Some(micros) => format!(
             "{}${}.{:04}",
@@ -73,17 +73,17 @@ pub fn dollars(micros: &Value) -> String {
 }
 
 /// Prints the response as JSON, or only its most relevant value.
-pub fn answer(answer: &Value, json: bool, short: &str) {
+pub(super) fn answer(answer: &Value, json: bool, short: &str) {
     if json { document(answer) } else { line(short) }
 }
 
 /// Prints the response as JSON, or only one of its fields.
-pub fn field(response: &Value, json: bool, name: &str) {
+pub(super) fn field(response: &Value, json: bool, name: &str) {
     answer(response, json, &cell(&response[name]));
 }
 
 /// Reads a whole list, page by page.
-pub async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
+pub(super) async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
     let mut data = Vec::new();
     let (mark, mut cursor) = (if path.contains('?') { '&' } else { '?' }, String::new());
     loop {
@@ -98,13 +98,13 @@ pub async fn all(client: &Client, path: &str) -> anyhow::Result<Vec<Value>> {
 }
 
 /// Reads and prints a whole list: as one document, or one table.
-pub async fn page(client: &Client, path: &str, columns: &[Column], json: bool) -> anyhow::Result<()> {
+pub(super) async fn page(client: &Client, path: &str, columns: &[Column], json: bool) -> anyhow::Result<()> {
     rows(all(client, path).await?, columns, json);
     Ok(())
 }
 
 /// Prints a list: as one document, or one table.
-pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
+pub(super) fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
     if json {
         return document(&serde_json::json!({ "data": data }));
     }
@@ -114,12 +114,12 @@ pub fn rows(data: Vec<Value>, columns: &[Column], json: bool) {
 }
 
 /// Replaces control characters: text from an organization or an agent must not control the terminal.
-pub fn plain(text: &str) -> String {
+pub(super) fn plain(text: &str) -> String {
     text.replace(char::is_control, " ")
 }
 
 /// Prints rows under a heading, with columns as wide as their widest cell.
-pub fn table(heading: &[&str], rows: &[Vec<String>]) {
+pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) {
     let widths: Vec<usize> = (0..heading.len())
         .map(|column| {
             rows.iter()

@@ -13,7 +13,7 @@ use super::{
 /// Filters and grouping of a usage report.
 #[derive(Debug, Args)]
 #[group(skip)]
-pub struct Usage {
+pub(super) struct Usage {
     /// Group by day, agent, model; comma-separated
     #[arg(long, default_value = "day")]
     by: String,
@@ -34,7 +34,7 @@ pub struct Usage {
 /// Filters of the audit log.
 #[derive(Debug, Args)]
 #[group(skip)]
-pub struct Audit {
+pub(super) struct Audit {
     #[command(subcommand)]
     command: Option<AuditCommand>,
     /// Filter by action: an exact name, or prefix.*
@@ -68,7 +68,7 @@ enum AuditCommand {
 }
 
 /// Prints a usage report.
-pub async fn usage(wanted: Usage, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn usage(wanted: Usage, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let filters = [
         ("by", Some(wanted.by.clone())),
@@ -113,7 +113,7 @@ pub async fn usage(wanted: Usage, connection: &Connection) -> anyhow::Result<()>
 }
 
 /// Prints or exports the audit log.
-pub async fn audit(wanted: Audit, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn audit(wanted: Audit, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     if let Some(AuditCommand::Export { after, before }) = wanted.command {
         let path = format!("/audit/export{}", query([("after", after), ("before", before)]));

@@ -5,14 +5,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    agent::{self, Limits},
     client::{Client, Connection},
-    input, print,
+    input,
+    limits::Limits,
+    print,
 };
 
 /// Schedule commands; the agent is given by id or name.
 #[derive(Debug, Subcommand)]
-pub enum Schedule {
+pub(super) enum Schedule {
     /// List an agent's schedules
     List { agent: String },
     /// Show a schedule
@@ -57,7 +58,7 @@ pub enum Schedule {
 
 /// Schedule fields; omitted ones stay unchanged.
 #[derive(Debug, Args, Serialize)]
-pub struct Fields {
+pub(super) struct Fields {
     /// IANA time zone of the cron expression [default: UTC]
     #[arg(long)]
     time_zone: Option<String>,
@@ -75,37 +76,36 @@ pub struct Fields {
 }
 
 /// Runs a command.
-pub async fn run(command: Schedule, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn run(command: Schedule, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
-    let all =
-        async |agent: &str| anyhow::Ok(format!("/agents/{}/schedules", agent::id(&client, agent).await?));
-    let one = async |agent: &str, schedule: &str| anyhow::Ok(format!("{}/{schedule}", all(agent).await?));
+    let all = |agent: &str| format!("/agents/{agent}/schedules");
+    let one = |agent: &str, schedule: &str| format!("/agents/{agent}/schedules/{schedule}");
     match command {
-        Schedule::List { agent } => list(&client, &all(&agent).await?, json).await?,
+        Schedule::List { agent } => list(&client, &all(&agent), json).await?,
         Schedule::Get { agent, schedule } => {
-            print::document(&client.get(&one(&agent, &schedule).await?).await?);
+            print::document(&client.get(&one(&agent, &schedule)).await?);
         }
         Schedule::Create { agent, cron, input, session, fields } => {
             let named = json!({ "cron": cron, "input": input, "session_id": session });
-            shown(&client.post(&all(&agent).await?, &input::body(named, &fields)?).await?, json);
+            shown(&client.post(&all(&agent), &input::body(named, &fields)?).await?, json);
         }
         Schedule::Update { agent, schedule, cron, input, fields } => {
             let body = input::body(json!({ "cron": cron, "input": input }), &fields)?;
-            shown(&client.patch(&one(&agent, &schedule).await?, &body).await?, json);
+            shown(&client.patch(&one(&agent, &schedule), &body).await?, json);
         }
         Schedule::Enable { agent, schedule } => {
-            shown(&client.patch(&one(&agent, &schedule).await?, &json!({ "enabled": true })).await?, json);
+            shown(&client.patch(&one(&agent, &schedule), &json!({ "enabled": true })).await?, json);
         }
         Schedule::Disable { agent, schedule } => {
-            shown(&client.patch(&one(&agent, &schedule).await?, &json!({ "enabled": false })).await?, json);
+            shown(&client.patch(&one(&agent, &schedule), &json!({ "enabled": false })).await?, json);
         }
-        Schedule::Delete { agent, schedule } => drop(client.delete(&one(&agent, &schedule).await?).await?),
+        Schedule::Delete { agent, schedule } => drop(client.delete(&one(&agent, &schedule)).await?),
         Schedule::Fire { agent, schedule } => {
-            let path = format!("{}/fire", one(&agent, &schedule).await?);
+            let path = format!("{}/fire", one(&agent, &schedule));
             print::field(&client.post(&path, &json!({})).await?, json, "session_id");
         }
-        Schedule::Runs { agent, schedule } => runs(&client, &one(&agent, &schedule).await?, json).await?,
+        Schedule::Runs { agent, schedule } => runs(&client, &one(&agent, &schedule), json).await?,
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use anyhow::{Context, bail};
 
 /// Contents of the file.
 #[derive(Debug, Default, PartialEq)]
-pub struct File {
+pub(super) struct File {
     pub url: Option<String>,
     pub api_key: Option<String>,
 }
@@ -17,7 +17,7 @@ pub struct File {
 impl File {
     /// Reads `$SOJOURN_CONFIG`, else `sojourn/env` in the user's config directory. The default file may be
     /// missing; a file named by `SOJOURN_CONFIG` must exist.
-    pub fn read() -> anyhow::Result<Self> {
+    pub(super) fn read() -> anyhow::Result<Self> {
         let named = env::var_os("SOJOURN_CONFIG").map(PathBuf::from);
         let Some(path) = named.clone().or_else(usual_place) else { return Ok(Self::default()) };
         match fs::read_to_string(&path) {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 /// Parses a source into its API form.
-pub fn parse(text: &str) -> Result<Value, String> {
+pub(super) fn parse(text: &str) -> Result<Value, String> {
     let (place, reference) = match text.split_once('#') {
         Some((place, reference)) => (place, Some(reference)),
         None => (text, None),

@@ -5,14 +5,15 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
-    agent::{self, Limits},
     client::{Client, Connection},
-    input, print, webhook,
+    input,
+    limits::Limits,
+    print, webhook,
 };
 
 /// Trigger commands; the agent is given by id or name.
 #[derive(Debug, Subcommand)]
-pub enum Trigger {
+pub(super) enum Trigger {
     /// List an agent's triggers
     List { agent: String },
     /// Show a trigger
@@ -54,7 +55,7 @@ pub enum Trigger {
 
 /// Trigger fields; omitted ones stay unchanged.
 #[derive(Debug, Args, Serialize)]
-pub struct Fields {
+pub(super) struct Fields {
     /// GitHub user whose mention in a new comment starts a session
     #[arg(long, value_name = "USER")]
     mention: Option<String>,
@@ -82,18 +83,18 @@ fn event(text: &str) -> Result<Value, &'static str> {
 }
 
 /// Runs a command.
-pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()> {
+pub(super) async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()> {
     let client = connection.client()?;
     let json = connection.json;
-    let all = async |agent: &str| anyhow::Ok(format!("/agents/{}/hooks", agent::id(&client, agent).await?));
-    let one = async |agent: &str, trigger: &str| anyhow::Ok(format!("{}/{trigger}", all(agent).await?));
+    let all = |agent: &str| format!("/agents/{agent}/hooks");
+    let one = |agent: &str, trigger: &str| format!("/agents/{agent}/hooks/{trigger}");
     match command {
-        Trigger::List { agent } => list(&client, &all(&agent).await?, json).await?,
-        Trigger::Get { agent, trigger } => print::document(&client.get(&one(&agent, &trigger).await?).await?),
+        Trigger::List { agent } => list(&client, &all(&agent), json).await?,
+        Trigger::Get { agent, trigger } => print::document(&client.get(&one(&agent, &trigger)).await?),
         Trigger::Create { agent, kind, fields, secret_stdin } => {
             let secret = secret_stdin.then(|| input::secret("secret")).transpose()?;
             let body = input::body(json!({ "kind": kind, "secret": secret }), &fields)?;
-            let made = client.post(&all(&agent).await?, &body).await?;
+            let made = client.post(&all(&agent), &body).await?;
             if !json {
                 eprintln!("{}", client.address(made["path"].as_str().unwrap_or_default()));
             }
@@ -101,22 +102,22 @@ pub async fn run(command: Trigger, connection: &Connection) -> anyhow::Result<()
         }
         Trigger::Update { agent, trigger, fields } => {
             let body = input::body(json!({}), &fields)?;
-            print::answer(&client.patch(&one(&agent, &trigger).await?, &body).await?, json, &trigger);
+            print::answer(&client.patch(&one(&agent, &trigger), &body).await?, json, &trigger);
         }
         Trigger::Enable { agent, trigger } => {
             let body = json!({ "enabled": true });
-            print::answer(&client.patch(&one(&agent, &trigger).await?, &body).await?, json, "on");
+            print::answer(&client.patch(&one(&agent, &trigger), &body).await?, json, "on");
         }
         Trigger::Disable { agent, trigger } => {
             let body = json!({ "enabled": false });
-            print::answer(&client.patch(&one(&agent, &trigger).await?, &body).await?, json, "off");
+            print::answer(&client.patch(&one(&agent, &trigger), &body).await?, json, "off");
         }
         Trigger::Rotate { agent, trigger, overlap } => {
-            let path = format!("{}/rotate-secret", one(&agent, &trigger).await?);
+            let path = format!("{}/rotate-secret", one(&agent, &trigger));
             let body = input::given(json!({ "overlap_seconds": overlap }));
             webhook::print_secret(&client.post(&path, &body).await?, json);
         }
-        Trigger::Delete { agent, trigger } => drop(client.delete(&one(&agent, &trigger).await?).await?),
+        Trigger::Delete { agent, trigger } => drop(client.delete(&one(&agent, &trigger)).await?),
     }
     Ok(())
 }

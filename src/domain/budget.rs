@@ -106,7 +106,7 @@ impl Budget {
 }
 
 /// Decides whether a call that may use `most` is allowed under all `budgets`.
-pub fn judge(budgets: &[Budget], most: MaxUsage) -> Verdict {
+pub fn check_budgets(budgets: &[Budget], most: MaxUsage) -> Verdict {
     if let Some(spend) = budgets.iter().find_map(|budget| budget.used_up(0)) {
         return Verdict::Exceeded(spend);
     }
@@ -150,14 +150,14 @@ mod tests {
     #[test]
     fn the_last_call_that_is_let_through_may_overstep_a_limit_and_no_other() {
         let granted = Verdict::Granted { close: Vec::new() };
-        assert_eq!(judge(&[budget(0, 99)], most(Some(7))), granted);
-        assert_eq!(judge(&[budget(1, 99)], most(Some(7))), Verdict::Wait);
-        assert_eq!(judge(&[budget(1, 99)], most(Some(0))), granted, "what is free waits for nobody");
+        assert_eq!(check_budgets(&[budget(0, 99)], most(Some(7))), granted);
+        assert_eq!(check_budgets(&[budget(1, 99)], most(Some(7))), Verdict::Wait);
+        assert_eq!(check_budgets(&[budget(1, 99)], most(Some(0))), granted, "what is free waits for nobody");
         let full = budget(100, 0);
         let exceeded = Verdict::Exceeded(spent(full, "cost_micros", 100, 100));
-        assert_eq!(judge(&[budget(0, 0), full], most(Some(0))), exceeded);
-        assert_eq!(judge(&[budget(0, 0)], most(None)), Verdict::Unpriced);
-        assert_eq!(judge(&[], most(None)), granted);
+        assert_eq!(check_budgets(&[budget(0, 0), full], most(Some(0))), exceeded);
+        assert_eq!(check_budgets(&[budget(0, 0)], most(None)), Verdict::Unpriced);
+        assert_eq!(check_budgets(&[], most(None)), granted);
     }
 
     #[test]

@@ -184,7 +184,7 @@ const VARIABLES_BYTES_MAX: usize = 64 << 10;
 /// Max length of a lifecycle hook script, in bytes.
 const LIFECYCLE_HOOK_BYTES_MAX: usize = 32 << 10;
 /// Max number of secrets of one environment, and of hosts of one secret.
-pub const SECRETS_MAX: usize = 32;
+pub(crate) const SECRETS_MAX: usize = 32;
 const SECRET_HOSTS_MAX: usize = 16;
 /// Min and max length of a secret's value. Replacing a shorter value in responses would also alter
 /// unrelated text.
@@ -317,7 +317,7 @@ impl Environment {
 
 /// Returns whether a secret's value is valid: it must fit in a header and be removable from
 /// responses.
-pub fn is_secret_value(value: &str) -> bool {
+pub(crate) fn is_secret_value(value: &str) -> bool {
     (SECRET_BYTES.0..=SECRET_BYTES.1).contains(&value.len())
         && value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
 }

@@ -60,7 +60,7 @@ pub enum ExitStatus {
 
 /// Reason why a sandbox cannot be prepared; a retry would not help.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PreparationFailure {
+pub(crate) enum PreparationFailure {
     /// A lifecycle hook of the environment failed.
     LifecycleHook,
     /// A repository may not be read with what there is for it.
@@ -71,7 +71,7 @@ pub enum PreparationFailure {
 
 impl PreparationFailure {
     /// The error of a turn that ends by it.
-    pub fn code(self) -> &'static str {
+    pub(crate) fn code(self) -> &'static str {
         match self {
             Self::LifecycleHook => "lifecycle_hook_failed",
             Self::RepoAccess => "missing_repo_access",

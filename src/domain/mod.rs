@@ -3,39 +3,39 @@
 //! All modules above call this one; it calls none of them. No I/O, no async, no clock: the time and
 //! new ids are arguments, so the same inputs always give the same events.
 
-pub mod actor;
+pub(crate) mod actor;
 pub mod apply;
 pub mod budget;
 pub mod context;
 pub mod conversation;
-pub mod cost;
+pub(crate) mod cost;
 pub mod decide;
 pub mod delta;
-pub mod entry;
-pub mod environment;
+pub(crate) mod entry;
+pub(crate) mod environment;
 pub mod event;
-pub mod exit;
-pub mod github;
-pub mod ids;
+pub(crate) mod exit;
+pub(crate) mod github;
+pub(crate) mod ids;
 pub mod network;
-pub mod notice;
-pub mod operation;
-pub mod piece;
+pub(crate) mod notice;
+pub(crate) mod operation;
+pub(crate) mod piece;
 pub mod price;
-pub mod problem;
-pub mod registry;
+pub(crate) mod problem;
+pub(crate) mod registry;
 pub mod rootfs;
-pub mod schedule;
+pub(crate) mod schedule;
 pub mod scheduled_wake;
 pub mod session;
-pub mod source;
+pub(crate) mod source;
 pub mod spend;
-pub mod step;
+pub(crate) mod step;
 pub mod tool;
-pub mod transcript;
-pub mod trigger;
+pub(crate) mod transcript;
+pub(crate) mod trigger;
 pub mod turn;
-pub mod usage;
+pub(crate) mod usage;
 
 pub use actor::{Actor, ActorKind};
 pub use conversation::{Answer, Block, Message, StopReason};

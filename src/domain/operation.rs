@@ -173,12 +173,12 @@ pub enum Failure {
 }
 
 /// Returns the session limit that is used up: name, used, allowed.
-pub fn used_up(session: &Session) -> Option<(&'static str, u64, u64)> {
+pub(crate) fn used_up(session: &Session) -> Option<(&'static str, u64, u64)> {
     measured(session).find(|(_, used, allowed)| used >= allowed)
 }
 
 /// Returns the session limits of which at least 80 % are used.
-pub fn close(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)> {
+pub(crate) fn close(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)> {
     // As u128: a limit may be as large as `u64::MAX`.
     measured(session)
         .filter(|(_, used, allowed)| *allowed > 0 && u128::from(*used) * 5 >= u128::from(*allowed) * 4)

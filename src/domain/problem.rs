@@ -1,4 +1,4 @@
 //! Result of validating what a caller sent.
 
 /// The invalid field, and the message for the caller.
-pub type Problem = (String, String);
+pub(crate) type Problem = (String, String);

@@ -20,14 +20,14 @@ use crate::base::Timestamp;
 
 /// A parsed cron expression in a time zone.
 #[derive(Clone, Debug)]
-pub struct CronSchedule {
+pub(crate) struct CronSchedule {
     cron: Cron,
     zone: TimeZone,
 }
 
 /// Reason why cron fields and a time zone are invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidCron {
+pub(crate) enum InvalidCron {
     /// The number of fields is not five, or a field is invalid.
     #[error("must be five fields (minute, hour, day of month, month, day of week): {0}")]
     Cron(String),
@@ -40,7 +40,7 @@ pub enum InvalidCron {
 
 /// A slot to fire now, and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
+pub(crate) struct Due {
     /// The latest slot that is due; earlier missed slots are not made up for.
     pub slot: Timestamp,
     pub next: Option<Timestamp>,
@@ -82,7 +82,7 @@ pub struct SessionTemplate {
 
 impl CronSchedule {
     /// Parses five cron fields and an IANA time zone name.
-    pub fn parse(cron: &str, time_zone: &str) -> Result<Self, InvalidCron> {
+    pub(crate) fn parse(cron: &str, time_zone: &str) -> Result<Self, InvalidCron> {
         let zone = TimeZone::get(time_zone).map_err(|_| InvalidCron::TimeZone)?;
         let fields = cron.split_whitespace().count();
         if fields != 5 {
@@ -94,12 +94,12 @@ impl CronSchedule {
     }
 
     /// Returns the first slot after `at`.
-    pub fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
+    pub(crate) fn next_after(&self, at: Timestamp) -> Option<Timestamp> {
         timestamp(&self.cron.find_next_occurrence(&self.zoned(at)?, false).ok()?)
     }
 
     /// Returns the action at `now` for a schedule whose next slot was `waited_for`.
-    pub fn due(&self, waited_for: Timestamp, now: Timestamp) -> Due {
+    pub(crate) fn due(&self, waited_for: Timestamp, now: Timestamp) -> Due {
         let latest = self.zoned(now).and_then(|now| self.cron.find_previous_occurrence(&now, true).ok());
         let latest = latest.as_ref().and_then(timestamp).filter(|latest| (waited_for..=now).contains(latest));
         Due { slot: latest.unwrap_or(waited_for), next: self.next_after(now) }

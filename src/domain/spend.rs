@@ -1,6 +1,6 @@
 //! Spend caps over trailing days, and the prepaid balance.
 //!
-//! `Store::reserve` calls [`judge`] before each model call and each command, one at a time. `turn`,
+//! `Store::reserve` calls [`verdict`] before each model call and each command, one at a time. `turn`,
 //! `journal` and `operation` call it earlier, to refuse a turn or a request. Amounts reserved for
 //! calls in progress count as spent, so concurrent calls cannot exceed a cap together: only the last
 //! one granted may exceed it.
@@ -119,7 +119,7 @@ const OF_ORGANIZATION: [&str; 3] =
 const OF_AGENT: [&str; 3] = ["agent_spend_1d", "agent_spend_7d", "agent_spend_28d"];
 
 /// Decides whether one more call is allowed under the caps and the balance.
-pub fn judge(organization: &CapStatus, agent: &CapStatus, balance: Option<i64>) -> Verdict {
+pub fn verdict(organization: &CapStatus, agent: &CapStatus, balance: Option<i64>) -> Verdict {
     let caps = || caps(OF_ORGANIZATION, organization).chain(caps(OF_AGENT, agent));
     if let Some((spend, _)) = caps().find(|(spend, _)| spend.used >= spend.allowed) {
         return Verdict::Exceeded(spend);
@@ -155,7 +155,7 @@ mod tests {
     }
 
     fn org(cap: Option<u64>, spent: u64, reserved: u64, balance: Option<i64>) -> Verdict {
-        judge(&status(cap, spent, reserved), &CapStatus::default(), balance)
+        verdict(&status(cap, spent, reserved), &CapStatus::default(), balance)
     }
 
     #[test]
@@ -171,9 +171,9 @@ mod tests {
     fn a_cap_is_close_at_four_fifths() {
         let close = Spend { limit: "agent_spend_7d", used: 80, allowed: 100, session: None };
         let agent = status(Some(100), 80, 0);
-        assert_eq!(judge(&CapStatus::default(), &agent, None), Verdict::Granted { close: vec![close] });
+        assert_eq!(verdict(&CapStatus::default(), &agent, None), Verdict::Granted { close: vec![close] });
         let agent = status(Some(100), 79, 0);
-        assert_eq!(judge(&CapStatus::default(), &agent, None), Verdict::Granted { close: Vec::new() });
+        assert_eq!(verdict(&CapStatus::default(), &agent, None), Verdict::Granted { close: Vec::new() });
     }
 
     #[test]

@@ -18,7 +18,7 @@ const FORMAT: &str = "sojourn.session.v1";
 /// Reason why an import file is rejected.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}: {reason}")]
-pub struct ImportError {
+pub(crate) struct ImportError {
     /// Line number, starting at 1; 0 means the file as a whole.
     pub line: usize,
     pub reason: String,
@@ -45,20 +45,20 @@ pub struct Transcript {
 }
 
 /// Returns the first line of an export.
-pub fn head(session: &Session) -> String {
+pub(crate) fn head(session: &Session) -> String {
     let head = json!({ "format": FORMAT, "session": session.id, "events": session.head });
     format!("{head}\n")
 }
 
 /// Returns the line of one event.
-pub fn line(event: &Event) -> String {
+pub(crate) fn line(event: &Event) -> String {
     let mut line = serde_json::to_string(event).expect("our own types serialize");
     line.push('\n');
     line
 }
 
 /// Returns the last line, with the hash of everything written before it.
-pub fn tail(events: usize, sha256: &[u8; 32]) -> String {
+pub(crate) fn tail(events: usize, sha256: &[u8; 32]) -> String {
     let tail = Tail { events, sha256: hex(sha256) };
     format!("{}\n", serde_json::to_string(&tail).expect("our own types serialize"))
 }
@@ -70,7 +70,7 @@ pub fn tail(events: usize, sha256: &[u8; 32]) -> String {
 ///
 /// # Errors
 /// The invalid line. For example, no turn may be open at the end, because no worker would ever end it.
-pub fn read(
+pub(crate) fn read(
     text: &str,
     id: SessionId,
     knows: impl Fn(&str) -> bool,

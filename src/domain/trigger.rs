@@ -137,7 +137,7 @@ impl Filter {
     }
 
     /// Returns the origin of the session that an event starts, or why it starts none.
-    pub fn judge(&self, happening: &GithubActivity) -> Result<Source, Ignored> {
+    pub fn check(&self, happening: &GithubActivity) -> Result<Source, Ignored> {
         if self.mention.as_deref().is_some_and(|name| is_by(name, &happening.sender)) {
             return Err(Ignored::Own);
         }
@@ -215,26 +215,26 @@ mod tests {
             source: None,
         };
         assert_eq!(filter.problem(), None);
-        let judge = |event, action, words| filter.judge(&happening(event, action, words));
-        assert_eq!(judge(Event::IssueComment, "created", "@bot look"), Ok(Source::Mention));
-        assert_eq!(judge(Event::PullRequestReviewComment, "created", "@bot look"), Ok(Source::Mention));
-        assert_eq!(judge(Event::IssueComment, "edited", "@bot look"), Err(Ignored::Filter));
-        assert_eq!(judge(Event::IssueComment, "created", "look"), Err(Ignored::Filter));
-        assert_eq!(judge(Event::Issues, "opened", "words"), Ok(Source::React));
-        assert_eq!(judge(Event::Issues, "closed", "@bot"), Err(Ignored::Filter));
-        assert_eq!(judge(Event::PullRequest, "opened", "words"), Err(Ignored::Filter));
+        let check = |event, action, words| filter.check(&happening(event, action, words));
+        assert_eq!(check(Event::IssueComment, "created", "@bot look"), Ok(Source::Mention));
+        assert_eq!(check(Event::PullRequestReviewComment, "created", "@bot look"), Ok(Source::Mention));
+        assert_eq!(check(Event::IssueComment, "edited", "@bot look"), Err(Ignored::Filter));
+        assert_eq!(check(Event::IssueComment, "created", "look"), Err(Ignored::Filter));
+        assert_eq!(check(Event::Issues, "opened", "words"), Ok(Source::React));
+        assert_eq!(check(Event::Issues, "closed", "@bot"), Err(Ignored::Filter));
+        assert_eq!(check(Event::PullRequest, "opened", "words"), Err(Ignored::Filter));
         for sender in ["bot", "BOT", "bot[bot]"] {
             let own = GithubActivity { sender: sender.to_owned(), ..happening(Event::Issues, "opened", "") };
-            assert_eq!(filter.judge(&own), Err(Ignored::Own), "{sender}");
+            assert_eq!(filter.check(&own), Err(Ignored::Own), "{sender}");
         }
         for association in ["NONE", "CONTRIBUTOR", "FIRST_TIME_CONTRIBUTOR", ""] {
             let stranger = GithubActivity {
                 association: association.to_owned(),
                 ..happening(Event::IssueComment, "created", "@bot look")
             };
-            assert_eq!(filter.judge(&stranger), Err(Ignored::Author), "{association}");
+            assert_eq!(filter.check(&stranger), Err(Ignored::Author), "{association}");
             let open = Filter { authors: Authors::Anyone, ..filter.clone() };
-            assert_eq!(open.judge(&stranger), Ok(Source::Mention), "{association}");
+            assert_eq!(open.check(&stranger), Ok(Source::Mention), "{association}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! Certificate authority of one sandbox, and the certificates that it signs.
 //!
-//! Opened by the worker with the sandbox's egress socket; called by `proxy` when it terminates TLS. The key
+//! Opened by `lifecycle` with the sandbox's egress socket; called by `proxy` when it terminates TLS. The key
 //! is stored in a directory of the service beside the sandbox: a worker that takes over the sandbox must sign
 //! with the same key, because running programs have read its certificate. The sandbox sees only the
 //! certificate.

@@ -62,11 +62,11 @@ impl Proxy {
             method: method.clone(),
             verdict,
         };
-        let judged = match self.authorize(target, request).await {
-            Ok(judged) => judged,
+        let authorized = match self.authorize(target, request).await {
+            Ok(authorized) => authorized,
             Err(reason) => return Err(self.refuse(decided(Verdict::Denied(reason)), reason).await),
         };
-        let AuthorizedRequest { request, way, scrub, secrets, grant } = judged;
+        let AuthorizedRequest { request, way, scrub, secrets, grant } = authorized;
         self.ledger.note(decided(Verdict::Allowed { manner: target.manner(), secrets })).await?;
         let answer = self.send(target, &way, request).await;
         if let Some(grant) = &grant {

@@ -1,6 +1,6 @@
 //! Fetching of a page for a tool, under the same rules as for the sandbox.
 //!
-//! Called by the worker for `web_fetch`; calls `exchange`. Each redirect is authorized as a new request;
+//! Called by `turn` for `web_fetch`; calls `exchange`. Each redirect is authorized as a new request;
 //! placeholders in a URL are replaced as in the sandbox's requests.
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Egress grant for one clone: read access to one repository while git runs.
 //!
-//! Created by the worker around the clone of a source; checked by `proxy` and `exchange`. A granted request
+//! Created by `lifecycle` around the clone of a source; checked by `proxy` and `exchange`. A granted request
 //! needs no rule of the environment, but must carry the grant's proof. The credential is injected here, so
 //! the sandbox never has it. The status of the responses is stored, because git's own messages are written
 //! for people, not for parsing.

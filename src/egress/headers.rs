@@ -23,7 +23,7 @@ const HOP_BY_HOP: [&str; 10] = [
 ];
 
 /// Removes hop-by-hop headers.
-pub fn strip(headers: &mut HeaderMap) {
+pub(super) fn strip(headers: &mut HeaderMap) {
     let named: Vec<HeaderName> = headers
         .get_all(CONNECTION)
         .iter()
@@ -40,7 +40,7 @@ pub fn strip(headers: &mut HeaderMap) {
 }
 
 /// Refuses a missing, repeated or wrong Host header; it must match the connection.
-pub fn check(headers: &HeaderMap, host: &str, port: u16) -> Result<(), Reason> {
+pub(super) fn check(headers: &HeaderMap, host: &str, port: u16) -> Result<(), Reason> {
     if headers.contains_key(UPGRADE) {
         return Err(Reason::Upgrade);
     }

@@ -29,7 +29,7 @@ pub struct Lost;
 /// Replaces further host names once the limit of distinct decisions is reached.
 const OTHERS: &str = "(others)";
 
-pub struct Ledger {
+pub(super) struct Ledger {
     log: Arc<dyn Log>,
     book: Mutex<Book>,
     /// Held while a decision is written, so that `close` can wait for it.
@@ -44,7 +44,7 @@ struct Book {
 }
 
 impl Ledger {
-    pub fn new(log: Arc<dyn Log>) -> Self {
+    pub(super) fn new(log: Arc<dyn Log>) -> Self {
         Self { log, book: Mutex::default(), write_lock: tokio::sync::Mutex::default() }
     }
 
@@ -52,7 +52,7 @@ impl Ledger {
     ///
     /// # Errors
     /// The decision is not in the log; the caller must not proceed.
-    pub async fn note(&self, decision: Decision) -> Result<(), Lost> {
+    pub(super) async fn note(&self, decision: Decision) -> Result<(), Lost> {
         let Some(first) = self.count(decision)? else { return Ok(()) };
         let _write_guard = self.write_lock.lock().await;
         let closed = self.book().closed;
@@ -67,14 +67,14 @@ impl Ledger {
     }
 
     /// Takes the counts that are not yet written. If writing fails, return them with [`Ledger::restore`].
-    pub fn take(&self) -> Vec<(Decision, u64)> {
+    pub(super) fn take(&self) -> Vec<(Decision, u64)> {
         let mut book = self.book();
         let counted = book.counts.iter_mut().filter(|(_, count)| **count > 0);
         counted.map(|(decision, count)| (decision.clone(), std::mem::take(count))).collect()
     }
 
     /// Adds counts that could not be written.
-    pub fn restore(&self, taken: &[(Decision, u64)]) {
+    pub(super) fn restore(&self, taken: &[(Decision, u64)]) {
         let mut book = self.book();
         for (decision, count) in taken {
             *book.counts.entry(decision.clone()).or_default() += count;
@@ -82,7 +82,7 @@ impl Ledger {
     }
 
     /// Writes the pending counts.
-    pub async fn flush(&self) {
+    pub(super) async fn flush(&self) {
         let _write_guard = self.write_lock.lock().await;
         let taken = self.take();
         if taken.is_empty() {
@@ -95,7 +95,7 @@ impl Ledger {
     }
 
     /// Refuses all further decisions, so nothing more is allowed. Returns when no write is in progress.
-    pub async fn close(&self) {
+    pub(super) async fn close(&self) {
         self.book().closed = true;
         let _write_guard = self.write_lock.lock().await;
     }

@@ -9,12 +9,12 @@ use super::{
 };
 
 /// Body of a forwarded request or response.
-pub type Body = UnsyncBoxBody<Bytes, BoxError>;
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(super) type Body = UnsyncBoxBody<Bytes, BoxError>;
+pub(super) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Destination of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(super) struct Target {
     /// Canonical host name.
     pub host: String,
     pub port: u16,
@@ -23,7 +23,7 @@ pub struct Target {
 
 /// Reason why there is no response from the host.
 #[derive(Debug, thiserror::Error)]
-pub enum Refusal {
+pub(super) enum Refusal {
     #[error("{0}")]
     Denied(Reason),
     #[error(transparent)]
@@ -51,6 +51,6 @@ impl Target {
 }
 
 /// A body with this text.
-pub fn whole(text: String) -> Body {
+pub(super) fn whole(text: String) -> Body {
     http_body_util::Full::new(Bytes::from(text)).map_err(|never| match never {}).boxed_unsync()
 }

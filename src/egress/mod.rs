@@ -1,10 +1,10 @@
 //! The egress proxy: the only network connection of a sandbox.
 //!
-//! Created by the worker for as long as it holds the session's lease; calls `net` for every address. A
-//! sandbox has no network but a socket that ends here. Requests that no rule of its environment allows are
-//! refused, and nothing is sent before its decision is in the log. Secrets exist only here: the sandbox holds
-//! placeholders, which are replaced in requests to the hosts that a secret is bound to, and restored in the
-//! responses of those hosts.
+//! Created by `lifecycle` under the lease of the session; calls `net` for every address. A sandbox has no
+//! network but a socket that ends here. Requests that no rule of its environment allows are refused, and
+//! nothing is sent before its decision is in the log. Secrets exist only here: the sandbox holds placeholders,
+//! which are replaced in requests to the hosts that a secret is bound to, and restored in the responses of
+//! those hosts.
 
 mod authority;
 mod decision;

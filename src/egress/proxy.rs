@@ -1,7 +1,7 @@
 //! HTTP proxy of one session, behind a sandbox's egress socket.
 //!
-//! Created and run by the worker that holds the session's lease; calls `exchange` and `tunnel`. It ends when
-//! the worker releases the sandbox: a sandbox whose session is idle has no network. Every task is tracked and
+//! Created and run by `lifecycle` under the lease of the session; calls `exchange` and `tunnel`. It ends when
+//! the sandbox is released: a sandbox whose session is idle has no network. Every task is tracked and
 //! ends with the proxy.
 
 use std::{
@@ -213,11 +213,11 @@ impl Proxy {
                 return Err(self.denied(&text, 0, &Method::CONNECT, reason).await);
             }
         };
-        let judged = match self.is_granted(&host, port) {
+        let allowed = match self.is_granted(&host, port) {
             true => Ok(Manner::Inspected),
             false => self.policy.connect(&host, port, self.secrets.is_bound(&host)),
         };
-        let manner = match judged {
+        let manner = match allowed {
             Ok(manner) => manner,
             Err(reason) => return Err(self.denied(&host, port, &Method::CONNECT, reason).await),
         };

@@ -1,6 +1,6 @@
 //! Package registries: the hosts that package managers may reach.
 //!
-//! Created by the composition root from the operator's settings; used by the worker for sandboxes whose
+//! Created by the composition root from the operator's settings; used by `lifecycle` for sandboxes whose
 //! environment allows package managers, and for the containers in which packages are installed. A mirror that
 //! the operator configured may have any address; a rule of an organization cannot achieve that.
 

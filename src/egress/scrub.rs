@@ -19,11 +19,6 @@ impl Scrub {
         Self { needles, held: Vec::new() }
     }
 
-    /// Whether there is nothing to replace.
-    pub fn is_idle(&self) -> bool {
-        self.needles.is_empty()
-    }
-
     /// Adds bytes and returns those that are safe to forward.
     pub fn push(&mut self, bytes: &[u8]) -> Vec<u8> {
         self.held.extend_from_slice(bytes);

@@ -18,12 +18,15 @@ use crate::{
 };
 
 /// Reads a ClientHello; returns the bytes read if its server name is this host.
-pub async fn hello(inside: &mut (impl AsyncRead + Unpin), host: &str) -> io::Result<Result<Vec<u8>, Reason>> {
+pub(super) async fn hello(
+    inside: &mut (impl AsyncRead + Unpin),
+    host: &str,
+) -> io::Result<Result<Vec<u8>, Reason>> {
     timeout(EGRESS_CLIENT_HELLO_TIMEOUT, read_hello(inside, host)).await?
 }
 
 /// Forwards both directions until they end.
-pub async fn carry(
+pub(super) async fn carry(
     inside: &mut (impl AsyncRead + AsyncWrite + Unpin),
     outside: &mut (impl AsyncRead + AsyncWrite + Unpin),
     hello: &[u8],

@@ -12,7 +12,7 @@ mod next;
 mod spend;
 mod step;
 mod tools;
-pub mod turn;
+pub(crate) mod turn;
 
 use std::time::Duration;
 

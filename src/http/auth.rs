@@ -2,12 +2,7 @@
 //!
 //! Obtaining an extractor *is* the permission.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    marker::PhantomData,
-    sync::Mutex,
-    time::{Duration, Instant},
-};
+use std::{collections::HashMap, marker::PhantomData, time::Duration};
 
 use axum::{
     extract::{FromRequestParts, Path},
@@ -16,98 +11,24 @@ use axum::{
 use serde::Deserialize;
 use subtle::ConstantTimeEq;
 
-pub use super::rate::RateKey;
 use super::{
     App,
     error::{ApiError, Result},
     page::List,
     path::{self, CallerOrg},
-    rate::AllowanceSlot,
+    rate::{AllowanceSlot, RateKey},
+    scope::{Scope, allows},
 };
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
-    domain::{Actor, ActorKind, KeyId, Level, OrgId, SessionId, decide::Stamp, session::Source},
+    domain::{Actor, ActorKind, Level, OrgId, SessionId, decide::Stamp, session::Source},
     journal::{self, Unit},
     store::{Result as StoreResult, Tx, audit::Act, key::LiveKey, token::LiveToken},
     wire::ErrorType,
 };
 
-/// A scope that a key must have.
-pub trait Scope: Send + Sync + 'static {
-    /// Name of the scope in a key; `*` and a prefix that ends with `*` match too.
-    const NAME: &'static str;
-    /// Name of the scope in a client token; `None` where client tokens are not accepted.
-    const TOKEN: Option<&'static str> = None;
-}
-
-macro_rules! scopes {
-    ($($(#[$doc:meta])* $scope:ident $name:literal $token:expr;)*) => {
-        /// Returns every scope that a key can have.
-        pub fn scopes() -> BTreeSet<&'static str> {
-            BTreeSet::from([$($name),*])
-        }
-        $(
-            $(#[$doc])*
-            pub enum $scope {}
-            impl Scope for $scope {
-                const NAME: &'static str = $name;
-                const TOKEN: Option<&'static str> = $token;
-            }
-        )*
-    };
-}
-
-scopes! {
-    /// Read sessions.
-    ReadSessions "sessions:read" None;
-    /// Create and change sessions.
-    WriteSessions "sessions:write" None;
-    /// Read the log of a session; accepts client tokens.
-    ReadLog "sessions:read" Some("read");
-    /// Send messages to a session; accepts client tokens.
-    SteerSession "sessions:write" Some("steer");
-    /// Read agents.
-    ReadAgents "agents:read" None;
-    /// Create and change agents.
-    WriteAgents "agents:write" None;
-    /// Read schedules and their runs.
-    ReadSchedules "schedules:read" None;
-    /// Create, change and fire schedules.
-    WriteSchedules "schedules:write" None;
-    /// Read inbound triggers, never their secrets.
-    ReadTriggers "triggers:read" None;
-    /// Create and change inbound triggers.
-    WriteTriggers "triggers:write" None;
-    /// Read usage, budget and prices.
-    ReadUsage "usage:read" None;
-    /// Change spend caps.
-    WriteBudget "usage:write" None;
-    /// Read credentials, never their keys.
-    ReadCredentials "credentials:read" None;
-    /// Create and change credentials.
-    WriteCredentials "credentials:write" None;
-    /// Read environments, never the values of their secrets.
-    ReadEnvironments "environments:read" None;
-    /// Create and change environments.
-    WriteEnvironments "environments:write" None;
-    /// Read the organization's webhooks and their deliveries.
-    ReadWebhooks "webhooks:read" None;
-    /// Create and change the organization's webhooks.
-    WriteWebhooks "webhooks:write" None;
-    /// Read API keys, never their secrets.
-    ReadKeys "keys:read" None;
-    /// Create, rotate and revoke API keys.
-    WriteKeys "keys:write" None;
-    /// Read the audit log.
-    ReadAudit "audit:read" None;
-    /// Read the organization's settings.
-    ReadOrganization "organization:read" None;
-    /// Change the organization's settings.
-    WriteOrganization "organization:write" None;
-}
-
 /// A caller with an API key that has the scope.
-pub struct Caller<S: Scope> {
+pub(super) struct Caller<S: Scope> {
     pub app: App,
     pub org: OrgId,
     pub actor: Actor,
@@ -120,7 +41,7 @@ pub struct Caller<S: Scope> {
 }
 
 /// A caller of one session, with an API key or with that session's client token.
-pub struct SessionCaller<S: Scope> {
+pub(super) struct SessionCaller<S: Scope> {
     pub app: App,
     pub org: OrgId,
     pub session: SessionId,
@@ -133,36 +54,36 @@ pub struct SessionCaller<S: Scope> {
 }
 
 /// A secret that was valid when the request began.
-pub struct Proof(SecretString);
+pub(super) struct Proof(SecretString);
 
 impl<S: Scope> Caller<S> {
     /// Returns the service's source of time and ids.
-    pub fn origin(&self) -> &Origin {
+    pub(super) fn origin(&self) -> &Origin {
         self.app.0.journal.origin()
     }
 
     /// Returns the author and origin to record with a command.
-    pub fn stamp(&self) -> Stamp {
+    pub(super) fn stamp(&self) -> Stamp {
         Stamp { actor: self.actor.clone(), origin: self.origin().clone() }
     }
 
     /// Begins a transaction in the caller's organization.
-    pub async fn begin(&self) -> StoreResult<Tx> {
+    pub(super) async fn begin(&self) -> StoreResult<Tx> {
         self.app.0.store.begin(self.org).await
     }
 
     /// Begins a unit of work in the caller's organization.
-    pub async fn unit(&self) -> Result<Unit, journal::Error> {
+    pub(super) async fn unit(&self) -> Result<Unit, journal::Error> {
         self.app.0.journal.begin(self.org).await
     }
 
     /// Identifies a list of the caller's organization by its name and all its filters.
-    pub fn list(&self, name: &str, filters: &impl std::fmt::Debug) -> List<'_> {
+    pub(super) fn list(&self, name: &str, filters: &impl std::fmt::Debug) -> List<'_> {
         List::new(&self.app, self.org, name, filters)
     }
 
     /// Adds an action by this caller to the audit log.
-    pub async fn record_audit(
+    pub(super) async fn record_audit(
         &self,
         tx: &mut Tx,
         action: &'static str,
@@ -176,17 +97,17 @@ impl<S: Scope> Caller<S> {
 
 impl<S: Scope> SessionCaller<S> {
     /// Returns the author and origin to record with a command.
-    pub fn stamp(&self) -> Stamp {
+    pub(super) fn stamp(&self) -> Stamp {
         Stamp { actor: self.actor.clone(), origin: self.app.0.journal.origin().clone() }
     }
 
     /// Begins a transaction in the session's organization.
-    pub async fn begin(&self) -> StoreResult<Tx> {
+    pub(super) async fn begin(&self) -> StoreResult<Tx> {
         self.app.0.store.begin(self.org).await
     }
 
     /// Identifies a list of the organization by its name and all its filters.
-    pub fn list(&self, name: &str, filters: &impl std::fmt::Debug) -> List<'_> {
+    pub(super) fn list(&self, name: &str, filters: &impl std::fmt::Debug) -> List<'_> {
         List::new(&self.app, self.org, name, filters)
     }
 }
@@ -268,7 +189,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
 }
 
 /// The operator of the deployment. No organization's key is accepted.
-pub struct Operator {
+pub(super) struct Operator {
     pub app: App,
     proof: PhantomData<()>,
 }
@@ -286,7 +207,7 @@ impl FromRequestParts<App> for Operator {
 
 impl Proof {
     /// Returns how long the secret is trusted before it is checked again.
-    pub fn interval(&self) -> Duration {
+    pub(super) fn interval(&self) -> Duration {
         let (of_key, of_token) = limit::STREAM_AUTH_INTERVAL;
         if self.is_token() { of_token } else { of_key }
     }
@@ -296,38 +217,12 @@ impl Proof {
     }
 
     /// Checks whether the secret is still valid. Returns true while the database is unavailable.
-    pub async fn holds(&self, app: &App) -> bool {
+    pub(super) async fn holds(&self, app: &App) -> bool {
         let secret = self.0.expose_secret();
         if self.is_token() {
             app.0.store.find_token(secret).await.map_or(true, |found| found.is_some())
         } else {
             app.live_key(secret).await.map_or(true, |found| found.is_some_and(|key| !key.is_suspended))
-        }
-    }
-}
-
-/// Short-lived cache of verified keys. A revocation must take effect within 5 s.
-#[derive(Default)]
-pub struct KeyCache(Mutex<HashMap<[u8; 32], (Instant, LiveKey)>>);
-
-impl KeyCache {
-    fn get(&self, hash: &[u8; 32]) -> Option<LiveKey> {
-        let cache = self.0.lock().expect("the key cache lock is not poisoned");
-        cache.get(hash).filter(|(at, _)| at.elapsed() < limit::KEY_CACHE_TTL).map(|(_, key)| key.clone())
-    }
-
-    /// Removes a key that this process revoked. Other processes drop it after the cache TTL.
-    pub fn invalidate(&self, key: KeyId) {
-        self.0.lock().expect("the key cache lock is not poisoned").retain(|_, (_, held)| held.key != key);
-    }
-
-    fn put(&self, hash: [u8; 32], key: LiveKey) {
-        let mut cache = self.0.lock().expect("the key cache lock is not poisoned");
-        if cache.len() >= limit::KEY_CACHE_ENTRIES_MAX {
-            cache.retain(|_, (at, _)| at.elapsed() < limit::KEY_CACHE_TTL);
-        }
-        if cache.len() < limit::KEY_CACHE_ENTRIES_MAX {
-            cache.insert(hash, (Instant::now(), key));
         }
     }
 }
@@ -401,25 +296,8 @@ fn query_token(query: Option<&str>) -> Option<String> {
     axum::extract::Query::<Token>::try_from_uri(&uri).ok()?.0.token
 }
 
-fn allows(scopes: &[String], wanted: &str) -> bool {
-    scopes.iter().any(|scope| {
-        scope == "*"
-            || scope == wanted
-            || scope.strip_suffix('*').is_some_and(|prefix| wanted.starts_with(prefix))
-    })
-}
-
-/// Whether a key with the scopes `held` may grant the scope `wanted` to another key.
-pub fn grants(held: &[String], wanted: &str) -> bool {
-    let group = |scope: &str| scope.strip_suffix('*').map(str::to_owned);
-    held.iter().any(|scope| {
-        scope == wanted
-            || group(scope).is_some_and(|held| group(wanted).as_deref().unwrap_or(wanted).starts_with(&held))
-    })
-}
-
 /// Header in which this project's command line and dashboard name themselves.
-pub const CLIENT_HEADER: &str = "x-sojourn-client";
+pub(super) const CLIENT_HEADER: &str = "x-sojourn-client";
 
 /// Returns the source of sessions that the caller creates. The header only refines `api`; a key with
 /// another source and an unknown client leave it unchanged. It grants nothing.
@@ -460,33 +338,4 @@ pub(super) fn suspended() -> ApiError {
 
 fn missing_scope(scope: &str) -> ApiError {
     ApiError::new(ErrorType::Forbidden, format!("the key lacks the scope `{scope}`"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_gives_away_only_what_it_has() {
-        let held = |scopes: &[&str]| scopes.iter().map(|scope| (*scope).to_owned()).collect::<Vec<_>>();
-        for (scopes, wanted) in [
-            (&["*"][..], "*"),
-            (&["*"], "agents:*"),
-            (&["*"], "agents:read"),
-            (&["agents:*"], "agents:*"),
-            (&["agents:*"], "agents:write"),
-            (&["keys:write", "agents:read"], "agents:read"),
-        ] {
-            assert!(grants(&held(scopes), wanted), "{scopes:?} {wanted}");
-        }
-        for (scopes, wanted) in [
-            (&["agents:*"][..], "*"),
-            (&["agents:read"], "agents:*"),
-            (&["agents:read"], "agents:write"),
-            (&["agents:*"], "sessions:read"),
-            (&[], "agents:read"),
-        ] {
-            assert!(!grants(&held(scopes), wanted), "{scopes:?} {wanted}");
-        }
-    }
 }

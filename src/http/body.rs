@@ -14,7 +14,7 @@ use super::error::{ApiError, Result};
 use crate::wire::ErrorType;
 
 /// A validated JSON body.
-pub struct Body<T>(pub T);
+pub(super) struct Body<T>(pub T);
 
 impl<T, S> FromRequest<S> for Body<T>
 where
@@ -34,7 +34,7 @@ where
 }
 
 /// A body that may be absent; the value is then the default.
-pub struct OptionalBody<T>(pub T);
+pub(super) struct OptionalBody<T>(pub T);
 
 impl<T, S> FromRequest<S> for OptionalBody<T>
 where
@@ -57,7 +57,7 @@ where
 }
 
 /// The raw bytes of an `application/x-ndjson` body.
-pub struct Lines(pub Bytes);
+pub(super) struct Lines(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Lines {
     type Rejection = ApiError;
@@ -76,7 +76,7 @@ impl<S: Send + Sync> FromRequest<S> for Lines {
 }
 
 /// The bytes of a body of any media type.
-pub struct Raw(pub Bytes);
+pub(super) struct Raw(pub Bytes);
 
 impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = ApiError;
@@ -89,7 +89,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
 /// Body of a request without fields: empty, or an empty JSON object.
 #[derive(Debug, Default, serde::Deserialize, garde::Validate, utoipa::ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Nothing {}
+pub(super) struct Nothing {}
 
 pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result<Bytes> {
     Bytes::from_request(request, state).await.map_err(|rejection| {

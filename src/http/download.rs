@@ -7,7 +7,7 @@ use axum::{
 };
 
 /// Builds a response with lines of JSON, as a download that browsers do not execute.
-pub fn ndjson(body: Body, name: &str) -> Response {
+pub(super) fn ndjson(body: Body, name: &str) -> Response {
     let mut response = body.into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));

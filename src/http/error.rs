@@ -10,11 +10,11 @@ use axum::{
 use crate::{blob, domain::decide::Rejection, journal, net, store, trigger::Refused, wire::ErrorType};
 
 /// Result of a handler.
-pub type Result<T, E = ApiError> = std::result::Result<T, E>;
+pub(super) type Result<T, E = ApiError> = std::result::Result<T, E>;
 
 /// Error response of a handler.
 #[derive(Debug, Clone)]
-pub struct ApiError {
+pub(super) struct ApiError {
     pub kind: ErrorType,
     pub message: Cow<'static, str>,
     pub code: Option<Cow<'static, str>>,
@@ -24,17 +24,17 @@ pub struct ApiError {
 
 impl ApiError {
     /// Creates an error with a message that tells the caller what to do.
-    pub fn new(kind: ErrorType, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn new(kind: ErrorType, message: impl Into<Cow<'static, str>>) -> Self {
         Self { kind, message: message.into(), code: None, param: None, retry_after: None }
     }
 
     /// 400: the value of the field `param` is invalid.
-    pub fn invalid(param: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn invalid(param: impl Into<String>, message: impl Into<Cow<'static, str>>) -> Self {
         Self { param: Some(param.into()), ..Self::new(ErrorType::Invalid, message) }
     }
 
     /// 400: serde did not accept the value at `path`.
-    pub fn undeserializable(path: &serde_path_to_error::Path, error: &impl std::fmt::Display) -> Self {
+    pub(super) fn undeserializable(path: &serde_path_to_error::Path, error: &impl std::fmt::Display) -> Self {
         let (message, path) = (error.to_string(), path.to_string());
         let path = (path != ".").then_some(path);
         // The path of an unknown field contains the field, unless an inner deserializer lost it. The path of an
@@ -52,34 +52,34 @@ impl ApiError {
     }
 
     /// 404: the same message for an unknown id and for a resource of another organization.
-    pub fn not_found() -> Self {
+    pub(super) fn not_found() -> Self {
         Self::new(ErrorType::NotFound, "there is no such resource")
     }
 
     /// 409 with a machine-readable reason.
-    pub fn conflict(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn conflict(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Conflict, message) }
     }
 
     /// 402: a budget is exhausted; `code` says which. Not retryable without raising the budget.
-    pub fn payment_required(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn payment_required(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::PaymentRequired, message) }
     }
 
     /// 422 with a machine-readable reason.
-    pub fn unprocessable(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
+    pub(super) fn unprocessable(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Unprocessable, message) }
     }
 
     /// 503: temporarily unavailable; retry after the given time.
-    pub fn unavailable(retry_after: Duration) -> Self {
+    pub(super) fn unavailable(retry_after: Duration) -> Self {
         // A commit whose response was lost may have taken effect.
         let message = "temporarily unavailable; retry, with the same Idempotency-Key if you sent one";
         Self { retry_after: Some(retry_after), ..Self::new(ErrorType::Unavailable, message) }
     }
 
     /// Returns the status code of this error.
-    pub fn status(&self) -> StatusCode {
+    pub(super) fn status(&self) -> StatusCode {
         status(self.kind)
     }
 }
@@ -220,17 +220,17 @@ impl From<net::Refused> for ApiError {
 }
 
 /// Handler of paths that match no route.
-pub async fn unknown_route() -> ApiError {
+pub(super) async fn unknown_route() -> ApiError {
     ApiError::new(ErrorType::NotFound, "unknown route; openapi.yaml lists the routes")
 }
 
 /// Handler of known paths with an unsupported method.
-pub async fn wrong_method() -> ApiError {
+pub(super) async fn wrong_method() -> ApiError {
     ApiError::new(ErrorType::MethodNotAllowed, "this path does not support this method")
 }
 
 /// Response of a handler that panicked. The panic hook has already logged the panic.
-pub fn panicked(_panic: Box<dyn Any + Send>) -> Response {
+pub(super) fn panicked(_panic: Box<dyn Any + Send>) -> Response {
     ApiError::new(ErrorType::Internal, "internal error; the request may or may not have been executed")
         .into_response()
 }

@@ -8,7 +8,7 @@ use super::{App, error::Result, openapi::Errors};
 
 /// Response of a healthy process.
 #[derive(Serialize, ToSchema)]
-pub struct Health {
+pub(super) struct Health {
     /// Always `ok`.
     status: &'static str,
 }
@@ -18,7 +18,7 @@ pub struct Health {
 /// Returns 200 while the process runs.
 #[utoipa::path(get, path = "/healthz", tag = "service", security(()), operation_id = "healthz",
     responses((status = 200, body = Health), Errors))]
-pub async fn healthz() -> Json<Health> {
+pub(super) async fn healthz() -> Json<Health> {
     Json(Health { status: "ok" })
 }
 
@@ -27,7 +27,7 @@ pub async fn healthz() -> Json<Health> {
 /// Returns 200 if the database responds.
 #[utoipa::path(get, path = "/readyz", tag = "service", security(()), operation_id = "readyz",
     responses((status = 200, body = Health), Errors))]
-pub async fn readyz(State(app): State<App>) -> Result<Json<Health>> {
+pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>> {
     app.0.store.ping().await?;
     Ok(Json(Health { status: "ok" }))
 }

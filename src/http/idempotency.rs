@@ -2,14 +2,12 @@
 
 use axum::{
     extract::{FromRequest, Request},
-    http::{HeaderValue, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{HeaderValue, StatusCode},
 };
-use serde::Serialize;
-use serde_json::Value;
 
 use super::{
     App,
+    answer::Answer,
     body::{self, Nothing, OptionalBody},
     error::{ApiError, Result},
 };
@@ -21,7 +19,7 @@ use crate::{
 };
 
 /// The `Idempotency-Key` of a request, its target and its body. As an extractor: of a request without fields.
-pub struct IdempotentRequest {
+pub(super) struct IdempotentRequest {
     /// Keys of the request, usually zero or one. A match of any of them identifies a repeated request.
     keys: Vec<String>,
     target: String,
@@ -30,44 +28,7 @@ pub struct IdempotentRequest {
 }
 
 /// An idempotent request, and its body as the extractor `B` reads it.
-pub struct Idempotent<B>(pub IdempotentRequest, pub B);
-
-/// Response of an idempotent write.
-#[derive(Debug)]
-pub struct Answer {
-    pub status: StatusCode,
-    pub body: Value,
-    /// Field that is returned once: merged into the response, never stored.
-    pub shown_once: Option<(&'static str, Value)>,
-    /// True if an earlier request stored this response.
-    pub replayed: bool,
-}
-
-impl Answer {
-    /// Creates a response that may be stored.
-    pub fn new(status: StatusCode, body: &impl Serialize) -> Self {
-        let body = serde_json::to_value(body).expect("response types serialize to JSON");
-        Self { status, body, shown_once: None, replayed: false }
-    }
-
-    /// Returns the status and the body that are stored under the request's keys.
-    pub fn stored(&self) -> (u16, Vec<u8>) {
-        (self.status.as_u16(), serde_json::to_vec(&self.body).expect("a JSON value serializes"))
-    }
-}
-
-impl IntoResponse for Answer {
-    fn into_response(mut self) -> Response {
-        if let (Some((name, value)), Value::Object(body)) = (self.shown_once, &mut self.body) {
-            body.insert(name.to_owned(), value);
-        }
-        let mut response = (self.status, axum::Json(self.body)).into_response();
-        if self.replayed {
-            response.headers_mut().insert("idempotency-replayed", HeaderValue::from_static("true"));
-        }
-        response
-    }
-}
+pub(super) struct Idempotent<B>(pub IdempotentRequest, pub B);
 
 impl<B: FromRequest<App, Rejection = ApiError>> FromRequest<App> for Idempotent<B> {
     type Rejection = ApiError;
@@ -94,17 +55,17 @@ impl FromRequest<App> for IdempotentRequest {
 
 impl IdempotentRequest {
     /// Creates a request identified by `keys`.
-    pub fn of(keys: Vec<String>, target: String, body: &[u8]) -> Self {
+    pub(super) fn of(keys: Vec<String>, target: String, body: &[u8]) -> Self {
         Self { keys, target, digest: sha256(body) }
     }
 
     /// Returns the SHA-256 of the body.
-    pub fn digest(&self) -> [u8; 32] {
+    pub(super) fn digest(&self) -> [u8; 32] {
         self.digest
     }
 
     /// Separates the keys of this request from equal keys outside of `space`.
-    pub fn below(mut self, space: &str) -> Self {
+    pub(super) fn below(mut self, space: &str) -> Self {
         for key in &mut self.keys {
             *key = format!("{space}/{key}");
         }
@@ -112,12 +73,12 @@ impl IdempotentRequest {
     }
 
     /// Returns the first key, if any.
-    pub fn key(&self) -> Option<&str> {
+    pub(super) fn key(&self) -> Option<&str> {
         self.keys.first().map(String::as_str)
     }
 
     /// Returns the slots that store the response.
-    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+    pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
         let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &self.digest].concat());
         let slot = move |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
         self.keys.iter().map(slot)
@@ -127,7 +88,7 @@ impl IdempotentRequest {
     ///
     /// # Errors
     /// 422 if the key was used for another request, 409 while an identical request runs.
-    pub async fn run(
+    pub(super) async fn run(
         &self,
         app: &App,
         org: OrgId,
@@ -158,7 +119,7 @@ impl IdempotentRequest {
     }
 
     /// Deletes the stored response, because the request was rejected after all.
-    pub async fn delete_stored(&self, app: &App, org: OrgId) -> Result<()> {
+    pub(super) async fn delete_stored(&self, app: &App, org: OrgId) -> Result<()> {
         if self.keys.is_empty() {
             return Ok(());
         }
@@ -181,23 +142,11 @@ fn mismatch() -> ApiError {
 }
 
 /// Parses an `Idempotency-Key` header.
-pub fn key_of(value: &HeaderValue) -> Result<String> {
+pub(super) fn key_of(value: &HeaderValue) -> Result<String> {
     let text = value.to_str().ok().filter(|text| (1..=IDEMPOTENCY_KEY_BYTES_MAX).contains(&text.len()));
     text.map(str::to_owned).ok_or_else(|| {
         let message =
             format!("`Idempotency-Key` must be 1 to {IDEMPOTENCY_KEY_BYTES_MAX} visible ASCII characters");
         ApiError::invalid("Idempotency-Key", message)
     })
-}
-
-/// Builds an empty 204 response.
-pub fn no_content() -> Response {
-    StatusCode::NO_CONTENT.into_response()
-}
-
-/// Builds a JSON response with `Cache-Control: no-store`.
-pub fn respond(body: &impl Serialize) -> Response {
-    let mut response = axum::Json(body).into_response();
-    response.headers_mut().insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
-    response
 }

@@ -19,7 +19,7 @@ struct Watched {
 
 /// Builds the router with `/metrics`: metrics of this process, and gauges of the whole deployment, which
 /// every process reports with the same values.
-pub fn router(store: Store, own: &'static PrometheusHandle) -> Router {
+pub(crate) fn router(store: Store, own: &'static PrometheusHandle) -> Router {
     describe();
     Router::new().route("/metrics", get(metrics)).with_state(Watched { store, own })
 }

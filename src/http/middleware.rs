@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// Assigns the request id, runs the request, and writes errors in the API's format.
-pub async fn middleware(State(app): State<App>, mut request: Request, next: Next) -> Response {
+pub(super) async fn middleware(State(app): State<App>, mut request: Request, next: Next) -> Response {
     let id: RequestId = app.0.journal.origin().id();
     let started = Instant::now();
     // Only the path, because a query may contain a token.
@@ -58,7 +58,7 @@ pub async fn middleware(State(app): State<App>, mut request: Request, next: Next
 
 /// Rejects a body that exceeds the limit of its route: by `Content-Length` if it is present, else when
 /// the read bytes exceed the limit.
-pub async fn limit_body(request: Request, next: Next) -> Response {
+pub(super) async fn limit_body(request: Request, next: Next) -> Response {
     let bytes_max = body_bytes_max(request.uri().path());
     let content_length = request.headers().get(header::CONTENT_LENGTH);
     let content_length: Option<u64> = content_length.and_then(|length| length.to_str().ok()?.parse().ok());
@@ -96,7 +96,7 @@ fn is_archive(path: &str) -> bool {
 ///
 /// The request's work is dropped: an uncommitted transaction is rolled back; a transaction that was being
 /// committed may have taken effect.
-pub async fn limit_time(request: Request, next: Next) -> Response {
+pub(super) async fn limit_time(request: Request, next: Next) -> Response {
     // The upload of an archive may take long.
     let is_upload = request.method() == Method::PUT && is_archive(request.uri().path());
     let time_limit = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };

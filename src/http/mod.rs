@@ -4,13 +4,16 @@
 //! not call workers. Status codes exist only in this module.
 
 mod agents;
+mod answer;
+mod app;
 mod auth;
 mod body;
 mod download;
 mod error;
 mod health;
 mod idempotency;
-pub mod metrics;
+mod key_cache;
+pub(crate) mod metrics;
 mod middleware;
 mod openapi;
 mod organization;
@@ -18,13 +21,12 @@ mod page;
 mod path;
 mod prelude;
 mod rate;
+mod scope;
 mod serve;
 mod sessions;
 mod triggers;
 mod webhooks;
 mod write_timeout;
-
-use std::sync::Arc;
 
 use axum::Router;
 use tower_http::{
@@ -33,121 +35,13 @@ use tower_http::{
 };
 use utoipa_axum::{router::OpenApiRouter, routes};
 
+pub use app::{App, Images, Parts, Refuse, RootFsUnavailable};
 pub use error::status;
 pub use openapi::{description, document};
 pub use serve::serve;
 
-use crate::{
-    base::limit::{ARCHIVES_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND},
-    base::seal::sha256,
-    blob::Blobs,
-    domain::rootfs::RootFs,
-    journal::{CreationCommitter, Journal},
-    model::ModelName,
-    net,
-    store::Store,
-    stream::Streams,
-    trigger,
-};
-
-/// State of the handlers. Cheap to clone.
-#[derive(Clone)]
-pub struct App(Arc<Inner>);
-
-struct Inner {
-    store: Store,
-    journal: Journal,
-    creations: CreationCommitter<idempotency::Answer, error::ApiError>,
-    blobs: Blobs,
-    streams: Streams,
-    webhooks: net::Client,
-    models: net::Client,
-    /// Whether agents may use `scripted/...` models.
-    scripted: bool,
-    local_sources: net::LocalDirectories,
-    images: Images,
-    keys: auth::KeyCache,
-    rates: rate::Rates,
-    organization_rates: rate::Rates,
-    trigger_rates: rate::Rates,
-    imports: tokio::sync::Semaphore,
-    archives: tokio::sync::Semaphore,
-    /// SHA-256 of the operator's key.
-    operator: Option<[u8; 32]>,
-}
-
-/// The images that environments may use.
-#[derive(Clone)]
-pub struct Images {
-    /// Image of an environment that names none.
-    pub default: String,
-    /// Returns the reason if a root file system is unavailable.
-    pub refuse: Arc<Refuse>,
-}
-
-/// Returns the reason if a root file system is unavailable.
-pub type Refuse = dyn Fn(&RootFs) -> Option<RootFsUnavailable> + Send + Sync;
-
-/// Reason why a root file system is unavailable in this deployment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RootFsUnavailable {
-    UnknownImage,
-    /// Packages cannot be installed; contains the remedy.
-    Packages(&'static str),
-}
-
-/// Dependencies passed by the composition root.
-pub struct Parts {
-    pub store: Store,
-    pub journal: Journal,
-    pub blobs: Blobs,
-    pub streams: Streams,
-    /// Clients that check which addresses an organization may use for webhooks and for models.
-    pub webhooks: net::Client,
-    pub models: net::Client,
-    pub scripted: bool,
-    /// Local directories whose repositories may be cloned.
-    pub local_sources: net::LocalDirectories,
-    pub images: Images,
-    /// Sustained requests per second of one key.
-    pub requests_per_second: u32,
-    /// Grants access to `/v3/admin`; without it the admin API is disabled.
-    pub operator_key: Option<String>,
-}
-
 impl App {
-    /// Builds the API from its parts.
-    pub fn new(parts: Parts) -> Self {
-        Self(Arc::new(Inner {
-            store: parts.store,
-            creations: CreationCommitter::new(parts.journal.clone(), idempotency::Answer::stored),
-            journal: parts.journal,
-            blobs: parts.blobs,
-            streams: parts.streams,
-            webhooks: parts.webhooks,
-            models: parts.models,
-            scripted: parts.scripted,
-            local_sources: parts.local_sources,
-            images: parts.images,
-            keys: auth::KeyCache::default(),
-            rates: rate::Rates::new(parts.requests_per_second),
-            organization_rates: rate::Rates::new(
-                parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
-            ),
-            trigger_rates: rate::Rates::new(TRIGGER_MESSAGES_PER_SECOND),
-            imports: tokio::sync::Semaphore::new(IMPORTS_MAX),
-            archives: tokio::sync::Semaphore::new(ARCHIVES_MAX),
-            operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
-        }))
-    }
-
-    /// Parses a model name and checks that it may be used in this deployment.
-    fn check_model(&self, model: &str) -> Result<ModelName, error::ApiError> {
-        trigger::check_model(model, self.0.scripted)
-            .map_err(|reason| error::ApiError::invalid("model", reason))
-    }
-
-    /// Builds the router: all routes with their middleware, and the pages `extra_routes` them.
+    /// Builds the router: all routes with their middleware, and `extra_routes`.
     ///
     /// Middleware from the outside in: request id and error format; CORS; panics become 500; limits on
     /// body size and time.

@@ -21,7 +21,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct PageQuery {
+pub(super) struct PageQuery {
     /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
     pub limit: Option<u32>,
@@ -30,7 +30,7 @@ pub struct PageQuery {
 }
 
 /// Query parameters; unknown ones are rejected.
-pub struct Query<T>(pub T);
+pub(super) struct Query<T>(pub T);
 
 impl<T, S> FromRequestParts<S> for Query<T>
 where
@@ -51,7 +51,7 @@ where
 ///
 /// # Errors
 /// 400 if it is 0 or larger than `PAGE_ROWS_MAX`.
-pub fn rows(limit: Option<u32>) -> Result<usize> {
+pub(super) fn rows(limit: Option<u32>) -> Result<usize> {
     match limit.unwrap_or(PAGE_ROWS_DEFAULT) {
         rows @ 1..=PAGE_ROWS_MAX => Ok(rows as usize),
         _ => Err(ApiError::invalid("limit", format!("`limit` must be 1 to {PAGE_ROWS_MAX}"))),
@@ -59,19 +59,19 @@ pub fn rows(limit: Option<u32>) -> Result<usize> {
 }
 
 /// The list that a cursor belongs to: organization, name and filters.
-pub struct List<'a> {
+pub(super) struct List<'a> {
     app: &'a App,
     scope: String,
 }
 
 impl<'a> List<'a> {
     /// Identifies a list by its name and all its filters.
-    pub fn new(app: &'a App, org: OrgId, name: &str, filters: &impl std::fmt::Debug) -> Self {
+    pub(super) fn new(app: &'a App, org: OrgId, name: &str, filters: &impl std::fmt::Debug) -> Self {
         Self { app, scope: format!("{org}/{name}/{filters:?}") }
     }
 
     /// Decodes the position in a cursor.
-    pub fn position<P: DeserializeOwned>(&self, cursor: Option<&str>) -> Result<Option<P>> {
+    pub(super) fn position<P: DeserializeOwned>(&self, cursor: Option<&str>) -> Result<Option<P>> {
         cursor
             .map(|cursor| cursor::decode(self.app.0.store.master(), &self.scope, cursor))
             .transpose()
@@ -79,18 +79,22 @@ impl<'a> List<'a> {
     }
 
     /// Encodes a position as a cursor of this list.
-    pub fn encode<P: Serialize>(&self, position: &P) -> String {
+    pub(super) fn encode<P: Serialize>(&self, position: &P) -> String {
         cursor::encode(self.app.0.store.master(), &self.scope, position)
     }
 
     /// Begins a page of `limit` rows after `cursor`.
-    pub fn at<P: DeserializeOwned>(self, limit: Option<u32>, cursor: Option<&str>) -> Result<PageOf<'a, P>> {
+    pub(super) fn at<P: DeserializeOwned>(
+        self,
+        limit: Option<u32>,
+        cursor: Option<&str>,
+    ) -> Result<PageOf<'a, P>> {
         Ok(PageOf { rows: rows(limit)?, below: self.position(cursor)?, list: self })
     }
 }
 
 /// A page to read of a list.
-pub struct PageOf<'a, P> {
+pub(super) struct PageOf<'a, P> {
     list: List<'a>,
     rows: usize,
     /// Position after which the page begins.
@@ -99,12 +103,12 @@ pub struct PageOf<'a, P> {
 
 impl<P: Serialize> PageOf<'_, P> {
     /// Returns the number of rows to read: one more than the page has, to see whether there is a next page.
-    pub fn limit(&self) -> i64 {
+    pub(super) fn limit(&self) -> i64 {
         self.rows as i64 + 1
     }
 
     /// Builds the page from the rows that were read.
-    pub fn page<R, V>(
+    pub(super) fn page<R, V>(
         &self,
         mut read: Vec<R>,
         position: impl Fn(&R) -> P,

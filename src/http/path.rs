@@ -24,14 +24,14 @@ use crate::{
 ///
 /// A name of an agent, environment or credential and a slug of a session are replaced by the id. This requires that an
 /// extractor before this one has authenticated the caller.
-pub struct Path<T>(pub T);
+pub(super) struct Path<T>(pub T);
 
 /// Organization of the authenticated caller, for the extractors that run later.
 #[derive(Clone, Copy)]
-pub struct CallerOrg(pub OrgId);
+pub(super) struct CallerOrg(pub OrgId);
 
 /// Path segments of a handler, in order.
-pub trait Segments: Sized {
+pub(super) trait Segments: Sized {
     fn of(segments: Vec<String>) -> Option<Self>;
 }
 
@@ -82,7 +82,7 @@ impl<T: Segments> FromRequestParts<App> for Path<T> {
 ///
 /// Unlike [`Path`], accepts the slug of an archived session while no open one has it, so that a repeated
 /// request gets the same response.
-pub struct SessionToArchive(pub SessionId);
+pub(super) struct SessionToArchive(pub SessionId);
 
 impl FromRequestParts<App> for SessionToArchive {
     type Rejection = ApiError;
@@ -105,12 +105,12 @@ impl FromRequestParts<App> for SessionToArchive {
 }
 
 /// Parses an id outside of the path. A malformed one is 404, as in the path.
-pub fn id<K: Kind>(segment: &str) -> Result<Id<K>> {
+pub(super) fn id<K: Kind>(segment: &str) -> Result<Id<K>> {
     Id::from_str(segment).map_err(|_| ApiError::not_found())
 }
 
 /// A kind of resource that can be named in place of its id.
-pub trait Named: Kind + Sized {
+pub(super) trait Named: Kind + Sized {
     /// Returns the id of the resource with this name in the transaction's organization.
     async fn find(tx: &mut Tx, name: &str) -> store::Result<Option<Id<Self>>>;
 }
@@ -145,7 +145,7 @@ impl Named for CredentialKind {
 ///
 /// # Errors
 /// 404 if no resource of the organization has this name.
-pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K>> {
+pub(super) async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K>> {
     match Id::from_str(text) {
         Ok(id) => Ok(id),
         Err(_) => {
@@ -156,7 +156,7 @@ pub async fn resolve<K: Named>(app: &App, org: OrgId, text: &str) -> Result<Id<K
 }
 
 /// Resolves an id or name within a transaction. A well-formed id is not looked up.
-pub async fn resolve_in<K: Named>(tx: &mut Tx, text: &str) -> store::Result<Option<Id<K>>> {
+pub(super) async fn resolve_in<K: Named>(tx: &mut Tx, text: &str) -> store::Result<Option<Id<K>>> {
     match Id::from_str(text) {
         Ok(id) => Ok(Some(id)),
         // No name contains U+0000, which a text parameter cannot carry.
@@ -166,7 +166,11 @@ pub async fn resolve_in<K: Named>(tx: &mut Tx, text: &str) -> store::Result<Opti
 }
 
 /// Resolves a filter that may be absent.
-pub async fn resolve_optional<K: Named>(app: &App, org: OrgId, text: Option<&str>) -> Result<Option<Id<K>>> {
+pub(super) async fn resolve_optional<K: Named>(
+    app: &App,
+    org: OrgId,
+    text: Option<&str>,
+) -> Result<Option<Id<K>>> {
     match text {
         Some(text) => resolve(app, org, text).await.map(Some),
         None => Ok(None),

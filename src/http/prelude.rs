@@ -1,15 +1,16 @@
 //! Names that most handlers use.
 
-pub use axum::{http::StatusCode, response::Response};
+pub(super) use axum::{http::StatusCode, response::Response};
 
-pub use super::{
+pub(super) use super::{
     App,
+    answer::{Answer, no_content, respond},
     auth::Caller,
     body::{Body, OptionalBody},
     error::{ApiError, Result},
-    idempotency::{Answer, Idempotent, IdempotentRequest, no_content, respond},
+    idempotency::{Idempotent, IdempotentRequest},
     openapi::Errors,
     page::{PageQuery, Query},
     path::Path,
 };
-pub use crate::{journal::Unit, wire::Page};
+pub(super) use crate::{journal::Unit, wire::Page};

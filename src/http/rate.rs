@@ -26,7 +26,7 @@ use crate::{
 
 /// Owner of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RateKey {
+pub(super) enum RateKey {
     Key(KeyId),
     /// All client tokens of one session.
     Tokens(SessionId),
@@ -39,7 +39,7 @@ pub enum RateKey {
 
 /// Remaining requests of a rate limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub(super) struct Allowance {
     /// Size of the burst.
     pub limit: u32,
     /// Remaining requests of the burst.
@@ -50,10 +50,10 @@ pub struct Allowance {
 
 /// Carries the allowance from the caller's extractor to the request middleware.
 #[derive(Clone, Debug, Default)]
-pub struct AllowanceSlot(pub Arc<OnceLock<Allowance>>);
+pub(super) struct AllowanceSlot(pub Arc<OnceLock<Allowance>>);
 
 /// The rate limits of a process.
-pub struct Rates {
+pub(super) struct Rates {
     limiter: RateLimiter<RateKey, DashMapStateStore<RateKey>, DefaultClock, StateInformationMiddleware>,
     per_second: u32,
     asked: AtomicU32,
@@ -63,7 +63,7 @@ impl Rates {
     /// Limits each caller to `per_second` sustained requests per second.
     ///
     /// After a pause a caller may send a burst of `REQUESTS_BURST_SECONDS` times that number.
-    pub fn new(per_second: u32) -> Self {
+    pub(super) fn new(per_second: u32) -> Self {
         let burst = per_second.saturating_mul(REQUESTS_BURST_SECONDS).max(1);
         let per_second = per_second.max(1);
         let rate = per_second.try_into().expect("the rate is not zero");
@@ -73,7 +73,7 @@ impl Rates {
     }
 
     /// Takes one request. The error contains the time to wait.
-    pub fn take(&self, who: RateKey) -> Result<Allowance, (Allowance, Duration)> {
+    pub(super) fn take(&self, who: RateKey) -> Result<Allowance, (Allowance, Duration)> {
         if self.asked.fetch_add(1, Ordering::Relaxed).is_multiple_of(RATE_SWEEP_REQUESTS) {
             // A caller with its full allowance needs no entry.
             self.limiter.retain_recent();
@@ -87,7 +87,7 @@ impl Rates {
     }
 
     /// Returns the sustained requests per second of one caller.
-    pub fn per_second(&self) -> u32 {
+    pub(super) fn per_second(&self) -> u32 {
         self.per_second
     }
 
@@ -99,7 +99,7 @@ impl Rates {
 
 impl Allowance {
     /// Writes the allowance to the response headers (IETF draft-ietf-httpapi-ratelimit-headers-03).
-    pub fn write(self, headers: &mut HeaderMap) {
+    pub(super) fn write(self, headers: &mut HeaderMap) {
         let fields = [
             ("ratelimit-limit", u64::from(self.limit)),
             ("ratelimit-remaining", u64::from(self.remaining)),

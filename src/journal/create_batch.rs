@@ -46,7 +46,7 @@ pub type Decide<A, E> =
     dyn for<'a> FnOnce(&'a mut Unit, &'a mut AgentCache) -> BoxFuture<'a, Result<(Creation, A), E>> + Send;
 
 /// Returns the status and the body of a response that are stored.
-pub type Stored<A> = fn(&A) -> (u16, Vec<u8>);
+pub(super) type Stored<A> = fn(&A) -> (u16, Vec<u8>);
 
 /// Agents read in one transaction, by the id or name in the request.
 #[derive(Default)]

@@ -194,9 +194,4 @@ impl Writer {
     pub fn tell(&self, piece: ResponseDelta) {
         self.journal.notifications.tell(piece);
     }
-
-    /// Notifies workers that the session's job may be ready.
-    pub fn notify_job(&self) {
-        self.journal.notifications.send(Notification::Job);
-    }
 }

@@ -11,7 +11,7 @@ use crate::{
         AgentId, OperationId, OrgId, SessionId,
         decide::{Command, Rejection, Stamp},
         operation::Request,
-        spend::{Verdict, judge},
+        spend::{Verdict, verdict},
     },
     store::{notification::Notification, operation::OperationRecord},
 };
@@ -56,7 +56,7 @@ impl Unit {
     /// them.
     async fn check_spend(&mut self, agent: Option<AgentId>) -> Result<(), Error> {
         let now = self.tx.spend_status(agent).await?;
-        match judge(&now.organization, &now.agent, now.balance) {
+        match verdict(&now.organization, &now.agent, now.balance) {
             Verdict::Exceeded(spend) => Err(Rejection::CapExceeded(spend.limit).into()),
             Verdict::BalanceExhausted => Err(Rejection::BalanceExhausted.into()),
             Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(()),

@@ -28,7 +28,7 @@ const CERTIFICATES_FILE: &str = "certificates.pem";
 
 /// Network access of sandboxes from this process.
 #[derive(Clone, Debug)]
-pub struct Network {
+pub(crate) struct Network {
     pub dialer: Dialer,
     /// Certificates of the operator's own authorities, trusted in addition to the public roots.
     pub extra_roots: Arc<[CertificateDer<'static>]>,

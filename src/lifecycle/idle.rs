@@ -19,7 +19,7 @@ use crate::{
 
 /// Idle times after which sandboxes are frozen and hibernated.
 #[derive(Clone, Copy, Debug)]
-pub struct IdlePolicy {
+pub(crate) struct IdlePolicy {
     /// Idle time after which a sandbox is frozen.
     pub freeze_after: Duration,
     /// Idle time after which a sandbox is hibernated: checkpointed and removed.
@@ -179,7 +179,7 @@ impl SandboxSession {
             && let Err(fault) = sandbox.freeze(self.sandbox_fence(live.sandbox)).await
         {
             tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen again");
-            self.thawed(live.sandbox).await?;
+            self.record_thaw(live.sandbox).await?;
         }
         Ok(Next::After(self.sandboxes.idle.hibernate_after.max(self.sandboxes.idle.retry())))
     }
@@ -201,7 +201,7 @@ impl SandboxSession {
             Ok(0) => Ok(true),
             Ok(_) => {
                 if live.state == Liveness::Frozen {
-                    self.thawed(live.sandbox).await?;
+                    self.record_thaw(live.sandbox).await?;
                 }
                 Ok(false)
             }

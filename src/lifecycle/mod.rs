@@ -28,10 +28,10 @@ use crate::{
 };
 
 pub(crate) use checkpoints::blobs_of_session;
-pub use egress::Network;
+pub(crate) use egress::Network;
 pub(crate) use egress::{EgressAttachment, EgressPolicy};
 pub(crate) use error::Error;
-pub use idle::IdlePolicy;
+pub(crate) use idle::IdlePolicy;
 pub(crate) use idle::Next;
 pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle};
 pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
@@ -39,7 +39,7 @@ pub(crate) use spec::SandboxSpec;
 
 /// The sandboxes of a worker's node, and where their state is stored. Cheap to clone.
 #[derive(Clone)]
-pub struct Sandboxes {
+pub(crate) struct Sandboxes {
     pub store: Store,
     pub journal: Journal,
     pub notifications: Notifications,

@@ -108,7 +108,7 @@ impl SandboxSession {
             }
             Ok(()) => {
                 if live.state == Liveness::Frozen {
-                    self.thawed(id).await?;
+                    self.record_thaw(id).await?;
                 }
                 Ok(Some(Attached::new(id, live.life)))
             }
@@ -384,7 +384,7 @@ impl SandboxSession {
 
     /// Records in the row, then in the log, that a frozen sandbox was thawed. From the change of the row on,
     /// the checkpoint of the freeze is out of date.
-    pub(crate) async fn thawed(&self, id: SandboxId) -> Result<(), Error> {
+    pub(crate) async fn record_thaw(&self, id: SandboxId) -> Result<(), Error> {
         let store = &self.sandboxes.store;
         if !store.record_thawed(self.fence, id).await? {
             return Err(Error::Stale);

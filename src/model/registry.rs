@@ -1,6 +1,6 @@
 //! Registry that resolves a model name to a model.
 //!
-//! Called by the worker for each turn, and by `http` to validate a name before a session pins it;
+//! Called by `turn`, and by `http` to validate a name before a session pins it;
 //! creates the adapters. A URL that an organization set is marked as such here, so that it is
 //! reachable only through the guard.
 

@@ -6,7 +6,7 @@
 
 /// One dispatched event.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Frame {
+pub(super) struct Frame {
     /// Value of the last `event:` field; empty if there was none.
     pub event: String,
     /// All `data:` values, joined by line feeds.
@@ -15,7 +15,7 @@ pub struct Frame {
 
 /// A parser that buffers the incomplete end of the last chunk.
 #[derive(Debug, Default)]
-pub struct Frames {
+pub(super) struct Frames {
     line: Vec<u8>,
     // The last line ended with CR: a following LF belongs to it, even if it arrives in the next
     // chunk.
@@ -29,7 +29,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xEF\xBB\xBF";
 
 impl Frames {
     /// Returns the frames that `chunk` completes, oldest first.
-    pub fn push(&mut self, chunk: &[u8]) -> Vec<Frame> {
+    pub(super) fn push(&mut self, chunk: &[u8]) -> Vec<Frame> {
         let mut frames = Vec::new();
         let mut rest = chunk;
         while let Some(at) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {

@@ -15,7 +15,6 @@ mod tls;
 mod url;
 
 pub use self::{
-    address::is_public,
     client::{Client, refusal},
     dial::{Dialer, Route},
     local::{LocalDirectories, NotLocal},

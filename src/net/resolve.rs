@@ -73,7 +73,7 @@ impl Vetted {
     ///
     /// Addresses that are not allowed are dropped without refusing the name: a host behind DNS64 has a
     /// synthetic address in addition to its own.
-    pub async fn vetted(&self, host: &str) -> Result<Vec<SocketAddr>, Refused> {
+    pub(super) async fn vetted(&self, host: &str) -> Result<Vec<SocketAddr>, Refused> {
         let found = self.resolver.resolve(host).await.unwrap_or_else(|error| {
             tracing::debug!(host, %error, "name resolution failed");
             Vec::new()

@@ -5,7 +5,7 @@ use crate::{
     domain::{
         CheckpointId, OperationId,
         operation::{Answer, Failure, Request},
-        spend::{Verdict, judge},
+        spend::{Verdict, verdict},
     },
     lifecycle::{self, blobs_of_session},
     sandbox::{Fault, Signal, checkpoint},
@@ -119,7 +119,7 @@ impl OperationServer<'_> {
             return Ok(None);
         }
         let now = store.spend_status_of(org, agent).await?;
-        Ok(match judge(&now.organization, &now.agent, now.balance) {
+        Ok(match verdict(&now.organization, &now.agent, now.balance) {
             Verdict::Exceeded(spend) => {
                 Some((Failure::BudgetExceeded, format!("{}: all of it is spent", spend.limit)))
             }

@@ -36,7 +36,7 @@ pub(crate) struct Pump<'a> {
 impl Pump<'_> {
     /// Stores output at an interval. Never returns; the caller drops it when the command ends. A failure is
     /// retried, because the answer does not depend on it.
-    pub async fn run(&self) {
+    pub(super) async fn run(&self) {
         let mut passed = None;
         loop {
             // Most commands end before a reader could follow their output.

@@ -18,7 +18,7 @@ pub(crate) struct OperationQueue {
 impl OperationQueue {
     /// Takes the operation to serve next, if one may start now. Commands run a few at a time, so that
     /// they do not block file reads and kills; an operation on the sandbox as a whole runs alone.
-    pub fn next(&mut self) -> Option<Open> {
+    pub(super) fn next(&mut self) -> Option<Open> {
         let is_exclusive = |open: &Open| open.request.is_exclusive();
         let is_command = |open: &Open| matches!(open.request, Request::Exec { .. });
         if self.under_way.iter().any(is_exclusive) {
@@ -45,12 +45,12 @@ impl OperationQueue {
     }
 
     /// Removes a completed operation from those in progress.
-    pub fn is_over(&mut self, operation: OperationId) {
+    pub(super) fn is_over(&mut self, operation: OperationId) {
         self.under_way.retain(|open| open.id != operation);
     }
 
     /// Whether a stop waits for operations in progress.
-    pub fn wants_an_end(&self) -> bool {
+    pub(super) fn wants_an_end(&self) -> bool {
         let stops = |open: &Open| matches!(open.request, Request::Stop);
         self.waiting.iter().any(stops) && !self.under_way.is_empty()
     }

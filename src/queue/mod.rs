@@ -277,11 +277,6 @@ impl Lease {
         // If the sender is gone, the lease is gone too.
         let _ = state.wait_for(|state| state.lost).await;
     }
-
-    /// Returns the worker process that holds it.
-    pub fn worker(&self) -> Uuid {
-        self.queue.0.claimant.worker
-    }
 }
 
 impl Drop for Lease {

@@ -1,6 +1,6 @@
 //! The service's end of a sandbox's egress connection.
 //!
-//! Opened by the providers and used by the worker, which attaches it to an egress proxy. Only the service can
+//! Opened by the providers and used by `lifecycle`, which attaches it to an egress proxy. Only the service can
 //! write to both directories. The sandbox sees one of them, read-only, so it cannot replace a file that the
 //! service opens there.
 

@@ -7,7 +7,7 @@ use super::{Error, Result};
 use crate::domain::Level;
 
 /// Returns the word of a unit variant, as serde spells it.
-pub fn word<T: Serialize>(value: &T) -> String {
+pub(crate) fn word<T: Serialize>(value: &T) -> String {
     match serde_json::to_value(value) {
         Ok(Value::String(word)) => word,
         other => unreachable!("only enums of unit variants become words, not {other:?}"),
@@ -15,22 +15,22 @@ pub fn word<T: Serialize>(value: &T) -> String {
 }
 
 /// Parses a word to its variant.
-pub fn from_word<T: DeserializeOwned>(word: &str) -> Result<T> {
+pub(crate) fn from_word<T: DeserializeOwned>(word: &str) -> Result<T> {
     serde_json::from_value(Value::String(word.to_owned())).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
 /// Serializes a value for a `json` column.
-pub fn json<T: Serialize>(value: &T) -> String {
+pub(crate) fn json<T: Serialize>(value: &T) -> String {
     serde_json::to_string(value).expect("our own types serialize")
 }
 
 /// Parses the text of a `json` column.
-pub fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
+pub(crate) fn from_json<T: DeserializeOwned>(text: &str) -> Result<T> {
     serde_json::from_str(text).map_err(|error| Error::Corrupt(error.to_string()))
 }
 
 /// Converts a level to its number: 1 user, 2 progress, 3 internal.
-pub fn threshold(level: Level) -> i16 {
+pub(crate) fn threshold(level: Level) -> i16 {
     match level {
         Level::User => 1,
         Level::Progress => 2,
@@ -39,7 +39,7 @@ pub fn threshold(level: Level) -> i16 {
 }
 
 /// Converts a number to its level.
-pub fn level(threshold: i16) -> Result<Level> {
+pub(crate) fn level(threshold: i16) -> Result<Level> {
     match threshold {
         1 => Ok(Level::User),
         2 => Ok(Level::Progress),
@@ -49,12 +49,12 @@ pub fn level(threshold: i16) -> Result<Level> {
 }
 
 /// Converts a counter for a `bigint` column.
-pub fn count(value: u64) -> i64 {
+pub(crate) fn count(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// Converts a counter from a `bigint` column.
-pub fn uncount(value: i64) -> u64 {
+pub(crate) fn uncount(value: i64) -> u64 {
     u64::try_from(value).unwrap_or_default()
 }
 
@@ -62,7 +62,7 @@ pub fn uncount(value: i64) -> u64 {
 ///
 /// Otherwise a provider's text could keep a turn from ending. The event itself is JSON and keeps
 /// the text verbatim.
-pub fn storable(text: &str) -> String {
+pub(crate) fn storable(text: &str) -> String {
     text.replace('\0', "\u{fffd}")
 }
 

@@ -4,7 +4,7 @@
 //! row-level security. `system` does the service's own work and names the organization in every
 //! statement. This module decides nothing: the rules are in `domain`.
 
-pub mod column;
+pub(crate) mod column;
 mod configuration;
 mod deliveries;
 pub mod embedded;
@@ -20,16 +20,20 @@ mod work;
 
 use std::time::Duration;
 
-pub use configuration::{agent, credential, environment};
-pub use deliveries::{delivery, destination, notice, outbox};
-pub use money::{billing, budget, spend, usage};
-pub use organizations::{audit, key, operator, org};
-pub use sandboxes::{checkpoint, operation, output, rootfs, sandbox, sandbox_summary};
-pub use sessions::{
-    command, creation, event, idempotency, listing, purge, record, registry, session, token, turn,
-};
-pub use triggers::{invoke_token, run, schedule, scheduled_wake, trigger};
-pub use work::{gauge, job, node, notification, notify, stuck};
+pub(crate) use configuration::{agent, credential, environment};
+pub use deliveries::outbox;
+pub(crate) use deliveries::{delivery, destination, notice};
+pub(crate) use money::{billing, budget, spend, usage};
+pub use organizations::key;
+pub(crate) use organizations::{audit, operator, org};
+pub use sandboxes::sandbox;
+pub(crate) use sandboxes::{checkpoint, operation, output, sandbox_summary};
+pub use sessions::record;
+pub(crate) use sessions::{command, creation, event, idempotency, listing, session, token, turn};
+pub use triggers::scheduled_wake;
+pub(crate) use triggers::{invoke_token, run, schedule, trigger};
+pub(crate) use work::stuck;
+pub use work::{job, notification};
 
 pub use pool::{Store, Tx, Urls};
 

@@ -6,10 +6,7 @@
 
 use tokio::time::sleep;
 
-use super::{
-    Streams,
-    reader::{Ended, Reader},
-};
+use super::reader::{Ended, Reader};
 use crate::{
     base::{
         limit::{EXEC_OUTPUT_CHUNK_BYTES, STREAM_POLL},
@@ -19,7 +16,11 @@ use crate::{
         OperationId, OrgId, SessionId,
         operation::{Answer, OutputStream, Request},
     },
-    store::{self, Store, notification::Watch, operation::OperationRecord},
+    store::{
+        self, Store,
+        notification::{Notifications, Watch},
+        operation::OperationRecord,
+    },
     wire::operation::{ExecFrame, ExecView},
 };
 
@@ -90,11 +91,16 @@ impl std::str::FromStr for ExecPlace {
 }
 
 impl Follower {
-    pub(super) fn new(streams: &Streams, tail: ExecTail, reader: Reader<ExecLine>) -> Self {
+    pub(super) fn new(
+        store: &Store,
+        notifications: &Notifications,
+        tail: ExecTail,
+        reader: Reader<ExecLine>,
+    ) -> Self {
         Self {
-            store: streams.store.clone(),
-            output: streams.notifications.watch_output(tail.exec),
-            log: streams.notifications.watch(tail.session),
+            store: store.clone(),
+            output: notifications.watch_output(tail.exec),
+            log: notifications.watch(tail.session),
             tail,
             reader,
         }

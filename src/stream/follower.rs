@@ -5,9 +5,8 @@ use std::{collections::VecDeque, sync::Arc};
 use tokio::{sync::broadcast, time::sleep};
 
 use super::{
-    Frame, Item, Streams, Tail,
-    feed::{FeedRead, Registration},
-    frame::is_wanted,
+    feed::{FeedRead, Feeds, Registration},
+    frame::{Frame, Item, is_wanted},
     reader::{Ended, Reader},
 };
 use crate::{
@@ -15,10 +14,29 @@ use crate::{
         Origin, Timestamp,
         limit::{STREAM_DELTAS, STREAM_PAGE_ROWS, STREAM_POLL},
     },
-    domain::{Level, piece::ResponseDelta},
-    store::{self, Store, event::Range, notification::Watch},
+    domain::{Level, OrgId, SessionId, TurnId, piece::ResponseDelta},
+    store::{
+        self, Store,
+        event::Range,
+        notification::{Notifications, Watch},
+    },
     wire::delta::DeltaView,
 };
+
+/// A log to follow, with filters and the reader's position.
+#[derive(Clone, Debug)]
+pub struct Tail {
+    pub org: OrgId,
+    pub session: SessionId,
+    /// Only events with a larger `seq`.
+    pub after: i64,
+    pub level: Level,
+    /// Exact event type, or `prefix.*`.
+    pub kind: Option<String>,
+    pub turn: Option<TurnId>,
+    /// Also send unfinished responses, best effort.
+    pub deltas: bool,
+}
 
 pub(super) struct Follower {
     store: Store,
@@ -35,18 +53,25 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    pub(super) fn new(streams: &Streams, tail: Tail, reader: Reader<Frame>) -> Self {
+    pub(super) fn new(
+        store: &Store,
+        notifications: &Notifications,
+        feeds: &Feeds,
+        origin: &Origin,
+        tail: Tail,
+        reader: Reader<Frame>,
+    ) -> Self {
         // Pieces of an unfinished response have at least the level `progress`.
         let wants_pieces = tail.deltas && tail.level >= Level::Progress;
         Self {
-            store: streams.store.clone(),
-            registration: streams.feeds.register(tail.org, tail.session),
-            watch: streams.notifications.watch(tail.session),
-            pieces: wants_pieces.then(|| streams.notifications.pieces(tail.session)),
+            store: store.clone(),
+            registration: feeds.register(tail.org, tail.session),
+            watch: notifications.watch(tail.session),
+            pieces: wants_pieces.then(|| notifications.pieces(tail.session)),
             pending: VecDeque::new(),
             tail,
             reader,
-            origin: streams.origin.clone(),
+            origin: origin.clone(),
             is_current: false,
         }
     }

@@ -28,11 +28,11 @@ use crate::{
         Origin,
         limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX},
     },
-    domain::{Level, OrgId, SessionId, TurnId},
     store::{Store, notification::Notifications},
 };
 
 pub use exec::{ExecLine, ExecPlace, ExecTail};
+pub use follower::Tail;
 pub use frame::{Frame, Item};
 pub use list::{ListFrame, ListTail, Position};
 pub use view::{view, views};
@@ -48,21 +48,6 @@ pub struct Streams {
     permits: Arc<Semaphore>,
     tasks: TaskTracker,
     stop: CancellationToken,
-}
-
-/// A log to follow, with filters and the reader's position.
-#[derive(Clone, Debug)]
-pub struct Tail {
-    pub org: OrgId,
-    pub session: SessionId,
-    /// Only events with a larger `seq`.
-    pub after: i64,
-    pub level: Level,
-    /// Exact event type, or `prefix.*`.
-    pub kind: Option<String>,
-    pub turn: Option<TurnId>,
-    /// Also send unfinished responses, best effort.
-    pub deltas: bool,
 }
 
 /// The process has reached its limit of streams; try again later.
@@ -83,17 +68,24 @@ impl Streams {
     /// The follower ends when the returned receiver is dropped, or accepts nothing for
     /// `STREAM_WRITE_TIMEOUT`.
     pub fn follow(&self, tail: Tail) -> Result<mpsc::Receiver<Frame>, Full> {
-        self.open(Frame::Alive, |reader| Follower::new(self, tail, reader).follow())
+        self.open(Frame::Alive, |reader| {
+            let Self { store, notifications, feeds, origin, .. } = self;
+            Follower::new(store, notifications, feeds, origin, tail, reader).follow()
+        })
     }
 
     /// Follows the list of an organization's sessions, with the same limits.
     pub fn follow_list(&self, tail: ListTail) -> Result<mpsc::Receiver<ListFrame>, Full> {
-        self.open(ListFrame::Alive, |reader| list::Follower::new(self, tail, reader).follow())
+        self.open(ListFrame::Alive, |reader| {
+            list::Follower::new(&self.store, &self.notifications, &self.lists, tail, reader).follow()
+        })
     }
 
     /// Follows a command's output until the command ends, with the same limits.
     pub fn follow_exec(&self, tail: ExecTail) -> Result<mpsc::Receiver<ExecLine>, Full> {
-        self.open(ExecLine::Alive, |reader| exec::Follower::new(self, tail, reader).follow())
+        self.open(ExecLine::Alive, |reader| {
+            exec::Follower::new(&self.store, &self.notifications, tail, reader).follow()
+        })
     }
 
     /// Starts a follower, which runs until it ends or this process stops.

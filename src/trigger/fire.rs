@@ -21,7 +21,7 @@ use crate::{
 
 /// Reason of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fired {
+pub(crate) enum Fired {
     /// Its slot is due.
     Slot(Timestamp),
     /// A caller requested it, at this time.
@@ -32,7 +32,7 @@ pub enum Fired {
 ///
 /// # Errors
 /// A refused run is refused before anything is written.
-pub async fn fire(
+pub(crate) async fn fire(
     unit: &mut Unit,
     schedule: &Schedule,
     fired: Fired,

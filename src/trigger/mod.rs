@@ -10,8 +10,8 @@ mod refused;
 mod scheduler;
 mod source;
 
-pub use fire::{Fired, fire};
-pub use open::{Choice, Opening, adopt, check_model, environment, open, pin};
-pub use refused::Refused;
-pub use scheduler::Scheduler;
-pub use source::{pin_sources, sources};
+pub(crate) use fire::{Fired, fire};
+pub(crate) use open::{Choice, Opening, adopt, check_model, environment, open, pin};
+pub(crate) use refused::Refused;
+pub(crate) use scheduler::Scheduler;
+pub(crate) use source::{pin_sources, sources};

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Agent, revision and model of a new session.
-pub struct Choice {
+pub(crate) struct Choice {
     pub agent: Agent,
     pub revision: Revision,
     /// Overrides the revision's model.
@@ -33,7 +33,7 @@ pub struct Choice {
 }
 
 /// A session to open for an agent without an API request.
-pub struct Opening {
+pub(crate) struct Opening {
     pub agent: AgentId,
     pub session_template: SessionTemplate,
     /// Environment of the session, where the template names none.
@@ -48,7 +48,11 @@ pub struct Opening {
 }
 
 /// Sets the parent of a new session, if one is given.
-pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: Option<SessionId>) -> Result<(), Refused> {
+pub(crate) async fn adopt(
+    unit: &mut Unit,
+    created: &mut Created,
+    parent: Option<SessionId>,
+) -> Result<(), Refused> {
     let Some(parent) = parent else { return Ok(()) };
     unit.adopt(parent).await.map_err(|error| match error {
         journal::Error::Store(store::Error::NotFound) => Refused::UnknownParent,
@@ -59,7 +63,7 @@ pub async fn adopt(unit: &mut Unit, created: &mut Created, parent: Option<Sessio
 }
 
 /// Parses a model name; returns an error message if it may not be used here.
-pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
+pub(crate) fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
     let unfit = |error: NoModel| error.to_string();
     let name: ModelName = model.parse().map_err(unfit)?;
     Providers::check(&name).map_err(unfit)?;
@@ -70,7 +74,7 @@ pub fn check_model(model: &str, scripted: bool) -> Result<ModelName, String> {
 }
 
 /// Opens a session of an agent's active revision with its first input.
-pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Session, Refused> {
+pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Session, Refused> {
     let Opening { agent, session_template, inherited, sources: brought, input, source, scripted, parent } =
         opening;
     let agent = unit.tx().agent(agent).await.map_err(|error| match error {
@@ -110,7 +114,7 @@ pub async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Result<Se
 }
 
 /// Pins agent, revision, model and credential for the life of the session.
-pub async fn pin(unit: &mut Unit, created: &mut Created, choice: Choice) -> Result<(), Refused> {
+pub(crate) async fn pin(unit: &mut Unit, created: &mut Created, choice: Choice) -> Result<(), Refused> {
     let Choice { agent, revision, model, scripted } = choice;
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
@@ -150,7 +154,7 @@ async fn resolve_credential(
 }
 
 /// Returns the pinned environment of a new session.
-pub async fn environment(
+pub(crate) async fn environment(
     unit: &mut Unit,
     choice: EnvironmentChoice,
     origin: &Origin,

@@ -4,7 +4,7 @@ use crate::{domain::decide::Rejection, journal, store};
 
 /// Reason why a session is not opened or woken.
 #[derive(Debug, thiserror::Error)]
-pub enum Refused {
+pub(crate) enum Refused {
     #[error("there is no such agent")]
     UnknownAgent,
     /// The model name is unknown or not allowed here.
@@ -31,7 +31,7 @@ pub enum Refused {
 
 impl Refused {
     /// Returns the stable error code; `None` for a failure of the service.
-    pub fn code(&self) -> Option<&'static str> {
+    pub(crate) fn code(&self) -> Option<&'static str> {
         match self {
             Self::UnknownAgent => Some("unknown_agent"),
             Self::Model(_) => Some("model_unknown"),

@@ -26,7 +26,7 @@ use crate::{
 
 /// Fires due schedules and wakes for the whole service, concurrently with other schedulers.
 #[derive(Clone)]
-pub struct Scheduler {
+pub(crate) struct Scheduler {
     pub store: Store,
     pub journal: Journal,
     /// Whether agents may use `scripted/...` models.
@@ -35,7 +35,7 @@ pub struct Scheduler {
 
 impl Scheduler {
     /// Polls every second until `stop`; an action in progress is completed.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let mut ticks = interval(TRIGGER_POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut polls = 0u32;

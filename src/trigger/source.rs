@@ -13,7 +13,7 @@ use crate::{
 
 /// Pins the sources of the session's sandbox. Of two sources with one name, the later list wins;
 /// all lists override the environment's sources.
-pub async fn pin_sources(
+pub(crate) async fn pin_sources(
     unit: &mut Unit,
     created: &mut Created,
     over: &[&[Repository]],
@@ -25,7 +25,7 @@ pub async fn pin_sources(
 }
 
 /// Validates a list of sources and resolves the credential of each.
-pub async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<PinnedSource>, Refused> {
+pub(crate) async fn sources(unit: &mut Unit, named: &[Repository]) -> Result<Vec<PinnedSource>, Refused> {
     let mut pinned = Vec::with_capacity(named.len());
     for repository in named {
         let wrong = |(field, words): (String, String)| Refused::Source(format!("`{field}` {words}"));

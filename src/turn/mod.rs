@@ -42,7 +42,7 @@ pub(crate) use preflight::Refusal;
 
 /// Sandboxes, model providers and tools of a worker's turns. Cheap to clone.
 #[derive(Clone)]
-pub struct Runtime {
+pub(crate) struct Runtime {
     pub sandboxes: Sandboxes,
     pub providers: Arc<Providers>,
     pub catalogue: Catalog,

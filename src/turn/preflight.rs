@@ -7,7 +7,7 @@ use crate::{
     domain::{
         OrgId, Session,
         price::PriceList,
-        spend::{Spend, Verdict, judge},
+        spend::{Spend, Verdict, verdict},
     },
     harness::Halt,
     store::{self, Store, billing::Billing},
@@ -66,7 +66,7 @@ pub(super) async fn check(
         return Ok(Ok(checked));
     }
     let now = store.spend_status_of(org, agent).await.map_err(unavailable)?;
-    Ok(match judge(&now.organization, &now.agent, now.balance) {
+    Ok(match verdict(&now.organization, &now.agent, now.balance) {
         Verdict::Exceeded(spend) => {
             let Spend { limit, used, allowed, .. } = spend;
             let words = format!("{limit}: {used} of {allowed} micro-USD are spent; raise the cap or wait");

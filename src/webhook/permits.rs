@@ -21,7 +21,7 @@ use crate::{
 
 /// Permit of one delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Permit {
+pub(super) struct Permit {
     destination: Uuid,
     org: Uuid,
     /// Whether the receiver was known to be slow when the permit was taken.
@@ -30,7 +30,7 @@ pub struct Permit {
 
 /// The permits of a process.
 #[derive(Debug, Default)]
-pub struct Permits {
+pub(super) struct Permits {
     destinations: HashMap<Uuid, i32>,
     orgs: HashMap<Uuid, i32>,
     /// Time at which a receiver was last slow.
@@ -41,7 +41,7 @@ pub struct Permits {
 
 impl Permit {
     /// Creates the permit for a delivery.
-    pub fn of(claimed: &Claimed) -> Self {
+    pub(super) fn of(claimed: &Claimed) -> Self {
         Self::new(claimed.destination.uuid(), claimed.org.uuid())
     }
 
@@ -52,7 +52,7 @@ impl Permit {
 
 impl Permits {
     /// Returns which deliveries can be claimed now.
-    pub fn capacity(&mut self, now: Instant) -> Capacity {
+    pub(super) fn capacity(&mut self, now: Instant) -> Capacity {
         self.slow.retain(|_, at| now.duration_since(*at) < WEBHOOK_SLOW_RECORDS.0);
         let full = |held: &HashMap<Uuid, i32>, most: i32| -> Vec<Uuid> {
             held.iter().filter(|(_, held)| **held >= most).map(|(id, _)| *id).collect()
@@ -71,7 +71,7 @@ impl Permits {
     }
 
     /// Whether a limit is reached, so that the end of a delivery may allow another one.
-    pub fn is_crowded(&self) -> bool {
+    pub(super) fn is_crowded(&self) -> bool {
         self.taken >= WEBHOOKS_IN_FLIGHT_MAX
             || self.taken_by_slow >= WEBHOOKS_SLOW_MAX
             || self.destinations.values().any(|held| *held >= WEBHOOKS_PER_DESTINATION_MAX)
@@ -79,7 +79,7 @@ impl Permits {
     }
 
     /// Takes a permit for a claimed delivery.
-    pub fn take(&mut self, mut permit: Permit) -> Permit {
+    pub(super) fn take(&mut self, mut permit: Permit) -> Permit {
         permit.was_slow = self.slow.contains_key(&permit.destination);
         *self.destinations.entry(permit.destination).or_default() += 1;
         *self.orgs.entry(permit.org).or_default() += 1;
@@ -89,7 +89,7 @@ impl Permits {
     }
 
     /// Releases a permit. `took` and `has_answered` describe how the receiver behaved.
-    pub fn release(&mut self, permit: Permit, took: Duration, has_answered: bool, now: Instant) {
+    pub(super) fn release(&mut self, permit: Permit, took: Duration, has_answered: bool, now: Instant) {
         for (held, id) in [(&mut self.destinations, permit.destination), (&mut self.orgs, permit.org)] {
             if let Some(count) = held.get_mut(&id) {
                 *count -= 1;

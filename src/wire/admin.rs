@@ -13,7 +13,7 @@ use crate::{
 /// Organization to create.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateOrganization {
+pub(crate) struct CreateOrganization {
     /// Display name.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
@@ -22,7 +22,7 @@ pub struct CreateOrganization {
 /// Changes to an organization; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchAdminOrganization {
+pub(crate) struct PatchAdminOrganization {
     /// Maximum number of concurrent turns; null uses the deployment's default.
     #[garde(inner(inner(range(min = 1, max = ORGANIZATION_TURNS_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
@@ -38,7 +38,7 @@ pub struct PatchAdminOrganization {
 /// Amount to add to a balance.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct TopUp {
+pub(crate) struct TopUp {
     /// Micro-USD: 5000000 is 5 USD. A negative amount is subtracted.
     #[garde(range(min = -1_000_000_000_000_000, max = 1_000_000_000_000_000))]
     #[schema(minimum = -1000000000000000i64, maximum = 1000000000000000i64)]
@@ -48,7 +48,7 @@ pub struct TopUp {
 /// New balance of an organization.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SetBalance {
+pub(crate) struct SetBalance {
     /// Remaining micro-USD; null means unlimited.
     #[garde(inner(range(min = -1_000_000_000_000_000, max = 1_000_000_000_000_000)))]
     #[serde(deserialize_with = "Option::deserialize")]
@@ -58,7 +58,7 @@ pub struct SetBalance {
 
 /// Remaining balance of an organization.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Balance {
+pub(crate) struct Balance {
     /// Micro-USD; null means unlimited.
     #[schema(required)]
     pub balance_micros: Option<i64>,
@@ -67,7 +67,7 @@ pub struct Balance {
 /// Price list that takes precedence over the bundled one.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct SetPrices {
+pub(crate) struct SetPrices {
     /// The price list; null removes the organization's own list.
     #[garde(skip)]
     #[serde(deserialize_with = "crate::base::json::object_or_null")]
@@ -78,7 +78,7 @@ pub struct SetPrices {
 /// Organization as shown to the operator.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AdminOrganization)]
-pub struct AdminOrganization {
+pub(crate) struct AdminOrganization {
     pub id: OrgId,
     pub name: String,
     /// `active`, `suspended` or `deleted`.

@@ -26,7 +26,7 @@ use crate::{
 /// Agent to create. Returns the existing agent if one with this name has the same configuration.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateAgent {
+pub(crate) struct CreateAgent {
     /// Unique within the organization.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
@@ -74,7 +74,7 @@ pub struct CreateAgent {
 /// Changes to an agent; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchAgent {
+pub(crate) struct PatchAgent {
     #[garde(inner(length(bytes, max = TEXT_BYTES_MAX)))]
     pub prompt: Option<String>,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
@@ -128,7 +128,7 @@ fn validate_model_options(options: &ModelOptions, _context: &()) -> garde::Resul
 /// An agent with its active revision.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Agent)]
-pub struct AgentView {
+pub(crate) struct AgentView {
     pub id: AgentId,
     pub name: String,
     pub prompt: String,
@@ -157,7 +157,7 @@ pub struct AgentView {
 
 /// The active revision.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct RevisionRef {
+pub(crate) struct RevisionRef {
     pub id: RevisionId,
     pub number: i32,
     pub digest: String,
@@ -166,7 +166,7 @@ pub struct RevisionRef {
 /// An immutable revision of an agent.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Revision)]
-pub struct RevisionView {
+pub(crate) struct RevisionView {
     pub id: RevisionId,
     pub agent_id: AgentId,
     /// Number within the agent, starting at 1.
@@ -189,7 +189,7 @@ pub struct RevisionView {
 /// The agent that a session pinned at its creation. It stays readable after the agent was changed or deleted.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = PinnedAgent)]
-pub struct PinnedAgentView {
+pub(crate) struct PinnedAgentView {
     pub agent_id: AgentId,
     pub revision_id: RevisionId,
     /// Number of the revision within the agent.
@@ -209,7 +209,7 @@ pub struct PinnedAgentView {
 
 impl PinnedAgentView {
     /// Combines the snapshot of a session with the prompt of its revision.
-    pub fn of(agent_id: AgentId, snapshot: AgentSnapshot, prompt: String) -> Self {
+    pub(crate) fn of(agent_id: AgentId, snapshot: AgentSnapshot, prompt: String) -> Self {
         let AgentSnapshot { revision_id, revision, name, prompt_hash, model, model_options, runtime, tools } =
             snapshot;
         Self {

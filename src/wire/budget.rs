@@ -16,7 +16,7 @@ use crate::{
 /// Balance, spend caps and spend of the organization.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Budget)]
-pub struct BudgetView {
+pub(crate) struct BudgetView {
     /// Remaining micro-USD; null means unlimited. Only the operator can top it up.
     #[schema(required)]
     pub balance_micros: Option<i64>,
@@ -29,7 +29,7 @@ pub struct BudgetView {
 /// Changes to the organization's budget.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchBudget {
+pub(crate) struct PatchBudget {
     /// Replaces all three caps; an omitted cap is removed.
     #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object_or_null")]
@@ -39,7 +39,7 @@ pub struct PatchBudget {
 /// Usage, summed over every dimension that the row does not name.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = UsageRow)]
-pub struct UsageRow {
+pub(crate) struct UsageRow {
     /// Day in UTC; present when grouped `by` day.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(format = Date)]
@@ -57,14 +57,14 @@ pub struct UsageRow {
 
 /// Usage of a session: in total and per model.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct SessionUsage {
+pub(crate) struct SessionUsage {
     pub usage: Usage,
     pub models: Vec<ModelUsage>,
 }
 
 /// Usage of one model.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ModelUsage {
+pub(crate) struct ModelUsage {
     /// `provider/model`; null in a session without an agent.
     #[schema(required)]
     pub model: Option<String>,

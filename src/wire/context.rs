@@ -8,10 +8,9 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
+    metadata::{small_object, validate_metadata},
     operation::{validate_absolute_path, validate_env},
     present,
-    session::validate_metadata,
-    small_object,
 };
 use crate::{
     base::{
@@ -77,7 +76,7 @@ pub struct ToolInput {
 /// A registered tool.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = RegisteredTool)]
-pub struct ToolView {
+pub(crate) struct ToolView {
     pub name: String,
     pub tool_type: String,
     pub description: String,
@@ -113,7 +112,7 @@ impl From<Tool> for ToolView {
 }
 
 /// Returns the invalid field of a changed context and the message, if any.
-pub fn context_problem(context: &Context) -> Option<(&'static str, String)> {
+pub(crate) fn context_problem(context: &Context) -> Option<(&'static str, String)> {
     if let Err(error) = validate_env(&context.env_vars, &()) {
         return Some(("env_vars", error.to_string()));
     }

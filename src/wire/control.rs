@@ -10,7 +10,7 @@ use crate::base::limit::NAME_BYTES_MAX;
 /// Reason for stopping a session.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct StopSession {
+pub(crate) struct StopSession {
     /// Recorded in the log and in the session's `stopped` field.
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)), inner(custom(storable)))]
     pub reason: Option<String>,
@@ -19,7 +19,7 @@ pub struct StopSession {
 /// Client whose session to find.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Reattach {
+pub(crate) struct Reattach {
     /// The `client_id` that the session was created with.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX), custom(storable))]
     pub client_id: String,
@@ -27,7 +27,7 @@ pub struct Reattach {
 
 /// The client's session, or null if there is none.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct Reattached {
+pub(crate) struct Reattached {
     #[schema(required)]
     pub session: Option<SessionView>,
     pub reattached: bool,

@@ -13,7 +13,7 @@ use crate::{
 /// Provider key to store.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateCredential {
+pub(crate) struct CreateCredential {
     /// `anthropic` (default), `openai`, any other name together with a `base_url`, or `git` for
     /// repositories.
     #[garde(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX), custom(provider_name))]
@@ -36,7 +36,7 @@ pub struct CreateCredential {
 /// New key of a credential.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct RotateCredential {
+pub(crate) struct RotateCredential {
     #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
     pub key: String,
 }
@@ -44,7 +44,7 @@ pub struct RotateCredential {
 /// Credential to make the default of its provider.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct DefaultCredential {
+pub(crate) struct DefaultCredential {
     /// Id or name of the credential; `credential_id` is accepted too.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     #[serde(alias = "credential_id")]
@@ -57,7 +57,7 @@ pub struct DefaultCredential {
 /// Credential, without its key.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Credential)]
-pub struct CredentialView {
+pub(crate) struct CredentialView {
     pub id: CredentialId,
     pub provider: String,
     #[schema(required)]

@@ -11,7 +11,7 @@ use crate::domain::{SessionId, StepId, TurnId, piece::ResponseDelta};
 /// of the last event before it.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AgentMessageDelta)]
-pub struct DeltaView<'a> {
+pub(crate) struct DeltaView<'a> {
     #[serde(rename = "type")]
     kind: DeltaType,
     /// `seq` of the last event before the frame.
@@ -47,7 +47,7 @@ enum DeltaKind {
 
 impl<'a> DeltaView<'a> {
     /// Builds the frame that stream readers receive for a piece.
-    pub fn of(piece: &'a ResponseDelta) -> Self {
+    pub(crate) fn of(piece: &'a ResponseDelta) -> Self {
         let kind = if piece.is_thinking { DeltaKind::Thinking } else { DeltaKind::Text };
         Self {
             kind: DeltaType::AgentMessageDelta,

@@ -17,7 +17,7 @@ use crate::{
 /// Environment to create.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateEnvironment {
+pub(crate) struct CreateEnvironment {
     /// Unique within the organization.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
@@ -33,7 +33,7 @@ pub struct CreateEnvironment {
 /// they pinned, but use new values of its secrets.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchEnvironment {
+pub(crate) struct PatchEnvironment {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
     /// Replaces the whole configuration.
@@ -50,7 +50,7 @@ pub struct PatchEnvironment {
 #[derive(Clone, Deserialize, ToSchema)]
 #[schema(as = EnvironmentSecret)]
 #[serde(deny_unknown_fields)]
-pub struct SecretInput {
+pub(crate) struct SecretInput {
     /// Environment variable that holds the secret's placeholder in commands.
     pub name: String,
     /// 8 to 4096 printable ASCII characters.
@@ -62,7 +62,7 @@ pub struct SecretInput {
 
 impl SecretInput {
     /// The name and hosts of the secret, without its value.
-    pub fn binding(&self) -> SecretBinding {
+    pub(crate) fn binding(&self) -> SecretBinding {
         SecretBinding { name: self.name.clone(), hosts: self.hosts.clone() }
     }
 }
@@ -70,7 +70,7 @@ impl SecretInput {
 /// Environment, without the values of its secrets.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = NamedEnvironment)]
-pub struct EnvironmentView {
+pub(crate) struct EnvironmentView {
     pub id: EnvironmentId,
     pub name: String,
     pub config: Environment,

@@ -15,7 +15,7 @@ const INPUT: &str = "user.message";
 /// The body depends on the type; clients must ignore unknown types.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Event)]
-pub struct EventView {
+pub(crate) struct EventView {
     pub id: EventId,
     /// Position in the session's log: starts at 1, without gaps.
     pub seq: i64,
@@ -55,7 +55,7 @@ impl EventView {
     ///
     /// # Errors
     /// If a column does not hold valid JSON.
-    pub fn of(entry: &Entry) -> Result<Self, serde_json::Error> {
+    pub(crate) fn of(entry: &Entry) -> Result<Self, serde_json::Error> {
         let is_cut = entry.content_ref.is_some();
         Ok(Self {
             id: entry.id,
@@ -82,7 +82,7 @@ mod processed {
     use serde::{Serializer, ser::Error};
     use time::OffsetDateTime;
 
-    pub fn serialize<S: Serializer>(
+    pub(super) fn serialize<S: Serializer>(
         at: &Option<Option<OffsetDateTime>>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {

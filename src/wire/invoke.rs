@@ -7,10 +7,8 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    environment::validate_environment_choice,
-    limits::LimitsInput,
-    schedule::validate_input,
-    session::{InputSchema, validate_metadata},
+    environment::validate_environment_choice, limits::LimitsInput, metadata::validate_metadata,
+    schedule::validate_input, session::InputSchema,
 };
 use crate::{
     base::{json, limit::NAME_BYTES_MAX},
@@ -20,7 +18,7 @@ use crate::{
 /// Session to start at an agent's invoke URL.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct InvokeAgent {
+pub(crate) struct InvokeAgent {
     /// First input: a string, or an object with a `text` field.
     #[garde(custom(validate_input))]
     #[schema(value_type = InputSchema)]
@@ -37,7 +35,7 @@ pub struct InvokeAgent {
 /// Invoke token to create.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateInvokeToken {
+pub(crate) struct CreateInvokeToken {
     /// Display name, for example of the program that uses it.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
@@ -60,7 +58,7 @@ pub struct CreateInvokeToken {
 /// Token that starts sessions of one agent, and nothing else.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = InvokeToken)]
-pub struct InvokeTokenView {
+pub(crate) struct InvokeTokenView {
     pub id: InvokeTokenId,
     pub agent_id: AgentId,
     pub name: String,

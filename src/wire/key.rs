@@ -13,7 +13,7 @@ use crate::{
 /// API key to create.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateKey {
+pub(crate) struct CreateKey {
     /// Display name.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub name: String,
@@ -59,7 +59,7 @@ impl From<Source> for KeySource {
 /// Options of a key rotation.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct RotateKey {
+pub(crate) struct RotateKey {
     /// Seconds for which the old key stays valid: 0 to 604800, default 86400.
     #[garde(range(min = 0, max = KEY_OVERLAP_SECONDS.1))]
     #[schema(minimum = 0, maximum = 604800)]
@@ -69,7 +69,7 @@ pub struct RotateKey {
 /// An API key, without its secret.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Key)]
-pub struct KeyView {
+pub(crate) struct KeyView {
     pub id: KeyId,
     pub name: String,
     /// Last characters of the key, to tell keys apart.

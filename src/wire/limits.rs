@@ -11,7 +11,7 @@ use crate::domain::session::Limits;
 /// inherited from the agent on creation.
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct LimitsInput {
+pub(crate) struct LimitsInput {
     /// Tokens of the whole session: input, cache and output.
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<u64>)]
@@ -54,7 +54,7 @@ const MICROS_OF_CENT: u64 = 10_000;
 
 impl LimitsInput {
     /// Applies these changes to the current limits.
-    pub fn over(self, before: Limits) -> Limits {
+    pub(crate) fn over(self, before: Limits) -> Limits {
         let micros = |cents: u64| cents.saturating_mul(MICROS_OF_CENT);
         let cost = self.cost_micros.or(self.cost_cap_cents.map(|cents| cents.map(micros)));
         Limits {

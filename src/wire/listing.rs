@@ -10,7 +10,7 @@ use crate::domain::SessionId;
 /// session.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
-pub enum ListedFrame {
+pub(crate) enum ListedFrame {
     /// The session is in the list; contains its current state.
     #[serde(rename = "session.listed")]
     Listed { session: Box<SessionView> },
@@ -25,7 +25,7 @@ pub enum ListedFrame {
 /// Reason why a session is not in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum Unlisted {
+pub(crate) enum Unlisted {
     /// The session was deleted.
     Deleted,
     /// The session does not match the list's filters.
@@ -34,7 +34,7 @@ pub enum Unlisted {
 
 impl ListedFrame {
     /// Serializes the frame as one line of JSON.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         serde_json::to_string(self).expect("frame types serialize to JSON")
     }
 }

@@ -3,32 +3,33 @@
 //! Used by `http`, `stream`, `webhook` and `cli`. Unknown input fields are rejected; `metadata`, `input`
 //! objects, `refs` and `raw` are passed through verbatim.
 
-pub mod admin;
-pub mod agent;
-pub mod budget;
-pub mod context;
-pub mod control;
-pub mod credential;
-pub mod delta;
-pub mod environment;
-pub mod error;
-pub mod event;
-pub mod id;
-pub mod invoke;
-pub mod key;
-pub mod limits;
-pub mod listing;
-pub mod operation;
-pub mod organization;
-pub mod page;
-pub mod price;
-pub mod sandbox;
-pub mod schedule;
-pub mod session;
-pub mod source;
-pub mod trigger;
-pub mod turn;
-pub mod webhook;
+pub(crate) mod admin;
+pub(crate) mod agent;
+pub(crate) mod budget;
+pub(crate) mod context;
+pub(crate) mod control;
+pub(crate) mod credential;
+pub(crate) mod delta;
+pub(crate) mod environment;
+pub(crate) mod error;
+pub(crate) mod event;
+pub(crate) mod id;
+pub(crate) mod invoke;
+pub(crate) mod key;
+pub(crate) mod limits;
+pub(crate) mod listing;
+mod metadata;
+pub(crate) mod operation;
+pub(crate) mod organization;
+pub(crate) mod page;
+pub(crate) mod price;
+pub(crate) mod sandbox;
+pub(crate) mod schedule;
+pub(crate) mod session;
+pub(crate) mod source;
+pub(crate) mod trigger;
+pub(crate) mod turn;
+pub(crate) mod webhook;
 
 pub use error::{ErrorBody, ErrorType};
 pub use page::Page;
@@ -63,17 +64,5 @@ fn validate_numbers<T: serde::Serialize>(value: &T, _context: &()) -> garde::Res
     match serde_json::to_value(value) {
         Ok(value) if !beyond(&value) => Ok(()),
         Ok(_) | Err(_) => Err(garde::Error::new(format!("contains a number above {}", i64::MAX))),
-    }
-}
-
-/// Rejects an object whose JSON is larger than `METADATA_BYTES_MAX`.
-fn small_object(object: &serde_json::Map<String, serde_json::Value>, _context: &()) -> garde::Result {
-    use crate::base::limit::METADATA_BYTES_MAX;
-
-    let bytes = serde_json::to_vec(object).map_or(usize::MAX, |json| json.len());
-    if bytes <= METADATA_BYTES_MAX {
-        Ok(())
-    } else {
-        Err(garde::Error::new(format!("is {bytes} bytes of JSON; at most {METADATA_BYTES_MAX} are allowed")))
     }
 }

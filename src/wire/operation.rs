@@ -18,7 +18,7 @@ use crate::{
 /// Command to run in the session's sandbox.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ExecRequest {
+pub(crate) struct ExecRequest {
     /// A command line for bash, or a program and its arguments.
     #[garde(custom(validate_command))]
     pub command: Command,
@@ -38,7 +38,7 @@ pub struct ExecRequest {
 /// A command line for bash, or a program and its arguments.
 #[derive(Clone, Debug, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub enum Command {
+pub(crate) enum Command {
     Line(String),
     Argv(Vec<String>),
 }
@@ -46,7 +46,7 @@ pub enum Command {
 /// Command started by a caller.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Exec)]
-pub struct ExecView {
+pub(crate) struct ExecView {
     pub id: OperationId,
     pub state: ExecState,
     pub command: String,
@@ -81,7 +81,7 @@ pub struct ExecView {
 /// Options for terminating a command.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct KillExec {
+pub(crate) struct KillExec {
     /// Signal to send. By default TERM is sent, then KILL 1 second later. For any other signal than KILL,
     /// the request does not wait for the command to react.
     #[garde(skip)]
@@ -91,7 +91,7 @@ pub struct KillExec {
 /// One frame of a command's output stream.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[serde(tag = "type")]
-pub enum ExecFrame {
+pub(crate) enum ExecFrame {
     /// Next output of the command; invalid UTF-8 is replaced.
     #[serde(rename = "exec.output")]
     Output { stream: OutputStream, text: String },
@@ -114,7 +114,7 @@ pub enum ExecFrame {
 
 impl ExecFrame {
     /// Builds the final frame of an ended command.
-    pub fn ended(view: &ExecView) -> Self {
+    pub(crate) fn ended(view: &ExecView) -> Self {
         Self::Ended {
             state: view.state,
             exit_code: view.exit_code,
@@ -130,7 +130,7 @@ impl ExecFrame {
 /// State of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ExecState {
+pub(crate) enum ExecState {
     /// Waiting for a worker or for the sandbox.
     Queued,
     Running,
@@ -142,7 +142,7 @@ pub enum ExecState {
 
 /// Reason why a command failed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct ExecError {
+pub(crate) struct ExecError {
     /// `budget_exceeded`, `payment_required`, `sandbox_unavailable`, `lifecycle_hook_failed`,
     /// `environment_deleted`, `outcome_unknown`, `refused` or `canceled`.
     pub code: String,
@@ -151,7 +151,7 @@ pub struct ExecError {
 
 /// Content of a directory in a session's sandbox.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct Directory {
+pub(crate) struct Directory {
     pub path: String,
     /// Sorted by name.
     pub entries: Vec<FileEntry>,
@@ -161,7 +161,7 @@ pub struct Directory {
 
 /// An entry of a directory.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct FileEntry {
+pub(crate) struct FileEntry {
     pub name: String,
     /// `file`, `directory`, `link` or `other`.
     #[serde(rename = "type")]
@@ -175,14 +175,14 @@ pub struct FileEntry {
 
 /// A written file.
 #[derive(Clone, Debug, Serialize, ToSchema)]
-pub struct FileWritten {
+pub(crate) struct FileWritten {
     pub path: String,
     pub bytes: u64,
 }
 
 impl ExecRequest {
     /// Builds the operation request for the sandbox.
-    pub fn request(self) -> Request {
+    pub(crate) fn request(self) -> Request {
         let (argv, command) = match self.command {
             Command::Line(line) => (vec!["bash".to_owned(), "-c".to_owned(), line.clone()], line),
             Command::Argv(argv) => {
@@ -209,7 +209,7 @@ impl From<Entry> for FileEntry {
 
 impl ExecView {
     /// Builds the view of a requested command that has not ended.
-    pub fn open(
+    pub(crate) fn open(
         id: OperationId,
         command: String,
         created_at: OffsetDateTime,
@@ -234,7 +234,7 @@ impl ExecView {
     }
 
     /// Adds the outcome of the command.
-    pub fn answered(self, answer: Answer) -> Self {
+    pub(crate) fn answered(self, answer: Answer) -> Self {
         match answer {
             Answer::Exec { exit_code, cause, stdout, stderr, stdout_bytes, stderr_bytes, duration_ms } => {
                 Self {
@@ -263,7 +263,7 @@ impl ExecView {
 }
 
 /// The failure code as stored in the database.
-pub fn word(code: Failure) -> String {
+pub(crate) fn word(code: Failure) -> String {
     serde_json::to_value(code).ok().and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
 }
 

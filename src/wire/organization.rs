@@ -14,7 +14,7 @@ use crate::{
 /// The organization that the key belongs to.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Organization)]
-pub struct OrganizationView {
+pub(crate) struct OrganizationView {
     pub id: OrgId,
     pub name: String,
     /// Days after which an archived session is deleted; null retains it indefinitely.
@@ -27,7 +27,7 @@ pub struct OrganizationView {
 /// Changes to an organization; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchOrganization {
+pub(crate) struct PatchOrganization {
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
     /// 1 to 36500 days; null retains archived sessions indefinitely.
@@ -40,7 +40,7 @@ pub struct PatchOrganization {
 /// Record of an action in the organization.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = AuditRecord)]
-pub struct AuditView {
+pub(crate) struct AuditView {
     pub id: AuditId,
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,

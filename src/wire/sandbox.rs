@@ -27,7 +27,7 @@ pub struct SandboxView {
 /// Saved files of a session.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Checkpoint)]
-pub struct CheckpointView {
+pub(crate) struct CheckpointView {
     pub id: CheckpointId,
     /// The sandbox that the files come from.
     pub sandbox_id: SandboxId,
@@ -44,7 +44,7 @@ pub struct CheckpointView {
 /// Checkpoint to restore.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Restore {
+pub(crate) struct Restore {
     #[garde(length(bytes, min = 1, max = 64))]
     pub checkpoint_id: String,
 }

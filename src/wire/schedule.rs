@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 use super::{
     environment::validate_environment_choice,
     limits::LimitsInput,
-    session::{InputSchema, text_or_object, validate_metadata},
+    metadata::validate_metadata,
+    session::{InputSchema, text_or_object},
 };
 use crate::{
     base::{
@@ -27,7 +28,7 @@ use crate::{
 /// Schedule to create. Each slot starts a new session, or wakes `session_id`.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateSchedule {
+pub(crate) struct CreateSchedule {
     /// Cron expression with five fields: minute, hour, day of month, month, day of week.
     #[garde(length(bytes, min = 9, max = CRON_BYTES_MAX))]
     pub cron: String,
@@ -67,7 +68,7 @@ pub struct CreateSchedule {
 /// Changes to a schedule; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchSchedule {
+pub(crate) struct PatchSchedule {
     #[garde(inner(length(bytes, min = 9, max = CRON_BYTES_MAX)))]
     pub cron: Option<String>,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
@@ -102,7 +103,7 @@ pub struct PatchSchedule {
 /// A schedule.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Schedule)]
-pub struct ScheduleView {
+pub(crate) struct ScheduleView {
     pub id: ScheduleId,
     pub agent_id: AgentId,
     pub cron: String,
@@ -140,7 +141,7 @@ pub struct ScheduleView {
 /// A run of a schedule.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ScheduleRun)]
-pub struct RunView {
+pub(crate) struct RunView {
     pub id: RunId,
     pub state: RunState,
     /// Time of the slot; for a manual run, the time of the request.
@@ -160,7 +161,7 @@ pub struct RunView {
 
 /// Reason for a failed run: a code and a message.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct RunError {
+pub(crate) struct RunError {
     /// Machine-readable code, for example `no_credential`.
     pub code: String,
     pub message: String,

@@ -11,8 +11,8 @@ use super::{
     context::{ContextInput, ContextView},
     environment::validate_environment_choice,
     limits::LimitsInput,
+    metadata::{small_object, validate_metadata},
     sandbox::SandboxView,
-    small_object,
     source::{SourceView, validate_sources},
     webhook::{CreateDestination, DestinationView},
 };
@@ -36,7 +36,7 @@ use crate::{
 /// Session to create.
 #[derive(Clone, Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateSession {
+pub(crate) struct CreateSession {
     /// Id or name of an agent; `agent_id` is accepted too. A session without an agent is a log only: no turn
     /// runs.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
@@ -129,7 +129,7 @@ pub(super) enum InputSchema {
 /// Revision of an agent, by number or by id.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 #[serde(untagged)]
-pub enum RevisionChoice {
+pub(crate) enum RevisionChoice {
     Number(i32),
     Id(String),
 }
@@ -137,7 +137,7 @@ pub enum RevisionChoice {
 /// Changes to a session; absent fields are unchanged.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchSession {
+pub(crate) struct PatchSession {
     /// Null removes it.
     #[garde(inner(inner(length(bytes, max = NAME_BYTES_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
@@ -160,7 +160,7 @@ pub struct PatchSession {
 /// Message to the agent: either `text`, or an `envelope` that contains the text.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Steer {
+pub(crate) struct Steer {
     #[garde(inner(length(bytes, min = 1, max = TEXT_BYTES_MAX)))]
     pub text: Option<String>,
     #[garde(dive)]
@@ -178,7 +178,7 @@ pub struct Steer {
 /// Effect of a message on a running turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum SteerMode {
+pub(crate) enum SteerMode {
     /// The message waits for the next turn.
     #[default]
     Queue,
@@ -189,7 +189,7 @@ pub enum SteerMode {
 /// Message as delivered by another system.
 #[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Envelope {
+pub(crate) struct Envelope {
     /// Id assigned by the source. Together with `source` it deduplicates the message.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -217,7 +217,7 @@ pub struct Envelope {
 /// Conversation of another system, by its name or as a reference.
 #[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
 #[serde(untagged, expecting = "expected a string, or an object with `source` and `ref`")]
-pub enum Conversation {
+pub(crate) enum Conversation {
     Name(#[garde(length(bytes, max = NAME_BYTES_MAX))] String),
     Reference(#[garde(dive)] ConversationRef),
 }
@@ -225,7 +225,7 @@ pub enum Conversation {
 /// Reference to a conversation of another system.
 #[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct ConversationRef {
+pub(crate) struct ConversationRef {
     /// System that the conversation belongs to, for example `slack`.
     #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
     pub source: String,
@@ -359,7 +359,7 @@ impl SessionView {
 
 /// New session, with a client token for it.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct CreatedSession {
+pub(crate) struct CreatedSession {
     pub session: SessionView,
     /// Client token that can read and steer only this session; returned once. Null if a repeated create
     /// finds the session archived.
@@ -375,14 +375,14 @@ pub struct CreatedSession {
 
 /// Result of sending a message.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct Steered {
+pub(crate) struct Steered {
     pub event: EventRef,
     pub session: SessionRef,
 }
 
 /// Reference to an input event, by id and `seq`.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct EventRef {
+pub(crate) struct EventRef {
     pub id: EventId,
     pub seq: i64,
     /// Time at which a turn consumed the input: null, because the message was accepted just now.
@@ -393,7 +393,7 @@ pub struct EventRef {
 
 /// Reference to a session, with its status and the `seq` of its newest event.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub struct SessionRef {
+pub(crate) struct SessionRef {
     pub id: SessionId,
     pub status: Status,
     pub head: i64,
@@ -402,7 +402,7 @@ pub struct SessionRef {
 /// Client token to create.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct MintClientToken {
+pub(crate) struct MintClientToken {
     /// `read` and `steer`; both when absent.
     #[garde(inner(length(min = 1, max = 2)))]
     pub scopes: Option<Vec<ClientScope>>,
@@ -417,7 +417,7 @@ pub struct MintClientToken {
 /// Permission of a client token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum ClientScope {
+pub(crate) enum ClientScope {
     Read,
     Steer,
 }
@@ -425,7 +425,7 @@ pub enum ClientScope {
 /// Client token; returned once.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = ClientToken)]
-pub struct ClientTokenView {
+pub(crate) struct ClientTokenView {
     pub token: String,
     /// Same value as `token`, under the name that session creation uses.
     pub client_token: String,
@@ -461,23 +461,6 @@ pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Res
     }
 }
 
-/// Rejects metadata that is too large or contains U+0000, which would make searches fail.
-pub(super) fn validate_metadata(metadata: &Map<String, Value>, context: &()) -> garde::Result {
-    fn has_nul(value: &Value) -> bool {
-        match value {
-            Value::String(text) => text.contains('\0'),
-            Value::Array(items) => items.iter().any(has_nul),
-            Value::Object(fields) => fields.iter().any(|(name, value)| name.contains('\0') || has_nul(value)),
-            Value::Null | Value::Bool(_) | Value::Number(_) => false,
-        }
-    }
-
-    if metadata.iter().any(|(name, value)| name.contains('\0') || has_nul(value)) {
-        return Err(garde::Error::new("contains the character U+0000, which cannot be stored"));
-    }
-    small_object(metadata, context)
-}
-
 fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
     match value {
         Some(value) => small_object(&Map::from_iter([("raw".to_owned(), value.clone())]), context),
@@ -487,6 +470,6 @@ fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
 
 /// Response to an import.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ImportedSession {
+pub(crate) struct ImportedSession {
     pub session: SessionView,
 }

@@ -8,7 +8,7 @@ use crate::domain::source::{self, PinnedSource, Repository, SourceStatus, State}
 /// State of a repository of a session.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = SourceSummary)]
-pub struct SourceView {
+pub(crate) struct SourceView {
     pub name: String,
     pub status: State,
     /// Path in the sandbox.
@@ -34,7 +34,7 @@ pub struct SourceView {
 
 impl SourceView {
     /// Combines a pinned source with its clone status.
-    pub fn new(source: PinnedSource, status: SourceStatus) -> Self {
+    pub(crate) fn new(source: PinnedSource, status: SourceStatus) -> Self {
         let (error_code, error_message, retryable) = match status.failure {
             Some((code, message, retryable)) => (Some(code), Some(message), Some(retryable)),
             None => (None, None, None),

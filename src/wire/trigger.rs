@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{environment::validate_environment_choice, limits::LimitsInput, session::validate_metadata};
+use super::{environment::validate_environment_choice, limits::LimitsInput, metadata::validate_metadata};
 use crate::{
     base::{
         json,
@@ -23,7 +23,7 @@ use crate::{
 /// Trigger to create.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateTrigger {
+pub(crate) struct CreateTrigger {
     #[garde(skip)]
     pub kind: Kind,
     /// Secret that senders sign messages with; generated when absent.
@@ -68,7 +68,7 @@ pub struct CreateTrigger {
 /// Changes to a trigger; absent fields are unchanged.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchTrigger {
+pub(crate) struct PatchTrigger {
     #[garde(skip)]
     pub enabled: Option<bool>,
     /// Null removes it.
@@ -109,7 +109,7 @@ pub struct PatchTrigger {
 /// Inbound trigger of an agent.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Trigger)]
-pub struct TriggerView {
+pub(crate) struct TriggerView {
     pub id: TriggerId,
     pub agent_id: AgentId,
     pub kind: Kind,
@@ -146,7 +146,7 @@ pub struct TriggerView {
 
 /// Result of a message to a trigger.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct TriggerAnswer {
+pub(crate) struct TriggerAnswer {
     /// The session that the message started.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub session_id: Option<SessionId>,

@@ -14,7 +14,7 @@ use crate::domain::{
 /// One bounded run of the agent.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Turn)]
-pub struct TurnView {
+pub(crate) struct TurnView {
     pub id: TurnId,
     pub state: TurnState,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -58,7 +58,7 @@ impl From<Turn> for TurnView {
 
 /// Result of a session: its last turn and the agent's last message.
 #[derive(Debug, Serialize, ToSchema)]
-pub struct ResultView {
+pub(crate) struct ResultView {
     #[schema(required)]
     pub last_turn: Option<TurnView>,
     /// Last user-level message of the agent in that turn.
@@ -69,7 +69,7 @@ pub struct ResultView {
 /// One completed model call.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Step)]
-pub struct StepView {
+pub(crate) struct StepView {
     #[schema(required)]
     pub id: Option<StepId>,
     #[schema(required)]

@@ -17,7 +17,7 @@ use crate::{
 /// Destination or webhook to create.
 #[derive(Clone, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct CreateDestination {
+pub(crate) struct CreateDestination {
     /// An https URL with a publicly reachable address.
     #[garde(length(bytes, min = 1, max = NET_URL_BYTES_MAX))]
     pub url: String,
@@ -47,7 +47,7 @@ impl std::fmt::Debug for CreateDestination {
 /// Changes to a destination or webhook; absent fields are unchanged.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
-pub struct PatchDestination {
+pub(crate) struct PatchDestination {
     #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub url: Option<String>,
     #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
@@ -68,7 +68,7 @@ pub struct PatchDestination {
 /// Webhook endpoint of one session.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 #[schema(as = Destination)]
-pub struct DestinationView {
+pub(crate) struct DestinationView {
     pub id: DestinationId,
     pub session: SessionId,
     /// Always `webhook`.
@@ -106,7 +106,7 @@ pub struct DestinationView {
 /// Webhook of the organization; it receives events of every session.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Webhook)]
-pub struct WebhookView {
+pub(crate) struct WebhookView {
     pub id: WebhookId,
     pub url: String,
     /// Highest event level that is sent. `session.created`, `session.deleted`, `limit.*` and
@@ -141,7 +141,7 @@ pub struct WebhookView {
 /// Options for replacing a signing secret.
 #[derive(Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
-pub struct RotateSecret {
+pub(crate) struct RotateSecret {
     /// The new secret; generated when absent.
     #[garde(inner(length(bytes, min = 8, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
@@ -154,7 +154,7 @@ pub struct RotateSecret {
 /// Status of a delivery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum DeliveryStatus {
+pub(crate) enum DeliveryStatus {
     /// Waiting to be sent.
     Pending,
     /// Being sent.
@@ -170,7 +170,7 @@ pub enum DeliveryStatus {
 /// One event for one destination.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Delivery)]
-pub struct DeliveryView {
+pub(crate) struct DeliveryView {
     pub id: DeliveryId,
     /// Session of the event; absent for a notification about the organization.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -208,7 +208,7 @@ pub struct DeliveryView {
 /// One attempt of a delivery.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = DeliveryAttempt)]
-pub struct AttemptView {
+pub(crate) struct AttemptView {
     #[serde(with = "time::serde::rfc3339")]
     pub at: OffsetDateTime,
     /// Attempt number, starting at 1; starts at 1 again after a redelivery.
@@ -225,7 +225,7 @@ pub struct AttemptView {
 // Camel case, unlike the rest of the API, because the published client expects it.
 #[derive(Debug, Serialize, ToSchema)]
 #[serde(rename_all = "camelCase")]
-pub struct WebhookPayload<'a> {
+pub(crate) struct WebhookPayload<'a> {
     /// Type of the event.
     #[serde(rename = "type")]
     pub kind: &'a str,

@@ -24,7 +24,7 @@ use crate::{
 
 /// A worker process. Cheap to clone.
 #[derive(Clone)]
-pub struct Worker {
+pub(crate) struct Worker {
     pub queue: Queue,
     pub runtime: Runtime,
     /// Turns that run concurrently.
@@ -33,7 +33,7 @@ pub struct Worker {
 
 impl Worker {
     /// Runs jobs until `stop`, then drains. Returns when no lease is held.
-    pub async fn run(self, stop: CancellationToken) {
+    pub(crate) async fn run(self, stop: CancellationToken) {
         let renewals_stop = CancellationToken::new();
         let (drain, draining) = watch::channel(false);
         let mut tasks = JoinSet::new();

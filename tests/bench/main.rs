@@ -10,6 +10,7 @@
     clippy::unwrap_used,
     reason = "a test that fails may panic, and its tasks end with its process"
 )]
+#![allow(unreachable_pub, reason = "nothing imports from a test")]
 
 mod anchor;
 mod bare;

@@ -46,25 +46,25 @@ const ATTRIBUTE: &str = "SOJOURN.xattr.";
 const OWN_ATTRIBUTES: &str = "user.";
 
 /// Sends the session's files.
-pub fn pack(caller: &mut UnixStream) -> io::Result<()> {
+pub(crate) fn pack(caller: &mut UnixStream) -> io::Result<()> {
     caller.set_write_timeout(Some(PART_TIMEOUT))?;
     pack::run(caller)
 }
 
 /// Unpacks the session's files into empty directories.
-pub fn unpack(caller: &mut UnixStream, space_left: SpaceLeft) -> io::Result<()> {
+pub(crate) fn unpack(caller: &mut UnixStream, space_left: SpaceLeft) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::run(caller, space_left)
 }
 
 /// Sends the content of a directory.
-pub fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
+pub(crate) fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     caller.set_write_timeout(Some(PART_TIMEOUT))?;
     pack::tree(caller, path)
 }
 
 /// Unpacks files into a directory, over existing files; creates the directory if missing.
-pub fn write_tree(caller: &mut UnixStream, path: &Path, space_left: SpaceLeft) -> io::Result<()> {
+pub(crate) fn write_tree(caller: &mut UnixStream, path: &Path, space_left: SpaceLeft) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::tree(caller, path, space_left)
 }

@@ -276,8 +276,6 @@ pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
 pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
 /// Output of one command that is stored, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// Commands that one sandbox runs concurrently.
-pub const EXECS_MAX: usize = 64;
 /// Max size of a frame in either direction between worker and `sojourn-init`.
 pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a sandbox's error message that are passed on.

@@ -6,11 +6,11 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{agent::Limits, input, source};
+use crate::cli::{input, limits::Limits, source};
 
 /// Session fields.
 #[derive(Debug, Args, Serialize)]
-pub struct Fields {
+pub(crate) struct Fields {
     /// Agent ID or name; without one, the session only has a sandbox and a log
     #[arg(long)]
     agent: Option<String>,

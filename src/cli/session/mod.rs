@@ -18,7 +18,7 @@ use super::{
 
 /// Session commands.
 #[derive(Debug, Subcommand)]
-pub enum Session {
+pub(super) enum Session {
     /// Create a session; with --watch, follow it until its turn ends
     Create {
         #[command(flatten)]
@@ -102,7 +102,7 @@ pub enum Session {
         #[arg(long)]
         title: Option<String>,
         #[command(flatten)]
-        limits: super::agent::Limits,
+        limits: super::limits::Limits,
     },
     /// Show the last turn and its result
     Result { session: String },
@@ -130,7 +130,7 @@ pub enum Session {
 }
 
 /// Runs a command. Returns the exit code: 0 unless a watched turn did not complete.
-pub async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8> {
+pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let json = connection.json;
     match command {
@@ -203,7 +203,7 @@ async fn update(
     client: &Client,
     session: &str,
     title: Option<String>,
-    limits: super::agent::Limits,
+    limits: super::limits::Limits,
     json: bool,
 ) -> anyhow::Result<()> {
     let body = input::given(json!({ "title": title, "limits": limits }));

@@ -27,7 +27,7 @@ const NO_END: u8 = 125;
 
 /// Sandbox commands.
 #[derive(Debug, Subcommand)]
-pub enum Use {
+pub(crate) enum Use {
     /// Run a command in the session's sandbox; exits with the command's exit code
     Exec(Exec),
     /// Copy a file to or from the session's sandbox
@@ -106,7 +106,7 @@ pub enum Use {
 
 /// A command to run in the session's sandbox.
 #[derive(Debug, Args)]
-pub struct Exec {
+pub(crate) struct Exec {
     pub session: String,
     /// Working directory, an absolute path [default: /workspace]
     #[arg(long, value_name = "DIRECTORY")]
@@ -123,7 +123,7 @@ pub struct Exec {
 }
 
 /// Runs a command. Returns the exit code.
-pub async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8> {
+pub(super) async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Result<u8> {
     match wanted {
         Use::Exec(wanted) => return exec(client, wanted, json).await,
         Use::Cp { from, to } => copy(client, &from, &to).await?,

@@ -16,7 +16,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::mpsc, task::JoinSet};
 
-use super::Wanted;
+use super::event_filter::EventFilter;
 use crate::{
     base::{
         Origin,
@@ -28,12 +28,12 @@ use crate::{
 
 /// Options of the receiver.
 #[derive(Debug, Args)]
-pub struct Listen {
+pub(super) struct Listen {
     /// Port on 127.0.0.1 [default: a free port]
     #[arg(long, default_value_t = 0)]
     port: u16,
     #[command(flatten)]
-    wanted: Wanted,
+    filter: EventFilter,
     /// Create no webhook: another program forwards deliveries, signed with the secret read from standard
     /// input
     #[arg(long)]
@@ -49,13 +49,13 @@ type Received = Result<Value, Refused>;
 impl Listen {
     /// Receives until interrupted, or until `count` deliveries were received. The exit code is 1 when one of
     /// them was refused.
-    pub async fn run(self, client: &Client, webhooks: &str, json: bool) -> anyhow::Result<u8> {
+    pub(super) async fn run(self, client: &Client, webhooks: &str, json: bool) -> anyhow::Result<u8> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, self.port)).await.context("cannot listen")?;
         let url = format!("http://{}/", listener.local_addr()?);
         let (webhook, secret) = if self.secret_stdin {
             (None, input::secret("secret")?)
         } else {
-            let body = input::body(json!({ "url": url }), &self.wanted)?;
+            let body = input::body(json!({ "url": url }), &self.filter)?;
             let made = client.post(webhooks, &body).await.context(
                 "no webhook for this address could be created (the service needs SOJOURN_ALLOW_PRIVATE_WEBHOOKS=on, and must run on this machine)",
             )?;

@@ -3,12 +3,14 @@
 //! Webhooks of the organization receive events of every session; with `--session`, the commands apply to the
 //! destinations of that session.
 
+mod event_filter;
 mod listen;
 
 use anyhow::bail;
 use clap::{Args, Subcommand};
-use serde::Serialize;
 use serde_json::{Value, json};
+
+use event_filter::EventFilter;
 
 use super::{
     client::{Client, Connection, query},
@@ -18,7 +20,7 @@ use super::{
 /// Webhook commands.
 #[derive(Debug, Args)]
 #[group(skip)]
-pub struct Webhook {
+pub(super) struct Webhook {
     /// Use the destinations of this session instead of the organization's webhooks
     #[arg(long, global = true, value_name = "SESSION")]
     session: Option<String>,
@@ -38,7 +40,7 @@ enum Verb {
         #[arg(value_name = "URL")]
         address: String,
         #[command(flatten)]
-        wanted: Wanted,
+        filter: EventFilter,
         /// Read the secret from standard input; otherwise one is generated
         #[arg(long)]
         secret_stdin: bool,
@@ -49,7 +51,7 @@ enum Verb {
         #[arg(long, value_name = "URL")]
         address: Option<String>,
         #[command(flatten)]
-        wanted: Wanted,
+        filter: EventFilter,
         /// Resume deliveries
         #[arg(long, conflicts_with = "disable")]
         enable: bool,
@@ -85,21 +87,6 @@ enum Verb {
     Listen(listen::Listen),
 }
 
-/// Filter of the events to send.
-#[derive(Debug, Args, Serialize)]
-struct Wanted {
-    /// Event level: user, progress or internal
-    #[arg(long)]
-    level: Option<String>,
-    /// Event types: exact names or prefix.*, comma-separated
-    #[arg(long, value_delimiter = ',')]
-    types: Option<Vec<String>>,
-    /// Include the raw input of callers
-    #[arg(long)]
-    #[serde(skip_serializing_if = "std::ops::Not::not")]
-    include_raw: bool,
-}
-
 /// API paths of the webhooks and their deliveries.
 struct Paths {
     webhooks: String,
@@ -107,7 +94,7 @@ struct Paths {
 }
 
 /// Runs a command. Returns the exit code: 0, or 1 when `listen` refused a delivery.
-pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8> {
+pub(super) async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8> {
     let client = connection.client()?;
     let json = connection.json;
     let place = Paths::of(command.session);
@@ -115,14 +102,14 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
     match command.verb {
         Verb::List => list(&client, &place, json).await?,
         Verb::Get { webhook } => print::document(&client.get(&at(&webhook)).await?),
-        Verb::Create { address, wanted, secret_stdin } => {
+        Verb::Create { address, filter, secret_stdin } => {
             let secret = secret_stdin.then(|| input::secret("secret")).transpose()?;
-            let body = input::body(json!({ "url": address, "secret": secret }), &wanted)?;
+            let body = input::body(json!({ "url": address, "secret": secret }), &filter)?;
             print_secret(&client.post(&place.webhooks, &body).await?, json);
         }
-        Verb::Update { webhook, address, wanted, enable, disable } => {
+        Verb::Update { webhook, address, filter, enable, disable } => {
             let enabled = (enable || disable).then_some(enable);
-            let body = input::body(json!({ "url": address, "enabled": enabled }), &wanted)?;
+            let body = input::body(json!({ "url": address, "enabled": enabled }), &filter)?;
             print::answer(&client.patch(&at(&webhook), &body).await?, json, &webhook);
         }
         Verb::Test { webhook } => {
@@ -148,7 +135,7 @@ pub async fn run(command: Webhook, connection: &Connection) -> anyhow::Result<u8
             let path = format!("{}/{delivery}/redeliver", place.deliveries(&webhook));
             print::field(&client.post(&path, &json!({})).await?, json, "status");
         }
-        Verb::Listen(wanted) => return wanted.run(&client, &place.webhooks, json).await,
+        Verb::Listen(listen) => return listen.run(&client, &place.webhooks, json).await,
     }
     Ok(0)
 }

@@ -19,14 +19,14 @@ use super::{
     problem::Problem,
 };
 
-pub use progress::{Progress, SourceStatus, State, source_progress};
+pub(crate) use progress::{Progress, SourceStatus, State, source_progress};
 
 /// Provider name of credentials that open repositories.
-pub const PROVIDER: &str = "git";
+pub(crate) const PROVIDER: &str = "git";
 /// Max number of sources of one session.
-pub const SOURCES_MAX: usize = 16;
+pub(crate) const SOURCES_MAX: usize = 16;
 /// Default directory of sources.
-pub const DIRECTORY: &str = "/workspace/sources";
+pub(crate) const DIRECTORY: &str = "/workspace/sources";
 
 const WORKSPACE: &str = "/workspace";
 const URL_BYTES_MAX: usize = 1_000;
@@ -90,7 +90,7 @@ pub struct PinnedSource {
 
 /// Location of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum RepositoryLocation {
+pub(crate) enum RepositoryLocation {
     /// On a host, over TLS.
     Host {
         /// Canonical host name.
@@ -107,7 +107,7 @@ pub enum RepositoryLocation {
 ///
 /// # Errors
 /// A message for the caller.
-pub fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
+pub(crate) fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
     const WORDS: &str = "must be https://host/path without user, query or fragment, or file:///path";
     if url.len() > URL_BYTES_MAX || url.chars().any(|character| character.is_control() || character == '\\') {
         return Err(WORDS);
@@ -141,7 +141,7 @@ pub fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
 }
 
 /// Returns whether a credential for `base_url` may be sent to `place`.
-pub fn covers(base_url: &str, place: &RepositoryLocation) -> bool {
+pub(crate) fn covers(base_url: &str, place: &RepositoryLocation) -> bool {
     let RepositoryLocation::Host { host, port, path } = place else { return false };
     let Some(base) = base(base_url) else { return false };
     let is_below = path
@@ -151,7 +151,7 @@ pub fn covers(base_url: &str, place: &RepositoryLocation) -> bool {
 }
 
 /// Returns host, port and path prefix of a base URL; a host alone covers all of its paths.
-pub fn base(base_url: &str) -> Option<(String, u16, String)> {
+pub(crate) fn base(base_url: &str) -> Option<(String, u16, String)> {
     let whole = format!("{}/x", base_url.trim_end_matches('/'));
     match place(&whole).ok()? {
         RepositoryLocation::Host { host, port, path } => {
@@ -211,7 +211,7 @@ impl Repository {
 }
 
 /// Returns the first invalid field of a list of sources.
-pub fn problem(sources: &[Repository]) -> Option<Problem> {
+pub(crate) fn problem(sources: &[Repository]) -> Option<Problem> {
     if sources.len() > SOURCES_MAX {
         return Some(("sources".to_owned(), format!("must have at most {SOURCES_MAX} items")));
     }
@@ -226,7 +226,7 @@ pub fn problem(sources: &[Repository]) -> Option<Problem> {
 }
 
 /// Returns a conflict between sources in one workspace.
-pub fn together(sources: &[PinnedSource]) -> Option<String> {
+pub(crate) fn together(sources: &[PinnedSource]) -> Option<String> {
     if sources.len() > SOURCES_MAX {
         return Some(format!("must have at most {SOURCES_MAX}, incl. those of the environment and agent"));
     }
@@ -245,7 +245,7 @@ pub fn together(sources: &[PinnedSource]) -> Option<String> {
 }
 
 /// Merges two lists; a source in `over` replaces one of the same name in `lower`.
-pub fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Repository> {
+pub(crate) fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Repository> {
     let name = |source: &Repository| source.pinned().map(|pinned| pinned.name).ok();
     lower.retain(|source| !over.iter().any(|other| name(other) == name(source)));
     lower.extend(over.iter().cloned());
@@ -253,7 +253,7 @@ pub fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Rep
 }
 
 /// Returns the paragraph about sources for the agent's prompt; empty without sources.
-pub fn told(sources: &[PinnedSource]) -> String {
+pub(crate) fn told(sources: &[PinnedSource]) -> String {
     if sources.is_empty() {
         return String::new();
     }

@@ -55,7 +55,10 @@ pub enum State {
 }
 
 /// Computes the progress from the events about sources and lost files.
-pub fn source_progress<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item = &'a Event>) -> Progress {
+pub(crate) fn source_progress<'a>(
+    sources: &[PinnedSource],
+    log: impl IntoIterator<Item = &'a Event>,
+) -> Progress {
     let mut progress = Progress { sources: vec![SourceStatus::default(); sources.len()], prepared_at: None };
     for event in log {
         progress.take(sources, event);
@@ -64,11 +67,6 @@ pub fn source_progress<'a>(sources: &[PinnedSource], log: impl IntoIterator<Item
 }
 
 impl Progress {
-    /// Returns whether all sources are cloned.
-    pub fn is_complete(&self) -> bool {
-        self.sources.iter().all(|status| status.state == State::Resolved)
-    }
-
     fn take(&mut self, sources: &[PinnedSource], event: &Event) {
         if let Body::SandboxFilesLost { since, .. } = &event.draft.body {
             // The checkpoint contains everything that was cloned before `since`.

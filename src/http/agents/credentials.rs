@@ -6,8 +6,8 @@ use crate::{
     base::key,
     domain::{CredentialId, OrgId, environment::is_secret_value, source},
     http::{
-        auth::{ReadCredentials, Scope, WriteCredentials},
         prelude::*,
+        scope::{ReadCredentials, Scope, WriteCredentials},
     },
     model::ModelName,
     store::{
@@ -20,7 +20,7 @@ use crate::{
 /// Store a provider key
 #[utoipa::path(post, path = "/credentials", tag = "credentials", operation_id = "createCredential",
     request_body = CreateCredential, responses((status = 201, body = CredentialView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteCredentials>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateCredential>>,
 ) -> Result<Answer> {
@@ -72,7 +72,10 @@ fn check_repositories(wanted: &CreateCredential) -> Result<()> {
 /// Newest first.
 #[utoipa::path(get, path = "/credentials", tag = "credentials", operation_id = "listCredentials",
     params(PageQuery), responses((status = 200, body = Page<CredentialView>), Errors))]
-pub async fn list(caller: Caller<ReadCredentials>, Query(query): Query<PageQuery>) -> Result<Response> {
+pub(super) async fn list(
+    caller: Caller<ReadCredentials>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response> {
     let list = caller.list("credentials", &()).at(query.limit, query.cursor.as_deref())?;
     let mut tx = caller.begin().await?;
     let credentials = tx.credentials(list.below, list.limit()).await?;
@@ -84,7 +87,10 @@ pub async fn list(caller: Caller<ReadCredentials>, Query(query): Query<PageQuery
 /// The key is not returned.
 #[utoipa::path(get, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "getCredential",
     params(("credential_id" = CredentialId, Path)), responses((status = 200, body = CredentialView), Errors))]
-pub async fn get(caller: Caller<ReadCredentials>, Path(credential): Path<CredentialId>) -> Result<Response> {
+pub(super) async fn get(
+    caller: Caller<ReadCredentials>,
+    Path(credential): Path<CredentialId>,
+) -> Result<Response> {
     let mut tx = caller.begin().await?;
     Ok(respond(&view(tx.credential(credential).await?)))
 }
@@ -95,7 +101,7 @@ pub async fn get(caller: Caller<ReadCredentials>, Path(credential): Path<Credent
 #[utoipa::path(patch, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "rotateCredential",
     params(("credential_id" = CredentialId, Path)), request_body = RotateCredential,
     responses((status = 200, body = CredentialView), Errors))]
-pub async fn rotate(
+pub(super) async fn rotate(
     caller: Caller<WriteCredentials>,
     Path(id): Path<CredentialId>,
     Body(wanted): Body<RotateCredential>,
@@ -115,7 +121,10 @@ pub async fn rotate(
 /// Sessions that pinned it can no longer call their model.
 #[utoipa::path(delete, path = "/credentials/{credential_id}", tag = "credentials", operation_id = "deleteCredential",
     params(("credential_id" = CredentialId, Path)), responses((status = 204), Errors))]
-pub async fn delete(caller: Caller<WriteCredentials>, Path(id): Path<CredentialId>) -> Result<Response> {
+pub(super) async fn delete(
+    caller: Caller<WriteCredentials>,
+    Path(id): Path<CredentialId>,
+) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.delete_credential(id).await?;
     caller.record_audit(&mut tx, "credential.deleted", id, json!({})).await?;
@@ -126,7 +135,7 @@ pub async fn delete(caller: Caller<WriteCredentials>, Path(id): Path<CredentialI
 /// Make a credential the default of its provider
 #[utoipa::path(put, path = "/credentials/default", tag = "credentials", operation_id = "setDefaultCredential",
     request_body = DefaultCredential, responses((status = 200, body = CredentialView), Errors))]
-pub async fn set_default(
+pub(super) async fn set_default(
     caller: Caller<WriteCredentials>,
     Body(wanted): Body<DefaultCredential>,
 ) -> Result<Response> {
@@ -145,7 +154,7 @@ pub async fn set_default(
 }
 
 /// Rejects `key` together with `credential`.
-pub fn check_choice(has_key: bool, has_credential: bool) -> Result<()> {
+pub(super) fn check_choice(has_key: bool, has_credential: bool) -> Result<()> {
     if has_key && has_credential {
         return Err(ApiError::invalid("credential", "send `key` or `credential`, not both"));
     }
@@ -153,7 +162,12 @@ pub fn check_choice(has_key: bool, has_credential: bool) -> Result<()> {
 }
 
 /// Stores an agent's own key as a credential of its model's provider.
-pub async fn store_for_model(app: &App, unit: &mut Unit, model: &str, secret: &str) -> Result<Credential> {
+pub(super) async fn store_for_model(
+    app: &App,
+    unit: &mut Unit,
+    model: &str,
+    secret: &str,
+) -> Result<Credential> {
     let name: ModelName = app.check_model(model)?;
     let credential = Credential {
         id: app.0.journal.origin().id(),
@@ -169,7 +183,7 @@ pub async fn store_for_model(app: &App, unit: &mut Unit, model: &str, secret: &s
 }
 
 /// Records a stored key in the audit log, without the key itself.
-pub async fn record_created<S: Scope>(
+pub(super) async fn record_created<S: Scope>(
     caller: &Caller<S>,
     tx: &mut Tx,
     credential: &Credential,
@@ -180,7 +194,7 @@ pub async fn record_created<S: Scope>(
 }
 
 /// Returns the credential named by the caller, if it exists in the organization.
-pub async fn existing(unit: &mut Unit, named: Option<&str>) -> Result<Option<CredentialId>> {
+pub(super) async fn existing(unit: &mut Unit, named: Option<&str>) -> Result<Option<CredentialId>> {
     let Some(named) = named else { return Ok(None) };
     match unit.tx().find_credential(named).await {
         Ok(credential) => Ok(Some(credential.id)),
@@ -193,7 +207,7 @@ pub async fn existing(unit: &mut Unit, named: Option<&str>) -> Result<Option<Cre
 }
 
 /// Whether a repeated create sends the key that the agent already has.
-pub async fn is_same_key(
+pub(super) async fn is_same_key(
     app: &App,
     unit: &mut Unit,
     credential: Option<CredentialId>,

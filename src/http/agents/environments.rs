@@ -11,8 +11,8 @@ use crate::{
         rootfs::{Build, RootFs},
     },
     http::{
-        auth::{ReadEnvironments, WriteEnvironments},
         prelude::*,
+        scope::{ReadEnvironments, WriteEnvironments},
         sessions::sources,
     },
     store::{
@@ -30,7 +30,7 @@ type Values = BTreeMap<String, String>;
 /// Create an environment
 #[utoipa::path(post, path = "/environments", tag = "environments", operation_id = "createEnvironment",
     request_body = CreateEnvironment, responses((status = 201, body = EnvironmentView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteEnvironments>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateEnvironment>>,
 ) -> Result<Answer> {
@@ -56,7 +56,10 @@ pub async fn create(
 /// Newest first, without build logs.
 #[utoipa::path(get, path = "/environments", tag = "environments", operation_id = "listEnvironments",
     params(PageQuery), responses((status = 200, body = Page<EnvironmentView>), Errors))]
-pub async fn list(caller: Caller<ReadEnvironments>, Query(query): Query<PageQuery>) -> Result<Response> {
+pub(super) async fn list(
+    caller: Caller<ReadEnvironments>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response> {
     let list = caller.list("environments", &()).at(query.limit, query.cursor.as_deref())?;
     let mut tx = caller.begin().await?;
     let environments = tx.environments(list.below, list.limit()).await?;
@@ -75,7 +78,7 @@ pub async fn list(caller: Caller<ReadEnvironments>, Query(query): Query<PageQuer
 /// The values of its secrets are not returned.
 #[utoipa::path(get, path = "/environments/{environment_id}", tag = "environments", operation_id = "getEnvironment",
     params(("environment_id" = EnvironmentId, Path)), responses((status = 200, body = EnvironmentView), Errors))]
-pub async fn get(
+pub(super) async fn get(
     caller: Caller<ReadEnvironments>,
     Path(environment): Path<EnvironmentId>,
 ) -> Result<Response> {
@@ -91,7 +94,7 @@ pub async fn get(
 #[utoipa::path(patch, path = "/environments/{environment_id}", tag = "environments",
     operation_id = "updateEnvironment", params(("environment_id" = EnvironmentId, Path)),
     request_body = PatchEnvironment, responses((status = 200, body = EnvironmentView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteEnvironments>,
     Path(id): Path<EnvironmentId>,
     Body(change): Body<PatchEnvironment>,
@@ -129,7 +132,7 @@ pub async fn patch(
 #[utoipa::path(post, path = "/environments/{environment_id}/build", tag = "environments",
     operation_id = "buildEnvironment", params(("environment_id" = EnvironmentId, Path)),
     responses((status = 202, body = EnvironmentView), Errors))]
-pub async fn build(
+pub(super) async fn build(
     caller: Caller<WriteEnvironments>,
     Path(id): Path<EnvironmentId>,
     once: IdempotentRequest,
@@ -148,7 +151,10 @@ pub async fn build(
 #[utoipa::path(delete, path = "/environments/{environment_id}", tag = "environments",
     operation_id = "deleteEnvironment", params(("environment_id" = EnvironmentId, Path)),
     responses((status = 204), Errors))]
-pub async fn delete(caller: Caller<WriteEnvironments>, Path(id): Path<EnvironmentId>) -> Result<Response> {
+pub(super) async fn delete(
+    caller: Caller<WriteEnvironments>,
+    Path(id): Path<EnvironmentId>,
+) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.delete_environment(id).await?;
     caller.record_audit(&mut tx, "environment.deleted", id, json!({})).await?;

@@ -1,7 +1,7 @@
 //! Agents and their revisions: create (idempotent by name), read, change, delete.
 
-pub mod credentials;
-pub mod environments;
+mod credentials;
+mod environments;
 
 use serde_json::json;
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -10,9 +10,9 @@ use crate::{
     base::{seal::sha256, text::hex},
     domain::{AgentId, CredentialId, session::Limits},
     http::{
-        auth::{ReadAgents, WriteAgents},
         path,
         prelude::*,
+        scope::{ReadAgents, WriteAgents},
         sessions::sources,
     },
     store::agent::{Agent, Revision},
@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Routes of agents, their credentials and environments.
-pub fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
         .routes(routes!(get, patch, delete))
@@ -43,7 +43,7 @@ const BUILTIN_RUNTIME: &str = "builtin";
 /// Returns the existing agent if one with this name has the same configuration.
 #[utoipa::path(post, path = "/agents", tag = "agents", operation_id = "createAgent", request_body = CreateAgent,
     responses((status = 201, body = AgentView), (status = 200, body = AgentView, description = "It already exists, or the request repeats an `Idempotency-Key`."), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteAgents>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateAgent>>,
 ) -> Result<Answer> {
@@ -104,7 +104,7 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/agents", tag = "agents", operation_id = "listAgents", params(PageQuery),
     responses((status = 200, body = Page<AgentView>), Errors))]
-pub async fn list(caller: Caller<ReadAgents>, Query(query): Query<PageQuery>) -> Result<Response> {
+pub(super) async fn list(caller: Caller<ReadAgents>, Query(query): Query<PageQuery>) -> Result<Response> {
     let list = caller.list("agents", &()).at(query.limit, query.cursor.as_deref())?;
     let mut tx = caller.begin().await?;
     let agents = tx.agents(list.below, list.limit()).await?;
@@ -114,7 +114,7 @@ pub async fn list(caller: Caller<ReadAgents>, Query(query): Query<PageQuery>) ->
 /// Get an agent
 #[utoipa::path(get, path = "/agents/{agent_id}", tag = "agents", operation_id = "getAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = AgentView), Errors))]
-pub async fn get(caller: Caller<ReadAgents>, Path(agent): Path<AgentId>) -> Result<Response> {
+pub(super) async fn get(caller: Caller<ReadAgents>, Path(agent): Path<AgentId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     Ok(respond(&view(tx.agent(agent).await?)))
 }
@@ -125,7 +125,7 @@ pub async fn get(caller: Caller<ReadAgents>, Path(agent): Path<AgentId>) -> Resu
 #[utoipa::path(patch, path = "/agents/{agent_id}", tag = "agents", operation_id = "updateAgent",
     params(("agent_id" = AgentId, Path)), request_body = PatchAgent,
     responses((status = 200, body = AgentView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteAgents>,
     Path(id): Path<AgentId>,
     Body(change): Body<PatchAgent>,
@@ -170,7 +170,7 @@ pub async fn patch(
 /// Its sessions continue with their pinned revision.
 #[utoipa::path(delete, path = "/agents/{agent_id}", tag = "agents", operation_id = "deleteAgent",
     params(("agent_id" = AgentId, Path)), responses((status = 204), Errors))]
-pub async fn delete(caller: Caller<WriteAgents>, Path(id): Path<AgentId>) -> Result<Response> {
+pub(super) async fn delete(caller: Caller<WriteAgents>, Path(id): Path<AgentId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.delete_agent(id).await?;
     caller.record_audit(&mut tx, "agent.deleted", id, json!({})).await?;
@@ -184,7 +184,7 @@ pub async fn delete(caller: Caller<WriteAgents>, Path(id): Path<AgentId>) -> Res
 #[utoipa::path(get, path = "/agents/{agent_id}/revisions", tag = "agents", operation_id = "listRevisions",
     params(("agent_id" = AgentId, Path), PageQuery),
     responses((status = 200, body = Page<RevisionView>), Errors))]
-pub async fn revisions(
+pub(super) async fn revisions(
     caller: Caller<ReadAgents>,
     Path(id): Path<AgentId>,
     Query(query): Query<PageQuery>,
@@ -203,7 +203,7 @@ pub async fn revisions(
     operation_id = "activateRevision",
     params(("agent_id" = AgentId, Path), ("revision" = String, Path, description = "Number or id")),
     responses((status = 200, body = AgentView), Errors))]
-pub async fn activate(
+pub(super) async fn activate(
     caller: Caller<WriteAgents>,
     Path((agent, revision)): Path<(AgentId, String)>,
     once: IdempotentRequest,

@@ -57,7 +57,7 @@ const SIGNATURE_HEADERS: [(&str, &str, &str); 3] = [
 ];
 
 /// Returns the example of an event type: the JSON block of its page.
-pub fn example(kind: &str) -> Option<Value> {
+pub(super) fn example(kind: &str) -> Option<Value> {
     let page = Pages::get(&format!("{kind}.md"))?;
     let text = str::from_utf8(&page.data).ok()?;
     let block = text.split("```json\n").nth(1)?.split("```").next()?;
@@ -65,7 +65,7 @@ pub fn example(kind: &str) -> Option<Value> {
 }
 
 /// Replaces the schemas of event envelopes by unions of event types, and adds the webhooks.
-pub fn add(document: &mut utoipa::openapi::OpenApi) {
+pub(super) fn add(document: &mut utoipa::openapi::OpenApi) {
     let components = document.components.get_or_insert_default();
     let schemas = &mut components.schemas;
     let logged = split(schemas, "Event", "EventBody");

@@ -50,7 +50,7 @@ struct Frame {
 }
 
 /// Adds an example to the request body and the success responses of each operation.
-pub fn add(document: &mut utoipa::openapi::OpenApi) {
+pub(super) fn add(document: &mut utoipa::openapi::OpenApi) {
     let examples = Examples::read();
     let mut shared = BTreeMap::new();
     let items = document.paths.paths.values_mut();

@@ -8,7 +8,13 @@ use utoipa::openapi::{
     response::{Response, ResponseBuilder},
 };
 
-use super::Method;
+/// Kind of an operation, as far as its responses and scopes depend on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Method {
+    Read,
+    Post,
+    Write,
+}
 
 /// Status, component name, and description.
 type Refusal = (&'static str, &'static str, &'static str);
@@ -41,7 +47,7 @@ const SPENDING: [&str; 3] = ["execInSession", "startSession", "restoreSession"];
 const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
 
 /// Returns the error responses of an operation, by status.
-pub fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
+pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
     let id = operation.operation_id.as_deref().unwrap_or_default();
     let (is_admin, is_trigger) = (path.starts_with("/v3/admin/"), id == "receiveTrigger");
     let has_body = operation.request_body.is_some();
@@ -70,6 +76,6 @@ pub fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
 }
 
 /// Returns the error response with this description.
-pub fn response(error: &Response, description: &str) -> Response {
+pub(super) fn response(error: &Response, description: &str) -> Response {
     ResponseBuilder::from(error.clone()).description(description).build()
 }

@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct DeleteQuery {
+pub(super) struct DeleteQuery {
     /// The organization's id again. The deletion cannot be undone.
     #[param(value_type = OrgId)]
     pub confirm: String,
@@ -39,7 +39,7 @@ pub struct DeleteQuery {
 #[utoipa::path(post, path = "/admin/organizations", tag = "admin", operation_id = "createOrganization",
     security(("operator" = [])), request_body = CreateOrganization,
     responses((status = 201, body = AdminOrganization), Errors))]
-pub async fn create(
+pub(super) async fn create(
     Operator { app, .. }: Operator,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateOrganization>>,
 ) -> Result<Answer> {
@@ -73,7 +73,7 @@ pub async fn create(
 /// Newest first, including deleted ones.
 #[utoipa::path(get, path = "/admin/organizations", tag = "admin", operation_id = "listOrganizations",
     security(("operator" = [])), params(PageQuery), responses((status = 200, body = Page<AdminOrganization>), Errors))]
-pub async fn list(Operator { app, .. }: Operator, Query(query): Query<PageQuery>) -> Result<Response> {
+pub(super) async fn list(Operator { app, .. }: Operator, Query(query): Query<PageQuery>) -> Result<Response> {
     let list = List::new(&app, Id::from_uuid(Uuid::nil()), "organizations", &())
         .at(query.limit, query.cursor.as_deref())?;
     let organizations = app.0.store.organizations_below(list.below, list.limit()).await?;
@@ -84,7 +84,7 @@ pub async fn list(Operator { app, .. }: Operator, Query(query): Query<PageQuery>
 #[utoipa::path(get, path = "/admin/organizations/{organization_id}", tag = "admin", operation_id = "readOrganization",
     security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
-pub async fn get(Operator { app, .. }: Operator, Path(organization): Path<OrgId>) -> Result<Response> {
+pub(super) async fn get(Operator { app, .. }: Operator, Path(organization): Path<OrgId>) -> Result<Response> {
     Ok(respond(&view(app.0.store.organization(organization).await?)))
 }
 
@@ -92,7 +92,7 @@ pub async fn get(Operator { app, .. }: Operator, Path(organization): Path<OrgId>
 #[utoipa::path(patch, path = "/admin/organizations/{organization_id}", tag = "admin",
     operation_id = "limitOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = PatchAdminOrganization, responses((status = 200, body = AdminOrganization), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     Operator { app, .. }: Operator,
     Path(organization): Path<OrgId>,
     Body(change): Body<PatchAdminOrganization>,
@@ -108,7 +108,7 @@ pub async fn patch(
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/suspend", tag = "admin",
     operation_id = "suspendOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
-pub async fn suspend(
+pub(super) async fn suspend(
     Operator { app, .. }: Operator,
     Path(organization): Path<OrgId>,
     once: IdempotentRequest,
@@ -120,7 +120,7 @@ pub async fn suspend(
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/resume", tag = "admin",
     operation_id = "resumeOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     responses((status = 200, body = AdminOrganization), Errors))]
-pub async fn resume(
+pub(super) async fn resume(
     Operator { app, .. }: Operator,
     Path(organization): Path<OrgId>,
     once: IdempotentRequest,
@@ -134,7 +134,7 @@ pub async fn resume(
 #[utoipa::path(post, path = "/admin/organizations/{organization_id}/balance", tag = "admin",
     operation_id = "topUpOrganization", security(("operator" = [])), params(("organization_id" = OrgId, Path)),
     request_body = TopUp, responses((status = 200, body = Balance), Errors))]
-pub async fn top_up(
+pub(super) async fn top_up(
     Operator { app, .. }: Operator,
     Path(organization): Path<OrgId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<TopUp>>,
@@ -156,7 +156,7 @@ pub async fn top_up(
     operation_id = "setOrganizationBalance", security(("operator" = [])),
     params(("organization_id" = OrgId, Path)),
     request_body = SetBalance, responses((status = 200, body = Balance), Errors))]
-pub async fn set_balance(
+pub(super) async fn set_balance(
     Operator { app, .. }: Operator,
     Path(organization): Path<OrgId>,
     Body(wanted): Body<SetBalance>,
@@ -172,7 +172,7 @@ pub async fn set_balance(
 #[utoipa::path(put, path = "/admin/organizations/{organization_id}/prices", tag = "admin",
     operation_id = "setOrganizationPrices", security(("operator" = [])),
     params(("organization_id" = OrgId, Path)), request_body = SetPrices, responses((status = 204), Errors))]
-pub async fn set_prices(
+pub(super) async fn set_prices(
     Operator { app, .. }: Operator,
     Path(organization): Path<OrgId>,
     Body(wanted): Body<SetPrices>,
@@ -197,7 +197,7 @@ pub async fn set_prices(
 #[utoipa::path(delete, path = "/admin/organizations/{organization_id}", tag = "admin",
     operation_id = "deleteOrganization", security(("operator" = [])),
     params(("organization_id" = OrgId, Path), DeleteQuery), responses((status = 204), Errors))]
-pub async fn delete(
+pub(super) async fn delete(
     Operator { app, .. }: Operator,
     Path(org): Path<OrgId>,
     Query(query): Query<DeleteQuery>,

@@ -9,8 +9,8 @@ use crate::{
     base::{Id, Timestamp, key, limit::KEY_OVERLAP_SECONDS},
     domain::{KeyId, session::Source},
     http::{
-        auth::{ReadKeys, WriteKeys, grants, scopes},
         prelude::*,
+        scope::{ReadKeys, WriteKeys, grants, scopes},
     },
     store::key::{Key, NewKey},
     wire::{
@@ -24,7 +24,7 @@ use crate::{
 /// Its scopes must be a subset of the caller's own scopes.
 #[utoipa::path(post, path = "/keys", tag = "keys", operation_id = "createKey",
     request_body = CreateKey, responses((status = 201, body = KeyView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteKeys>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateKey>>,
 ) -> Result<Answer> {
@@ -53,7 +53,7 @@ pub async fn create(
 /// Newest first, without their secrets.
 #[utoipa::path(get, path = "/keys", tag = "keys", operation_id = "listKeys", params(PageQuery),
     responses((status = 200, body = Page<KeyView>), Errors))]
-pub async fn list(caller: Caller<ReadKeys>, Query(query): Query<PageQuery>) -> Result<Response> {
+pub(super) async fn list(caller: Caller<ReadKeys>, Query(query): Query<PageQuery>) -> Result<Response> {
     let list = caller.list("keys", &()).at(query.limit, query.cursor.as_deref())?;
     let mut tx = caller.begin().await?;
     let keys = tx.keys(list.below, list.limit()).await?;
@@ -65,7 +65,7 @@ pub async fn list(caller: Caller<ReadKeys>, Query(query): Query<PageQuery>) -> R
 /// The secret is not returned.
 #[utoipa::path(get, path = "/keys/{key_id}", tag = "keys", operation_id = "getKey",
     params(("key_id" = KeyId, Path)), responses((status = 200, body = KeyView), Errors))]
-pub async fn get(caller: Caller<ReadKeys>, Path(key): Path<KeyId>) -> Result<Response> {
+pub(super) async fn get(caller: Caller<ReadKeys>, Path(key): Path<KeyId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     Ok(respond(&view(tx.key(key).await?)))
 }
@@ -76,7 +76,7 @@ pub async fn get(caller: Caller<ReadKeys>, Path(key): Path<KeyId>) -> Result<Res
 #[utoipa::path(post, path = "/keys/{key_id}/rotate", tag = "keys", operation_id = "rotateKey",
     params(("key_id" = KeyId, Path)), request_body = RotateKey,
     responses((status = 201, body = KeyView), Errors))]
-pub async fn rotate(
+pub(super) async fn rotate(
     caller: Caller<WriteKeys>,
     Path(id): Path<KeyId>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateKey>>,
@@ -107,7 +107,7 @@ pub async fn rotate(
 /// Takes effect within five seconds.
 #[utoipa::path(delete, path = "/keys/{key_id}", tag = "keys", operation_id = "revokeKey",
     params(("key_id" = KeyId, Path)), responses((status = 204), Errors))]
-pub async fn revoke(caller: Caller<WriteKeys>, Path(id): Path<KeyId>) -> Result<Response> {
+pub(super) async fn revoke(caller: Caller<WriteKeys>, Path(id): Path<KeyId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let key = tx.lock_key(id).await?;
     if key.revoked_at.is_none() {

@@ -1,8 +1,8 @@
 //! The organization of the key and its audit log.
 
-pub mod admin;
-pub mod keys;
-pub mod usage;
+mod admin;
+mod keys;
+mod usage;
 
 use axum::body::{Body as HttpBody, Bytes};
 use futures::StreamExt;
@@ -15,9 +15,9 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     base::{Id, Timestamp, limit::PAGE_ROWS_MAX},
     http::{
-        auth::{ReadAudit, ReadOrganization, WriteOrganization},
         download::ndjson,
         prelude::*,
+        scope::{ReadAudit, ReadOrganization, WriteOrganization},
     },
     store::{
         self,
@@ -28,7 +28,7 @@ use crate::{
 };
 
 /// Routes of organizations, their keys and usage.
-pub fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(get, patch))
         .routes(routes!(audit))
@@ -51,7 +51,7 @@ pub fn routes() -> OpenApiRouter<App> {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct AuditQuery {
+pub(super) struct AuditQuery {
     /// Exact action, or `prefix.*`.
     pub action: Option<String>,
     /// Id of the affected resource.
@@ -71,7 +71,7 @@ pub struct AuditQuery {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct ExportQuery {
+pub(super) struct ExportQuery {
     /// Only records after this time (RFC 3339).
     pub after: Option<String>,
     /// Only records before this time (RFC 3339).
@@ -81,7 +81,7 @@ pub struct ExportQuery {
 /// Get the organization of the key
 #[utoipa::path(get, path = "/organization", tag = "organization", operation_id = "getOrganization",
     responses((status = 200, body = OrganizationView), Errors))]
-pub async fn get(caller: Caller<ReadOrganization>) -> Result<Response> {
+pub(super) async fn get(caller: Caller<ReadOrganization>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     Ok(respond(&view(tx.organization().await?)))
 }
@@ -89,7 +89,7 @@ pub async fn get(caller: Caller<ReadOrganization>) -> Result<Response> {
 /// Change the organization's name or retention
 #[utoipa::path(patch, path = "/organization", tag = "organization", operation_id = "updateOrganization",
     request_body = PatchOrganization, responses((status = 200, body = OrganizationView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteOrganization>,
     Body(change): Body<PatchOrganization>,
 ) -> Result<Response> {
@@ -109,7 +109,7 @@ pub async fn patch(
 /// Newest first.
 #[utoipa::path(get, path = "/audit", tag = "organization", operation_id = "listAudit", params(AuditQuery),
     responses((status = 200, body = Page<AuditView>), Errors))]
-pub async fn audit(caller: Caller<ReadAudit>, Query(query): Query<AuditQuery>) -> Result<Response> {
+pub(super) async fn audit(caller: Caller<ReadAudit>, Query(query): Query<AuditQuery>) -> Result<Response> {
     let of = (&query.action, &query.target, &query.after, &query.before);
     let list = caller.list("audit", &of).at(query.limit, query.cursor.as_deref())?;
     let filter = Filter {
@@ -131,7 +131,7 @@ pub async fn audit(caller: Caller<ReadAudit>, Query(query): Query<AuditQuery>) -
 /// Newest first, one JSON record per line.
 #[utoipa::path(get, path = "/audit/export", tag = "organization", operation_id = "exportAudit",
     params(ExportQuery), responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
-pub async fn export(caller: Caller<ReadAudit>, Query(query): Query<ExportQuery>) -> Result<Response> {
+pub(super) async fn export(caller: Caller<ReadAudit>, Query(query): Query<ExportQuery>) -> Result<Response> {
     let filter = Filter {
         after: time("after", query.after.as_deref())?,
         before: time("before", query.before.as_deref())?,

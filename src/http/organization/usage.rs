@@ -9,9 +9,9 @@ use crate::{
     base::limit::{USAGE_DAYS_DEFAULT, USAGE_DAYS_MAX},
     domain::price::PriceList,
     http::{
-        auth::{ReadUsage, WriteBudget},
         path,
         prelude::*,
+        scope::{ReadUsage, WriteBudget},
     },
     store::{
         spend::SpendStatus,
@@ -27,7 +27,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct UsageQuery {
+pub(super) struct UsageQuery {
     /// First day in UTC, for example 2026-01-31; default four weeks back.
     #[param(format = Date)]
     pub from: Option<String>,
@@ -53,7 +53,7 @@ pub struct UsageQuery {
 /// Sorted by day, agent and model. Usage is retained when sessions are deleted.
 #[utoipa::path(get, path = "/usage", tag = "usage", operation_id = "getUsage", params(UsageQuery),
     responses((status = 200, body = Page<UsageRow>), Errors))]
-pub async fn usage(caller: Caller<ReadUsage>, Query(query): Query<UsageQuery>) -> Result<Response> {
+pub(super) async fn usage(caller: Caller<ReadUsage>, Query(query): Query<UsageQuery>) -> Result<Response> {
     let today = caller.origin().now().date();
     let to = day("to", query.to.as_deref())?.unwrap_or(today);
     let back = |days| to.checked_sub(Duration::days(days)).unwrap_or(Date::MIN);
@@ -80,7 +80,7 @@ pub async fn usage(caller: Caller<ReadUsage>, Query(query): Query<UsageQuery>) -
 /// Get the organization's balance, spend caps and spend
 #[utoipa::path(get, path = "/budget", tag = "usage", operation_id = "getBudget",
     responses((status = 200, body = BudgetView), Errors))]
-pub async fn budget(caller: Caller<ReadUsage>) -> Result<Response> {
+pub(super) async fn budget(caller: Caller<ReadUsage>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     Ok(respond(&view(&tx.spend_status(None).await?)))
 }
@@ -90,7 +90,10 @@ pub async fn budget(caller: Caller<ReadUsage>) -> Result<Response> {
 /// They apply from the next model call.
 #[utoipa::path(patch, path = "/budget", tag = "usage", operation_id = "updateBudget", request_body = PatchBudget,
     responses((status = 200, body = BudgetView), Errors))]
-pub async fn patch_budget(caller: Caller<WriteBudget>, Body(change): Body<PatchBudget>) -> Result<Response> {
+pub(super) async fn patch_budget(
+    caller: Caller<WriteBudget>,
+    Body(change): Body<PatchBudget>,
+) -> Result<Response> {
     let mut tx = caller.begin().await?;
     if let Some(caps) = &change.spend_caps {
         tx.set_spend_caps(caps).await?;
@@ -105,7 +108,7 @@ pub async fn patch_budget(caller: Caller<WriteBudget>, Body(change): Body<PatchB
 /// Get the prices that apply to the organization
 #[utoipa::path(get, path = "/prices", tag = "usage", operation_id = "getPrices",
     responses((status = 200, body = PricesView), Errors))]
-pub async fn prices(caller: Caller<ReadUsage>) -> Result<Response> {
+pub(super) async fn prices(caller: Caller<ReadUsage>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let own = tx.prices().await?;
     Ok(respond(&PricesView { unit: "micro_usd", own, bundled: PriceList::bundled().clone() }))

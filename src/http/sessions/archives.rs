@@ -21,9 +21,9 @@ use crate::{
         operation::{Answer, Request},
     },
     http::{
-        auth::{ReadSessions, WriteSessions},
         body::essence,
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     wire::{ErrorType, operation::FileWritten},
 };
@@ -37,7 +37,7 @@ const MEDIA_TYPE: &str = "application/x-tar";
 #[utoipa::path(get, path = "/sessions/{session_id}/archive.tar", tag = "sandbox", operation_id = "readArchive",
     params(("session_id" = SessionId, Path), DirectoryQuery),
     responses((status = 200, content((String = "application/x-tar"))), Errors))]
-pub async fn read(
+pub(super) async fn read(
     caller: Caller<ReadSessions>,
     Path(session): Path<SessionId>,
     Query(query): Query<DirectoryQuery>,
@@ -61,7 +61,7 @@ pub async fn read(
     params(("session_id" = SessionId, Path), DirectoryQuery),
     request_body(content = String, content_type = "application/x-tar"),
     responses((status = 200, body = FileWritten), Errors))]
-pub async fn write(
+pub(super) async fn write(
     caller: Caller<WriteSessions>,
     Path(session): Path<SessionId>,
     Query(query): Query<DirectoryQuery>,

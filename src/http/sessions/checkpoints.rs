@@ -7,8 +7,8 @@ use crate::{
         operation::{Answer as Outcome, Request},
     },
     http::{
-        auth::{ReadSessions, WriteSessions},
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     store::checkpoint::Checkpoint,
     wire::sandbox::{CheckpointView, Restore},
@@ -19,7 +19,7 @@ use crate::{
 /// Newest first. Few are retained, so the list has one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/checkpoints", tag = "sessions", operation_id = "listCheckpoints",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<CheckpointView>), Errors))]
-pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(super) async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.session(id).await?;
     let data = tx.checkpoints(id).await?.into_iter().map(view).collect();
@@ -32,7 +32,7 @@ pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Re
 /// The newest 8 that callers created are retained.
 #[utoipa::path(post, path = "/sessions/{session_id}/checkpoints", tag = "sandbox", operation_id = "createCheckpoint",
     params(("session_id" = SessionId, Path)), responses((status = 201, body = CheckpointView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     max_wait: MaxWait,
@@ -54,7 +54,7 @@ pub async fn create(
 #[utoipa::path(post, path = "/sessions/{session_id}/restore", tag = "sandbox", operation_id = "restoreSession",
     params(("session_id" = SessionId, Path)), request_body = Restore,
     responses((status = 200, body = CheckpointView), Errors))]
-pub async fn restore(
+pub(super) async fn restore(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     max_wait: MaxWait,

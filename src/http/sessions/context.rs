@@ -9,8 +9,8 @@ use crate::{
         registry::Tool,
     },
     http::{
-        auth::{ReadSessions, WriteSessions},
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     wire::context::{ContextInput, ContextView, ToolInput, ToolView, context_problem},
 };
@@ -18,7 +18,7 @@ use crate::{
 /// Get the context of the session's commands
 #[utoipa::path(get, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "getContext",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ContextView), Errors))]
-pub async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -> Result<Response> {
+pub(super) async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -> Result<Response> {
     let session = caller.begin().await?.session(session).await?;
     Ok(respond(&ContextView::from(session.context)))
 }
@@ -29,7 +29,7 @@ pub async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -
 #[utoipa::path(patch, path = "/sessions/{session_id}/context", tag = "sandbox", operation_id = "updateContext",
     params(("session_id" = SessionId, Path)), request_body = ContextInput,
     responses((status = 200, body = ContextView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     Body(wanted): Body<ContextInput>,
@@ -44,7 +44,7 @@ pub async fn patch(
 }
 
 /// Validates the context that results from a change.
-pub fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange> {
+pub(super) fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange> {
     let (change, mut after) = (ContextChange::from(wanted), before);
     after.apply(&change);
     match context_problem(&after) {
@@ -58,7 +58,7 @@ pub fn validate(wanted: ContextInput, before: Context) -> Result<ContextChange> 
 /// Sorted by name. Their number is limited, so the list has one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "listTools",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<ToolView>), Errors))]
-pub async fn tools(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(super) async fn tools(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.session(id).await?;
     let data: Vec<_> = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
@@ -72,7 +72,7 @@ pub async fn tools(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> R
 #[utoipa::path(post, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "registerTool",
     params(("session_id" = SessionId, Path)), request_body = ToolInput,
     responses((status = 200, body = ToolView), Errors))]
-pub async fn register(
+pub(super) async fn register(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<ToolInput>>,

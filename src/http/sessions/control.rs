@@ -6,12 +6,12 @@
 use serde_json::json;
 
 use super::{
-    change,
+    change::change,
     operations::{MaxWait, operate, outcome, submitted_by},
 };
 use crate::{
     domain::{SessionId, decide::Command, operation::Request},
-    http::{auth::WriteSessions, prelude::*},
+    http::{prelude::*, scope::WriteSessions},
     stream::view,
     wire::{
         control::{Reattach, Reattached, StopSession},
@@ -27,7 +27,7 @@ use crate::{
     params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
         description = "`wait=N`: seconds to wait for the sandbox, 0 to 20.")),
     responses((status = 200, body = SessionView), (status = 202, body = SessionView), Errors))]
-pub async fn start(
+pub(super) async fn start(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     max_wait: MaxWait,
@@ -52,7 +52,7 @@ pub async fn start(
     params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
         description = "`wait=N`: seconds to wait for the stop, 0 to 20.")), request_body = StopSession,
     responses((status = 200, body = SessionView), (status = 202, body = SessionView), Errors))]
-pub async fn stop(
+pub(super) async fn stop(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     max_wait: MaxWait,
@@ -77,7 +77,7 @@ pub async fn stop(
 /// remains, and its expiry is suspended.
 #[utoipa::path(post, path = "/sessions/{session_id}/pause", tag = "sandbox", operation_id = "pauseSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn pause(
+pub(super) async fn pause(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     once: IdempotentRequest,
@@ -88,7 +88,7 @@ pub async fn pause(
 /// Resume a paused session
 #[utoipa::path(post, path = "/sessions/{session_id}/resume", tag = "sandbox", operation_id = "resumeSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn resume(
+pub(super) async fn resume(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     once: IdempotentRequest,
@@ -102,7 +102,7 @@ pub async fn resume(
 /// happens.
 #[utoipa::path(post, path = "/sessions/{session_id}/wake", tag = "sandbox", operation_id = "wakeSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn wake(
+pub(super) async fn wake(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     once: IdempotentRequest,
@@ -115,7 +115,10 @@ pub async fn wake(
 /// Returns the newest session with this `client_id` that is not archived.
 #[utoipa::path(post, path = "/sessions/reattach", tag = "sandbox", operation_id = "reattachSession",
     request_body = Reattach, responses((status = 200, body = Reattached), Errors))]
-pub async fn reattach(caller: Caller<WriteSessions>, Body(wanted): Body<Reattach>) -> Result<Response> {
+pub(super) async fn reattach(
+    caller: Caller<WriteSessions>,
+    Body(wanted): Body<Reattach>,
+) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let session = match tx.session_of_client(&wanted.client_id).await? {
         Some(session) => Some(view(&mut tx, session).await?),

@@ -19,9 +19,9 @@ use crate::{
         source::{PinnedSource, SourceStatus},
     },
     http::{
-        auth::WriteSessions,
         path,
         prelude::*,
+        scope::WriteSessions,
         sessions::{sources, tokens},
         webhooks::destinations,
     },
@@ -52,7 +52,7 @@ use crate::{
     responses((status = 201, body = CreatedSession),
         (status = 200, body = CreatedSession, description = "The session of this `key` or `Idempotency-Key`."),
         Errors))]
-pub async fn create(
+pub(crate) async fn create(
     caller: Caller<WriteSessions>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateSession>>,
 ) -> Result<Answer> {
@@ -61,7 +61,7 @@ pub async fn create(
 }
 
 /// The caller that a session is created for.
-pub struct Creator {
+pub(crate) struct Creator {
     pub app: App,
     pub org: OrgId,
     pub actor: Actor,
@@ -71,7 +71,7 @@ pub struct Creator {
 }
 
 /// Creates a session, or returns the one that an equal request created.
-pub async fn run(creator: Creator, wanted: CreateSession, once: IdempotentRequest) -> Result<Answer> {
+pub(crate) async fn run(creator: Creator, wanted: CreateSession, once: IdempotentRequest) -> Result<Answer> {
     let request = Arc::new(CreateRequest { creator, wanted });
     let mut answer = match create_batched(&request, &once).await? {
         Some(answer) => answer,

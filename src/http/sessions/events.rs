@@ -17,10 +17,11 @@ use crate::{
     base::limit::STREAM_REVOKED_GRACE,
     domain::{Entry, EventId, Level, SessionId, TurnId},
     http::{
-        auth::{Proof, ReadLog, SessionCaller},
+        auth::{Proof, SessionCaller},
         page::rows,
         path,
         prelude::*,
+        scope::ReadLog,
     },
     store::{Tx, event::Range},
     stream::{Frame, Full, Tail},
@@ -31,7 +32,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct EventQuery {
+pub(crate) struct EventQuery {
     /// Only events with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
@@ -63,7 +64,7 @@ pub struct EventQuery {
 /// Format in which a log can be followed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum StreamMode {
+pub(crate) enum StreamMode {
     Sse,
 }
 
@@ -76,7 +77,7 @@ pub enum StreamMode {
         description = "Largest `seq` already received; a stream resumes after it.")),
     responses((status = 200, content(
         (Page<EventView> = "application/json"), (String = "text/event-stream"))), Errors))]
-pub async fn list(
+pub(crate) async fn list(
     caller: SessionCaller<ReadLog>,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
@@ -96,7 +97,7 @@ pub async fn list(
     params(("session_id" = SessionId, Path), EventQuery, ("Last-Event-ID" = Option<i64>, Header,
         description = "Largest `seq` already received; the stream resumes after it.")),
     responses((status = 200, content((String = "text/event-stream"))), Errors))]
-pub async fn stream(
+pub(crate) async fn stream(
     caller: SessionCaller<ReadLog>,
     headers: HeaderMap,
     Query(query): Query<EventQuery>,
@@ -110,7 +111,10 @@ pub async fn stream(
 #[utoipa::path(get, path = "/sessions/{session_id}/messages", tag = "events", operation_id = "listMessages",
     params(("session_id" = SessionId, Path), MessageQuery),
     responses((status = 200, body = Page<EventView>), Errors))]
-pub async fn messages(caller: SessionCaller<ReadLog>, Query(query): Query<MessageQuery>) -> Result<Response> {
+pub(crate) async fn messages(
+    caller: SessionCaller<ReadLog>,
+    Query(query): Query<MessageQuery>,
+) -> Result<Response> {
     let MessageQuery { after, cursor, limit, .. } = query;
     let after = start(after, cursor.as_deref())?;
     let wanted = EventFilter { level: Level::User, kind: Some("*.message".to_owned()), turn: None };
@@ -121,7 +125,7 @@ pub async fn messages(caller: SessionCaller<ReadLog>, Query(query): Query<Messag
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct MessageQuery {
+pub(crate) struct MessageQuery {
     /// Only messages with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
@@ -140,7 +144,7 @@ pub struct MessageQuery {
 #[utoipa::path(get, path = "/sessions/{session_id}/events/{event_id}", tag = "events", operation_id = "getEvent",
     params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 200, body = EventView), Errors))]
-pub async fn get(
+pub(crate) async fn get(
     caller: SessionCaller<ReadLog>,
     Path((_, event)): Path<(SessionId, EventId)>,
 ) -> Result<Response> {
@@ -155,7 +159,7 @@ pub async fn get(
 #[utoipa::path(get, path = "/sessions/{session_id}/events/{event_id}/content", tag = "events",
     operation_id = "getEventContent", params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 200, content((Object = "application/json"))), Errors))]
-pub async fn content(
+pub(crate) async fn content(
     caller: SessionCaller<ReadLog>,
     Path((_, event)): Path<(SessionId, EventId)>,
 ) -> Result<Response> {
@@ -247,7 +251,11 @@ fn last_seen(headers: &HeaderMap) -> Result<Option<i64>> {
 }
 
 /// Builds the requested tail, limited to what the caller may read.
-pub fn tail(caller: &SessionCaller<ReadLog>, query: EventQuery, last_seen: Option<i64>) -> Result<Tail> {
+pub(crate) fn tail(
+    caller: &SessionCaller<ReadLog>,
+    query: EventQuery,
+    last_seen: Option<i64>,
+) -> Result<Tail> {
     Ok(Tail {
         org: caller.org,
         session: caller.session,
@@ -259,7 +267,7 @@ pub fn tail(caller: &SessionCaller<ReadLog>, query: EventQuery, last_seen: Optio
     })
 }
 
-pub fn full(_: Full) -> ApiError {
+pub(crate) fn full(_: Full) -> ApiError {
     ApiError::unavailable(std::time::Duration::from_secs(5))
 }
 
@@ -274,7 +282,7 @@ fn format_frame(frame: Frame) -> String {
 }
 
 /// Streams frames as a response body until they end or the caller's key is no longer valid.
-pub fn sse<F: Send + 'static>(
+pub(crate) fn sse<F: Send + 'static>(
     app: App,
     proof: Proof,
     frames: mpsc::Receiver<F>,
@@ -319,6 +327,6 @@ async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: EventId) -
 }
 
 /// Builds the view of a log entry.
-pub fn view(entry: &Entry) -> Result<EventView, ApiError> {
+pub(crate) fn view(entry: &Entry) -> Result<EventView, ApiError> {
     EventView::of(entry).map_err(|error| crate::store::Error::Corrupt(error.to_string()).into())
 }

@@ -12,8 +12,8 @@ use crate::{
         operation::{Answer as Outcome, OutputStream, Request, Signal},
     },
     http::{
-        auth::{ReadSessions, Scope, WriteSessions},
         prelude::*,
+        scope::{ReadSessions, Scope, WriteSessions},
         sessions::events::{StreamMode, full, sse},
     },
     store::operation::OperationRecord,
@@ -30,7 +30,7 @@ use crate::{
     params(("session_id" = SessionId, Path), ("Prefer" = Option<String>, Header,
         description = "`wait=N`: seconds to wait for the end, 0 to 20.")), request_body = ExecRequest,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteSessions>,
     Path(session): Path<SessionId>,
     max_wait: MaxWait,
@@ -58,7 +58,7 @@ pub async fn create(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct ExecQuery {
+pub(super) struct ExecQuery {
     /// `sse` follows the output as server-sent events until the command ends.
     pub stream: Option<StreamMode>,
     /// Streams only: `id` of the last received frame.
@@ -78,7 +78,7 @@ pub struct ExecQuery {
         description = "`id` of the last received frame; the stream resumes after it.")),
     responses((status = 200, content(
         (ExecView = "application/json"), (String = "text/event-stream"))), Errors))]
-pub async fn get(
+pub(super) async fn get(
     caller: Caller<ReadSessions>,
     Path((session, id)): Path<(SessionId, OperationId)>,
     headers: HeaderMap,
@@ -139,7 +139,7 @@ async fn read<S: Scope>(caller: &Caller<S>, session: SessionId, id: OperationId)
 #[utoipa::path(post, path = "/sessions/{session_id}/exec/{exec_id}/kill", tag = "sandbox", operation_id = "killExec",
     params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = Option<KillExec>,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
-pub async fn kill(
+pub(super) async fn kill(
     caller: Caller<WriteSessions>,
     Path((session, id)): Path<(SessionId, OperationId)>,
     max_wait: MaxWait,

@@ -10,10 +10,10 @@ use crate::{
     base::limit::IMPORTS_MAX,
     domain::{RevisionId, SessionId, transcript},
     http::{
-        auth::{ReadSessions, WriteSessions},
         body::Lines,
         download::ndjson,
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     wire::{
         ErrorType,
@@ -26,7 +26,7 @@ use crate::{
 /// This cannot be undone. Only a record in the audit log remains.
 #[utoipa::path(delete, path = "/sessions/{session_id}", tag = "sessions", operation_id = "deleteSession",
     params(("session_id" = SessionId, Path)), responses((status = 204), Errors))]
-pub async fn delete(caller: Caller<WriteSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(super) async fn delete(caller: Caller<WriteSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
     unit.delete(id, &stamp, "asked").await?;
@@ -43,7 +43,7 @@ pub async fn delete(caller: Caller<WriteSessions>, Path(id): Path<SessionId>) ->
 #[utoipa::path(get, path = "/sessions/{session_id}/export", tag = "sessions", operation_id = "exportSession",
     params(("session_id" = SessionId, Path)),
     responses((status = 200, content((String = "application/x-ndjson"))), Errors))]
-pub async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(super) async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let session = caller.begin().await?.session(id).await?;
     let export = caller.app.0.journal.export(caller.org, session);
     let lines = futures::stream::unfold(Some(export), async |export| {
@@ -68,7 +68,7 @@ pub async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> 
 #[utoipa::path(post, path = "/sessions/import", tag = "sessions", operation_id = "importSession",
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 201, body = ImportedSession), Errors))]
-pub async fn import(
+pub(super) async fn import(
     caller: Caller<WriteSessions>,
     Idempotent(once, Lines(bytes)): Idempotent<Lines>,
 ) -> Result<Answer> {

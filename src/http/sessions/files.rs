@@ -18,9 +18,9 @@ use crate::{
         operation::{Answer, Request},
     },
     http::{
-        auth::{ReadSessions, WriteSessions},
         body::Raw,
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     wire::{
         ErrorType,
@@ -32,7 +32,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct FileQuery {
+pub(super) struct FileQuery {
     /// Absolute, or relative to `/workspace`.
     #[param(min_length = 1, max_length = 4096)]
     pub path: String,
@@ -42,7 +42,7 @@ pub struct FileQuery {
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct DirectoryQuery {
+pub(super) struct DirectoryQuery {
     /// Absolute, or relative to `/workspace`; `/workspace` when absent.
     #[param(min_length = 1, max_length = 4096)]
     pub path: Option<String>,
@@ -56,7 +56,7 @@ pub struct DirectoryQuery {
         ("Range" = Option<String>, Header, description = "`bytes=first-last` or `bytes=first-`.")),
     responses((status = 200, content((String = "application/octet-stream"))),
         (status = 206, content((String = "application/octet-stream"))), Errors))]
-pub async fn read(
+pub(super) async fn read(
     caller: Caller<ReadSessions>,
     Path(session): Path<SessionId>,
     Query(query): Query<FileQuery>,
@@ -97,7 +97,7 @@ pub async fn read(
     params(("session_id" = SessionId, Path), FileQuery),
     request_body(content = String, content_type = "application/octet-stream"),
     responses((status = 200, body = FileWritten), Errors))]
-pub async fn write(
+pub(super) async fn write(
     caller: Caller<WriteSessions>,
     Path(session): Path<SessionId>,
     Query(query): Query<FileQuery>,
@@ -121,7 +121,7 @@ pub async fn write(
 #[utoipa::path(get, path = "/sessions/{session_id}/files/list", tag = "sandbox", operation_id = "listFiles",
     params(("session_id" = SessionId, Path), DirectoryQuery),
     responses((status = 200, body = Directory), Errors))]
-pub async fn list(
+pub(super) async fn list(
     caller: Caller<ReadSessions>,
     Path(session): Path<SessionId>,
     Query(query): Query<DirectoryQuery>,
@@ -138,7 +138,7 @@ pub async fn list(
 }
 
 /// Returns the content of a blob that an operation stored for one response, and deletes the blob.
-pub async fn take(app: &App, blob: &str) -> Result<HttpBody> {
+pub(super) async fn take(app: &App, blob: &str) -> Result<HttpBody> {
     let content = app.0.blobs.stream(blob).await?;
     // An open stream reads to its end. If the delete fails, the blob is removed with the operation.
     let _ = app.0.blobs.delete(blob).await;
@@ -146,7 +146,7 @@ pub async fn take(app: &App, blob: &str) -> Result<HttpBody> {
 }
 
 /// Returns an absolute path in the sandbox.
-pub fn absolute_path(path: &str) -> Result<String> {
+pub(super) fn absolute_path(path: &str) -> Result<String> {
     if path.is_empty() || path.len() > 4_096 || path.contains('\0') {
         return Err(ApiError::invalid("path", "`path` must have 1 to 4096 bytes without U+0000"));
     }
@@ -169,7 +169,7 @@ fn range(value: &HeaderValue) -> Result<(u64, Option<u64>)> {
 }
 
 /// Builds a download response. A browser must never execute content that an agent may have written.
-pub fn content_of(
+pub(super) fn content_of(
     path: &str,
     media_type: &'static str,
     content: HttpBody,

@@ -8,10 +8,10 @@ use utoipa::IntoParams;
 use crate::{
     domain::Status,
     http::{
-        auth::ReadSessions,
         page::{List, rows},
         path,
         prelude::*,
+        scope::ReadSessions,
         sessions::events::{StreamMode, full, sse},
     },
     store::session::Filter,
@@ -22,7 +22,7 @@ use crate::{
 /// Filters for listing sessions.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
-pub struct SessionQuery {
+pub(super) struct SessionQuery {
     pub status: Option<Status>,
     /// Id or name of an agent; `agent_id` is accepted too.
     #[serde(alias = "agent_id")]
@@ -80,7 +80,7 @@ const LIVE: &str = "sessions/live";
         description = "`id` of the last received frame; the stream resumes after it.")),
     responses((status = 200, content(
         (Page<SessionView> = "application/json"), (String = "text/event-stream"))), Errors))]
-pub async fn list(
+pub(super) async fn list(
     caller: Caller<ReadSessions>,
     Query(query): Query<SessionQuery>,
     headers: HeaderMap,

@@ -1,35 +1,37 @@
 //! Handlers of sessions, their sandbox and files.
 
-pub mod archives;
-pub mod checkpoints;
-pub mod context;
-pub mod control;
-pub mod create;
-pub mod events;
-pub mod execs;
-pub mod export;
-pub mod files;
-pub mod list;
+mod archives;
+mod change;
+mod checkpoints;
+mod context;
+mod control;
+pub(crate) mod create;
+pub(crate) mod events;
+mod execs;
+mod export;
+mod files;
+mod list;
 mod operations;
-pub mod socket;
-pub mod sources;
-pub mod steer;
-pub mod tokens;
-pub mod turns;
+mod socket;
+pub(crate) mod sources;
+mod steer;
+mod tokens;
+mod turns;
 
 use utoipa_axum::{router::OpenApiRouter, routes};
+
+use change::change;
 
 use crate::{
     domain::{
         SessionId, Status,
-        decide::{Change, Command, Stamp},
+        decide::{Change, Command},
     },
     http::{
-        auth::{ReadAgents, ReadSessions, WriteSessions},
         path::SessionToArchive,
         prelude::*,
+        scope::{ReadAgents, ReadSessions, WriteSessions},
     },
-    journal::Executed,
     stream::view,
     wire::{
         agent::PinnedAgentView,
@@ -39,7 +41,7 @@ use crate::{
 };
 
 /// Routes of sessions.
-pub fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create::create, list::list))
         .routes(routes!(get, patch, export::delete))
@@ -89,7 +91,7 @@ fn sandbox_routes() -> OpenApiRouter<App> {
 /// Get a session
 #[utoipa::path(get, path = "/sessions/{session_id}", tag = "sessions", operation_id = "getSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -> Result<Response> {
+pub(super) async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let session = tx.session(session).await?;
     let id = session.id;
@@ -105,7 +107,7 @@ pub async fn get(caller: Caller<ReadSessions>, Path(session): Path<SessionId>) -
 /// In total and per model.
 #[utoipa::path(get, path = "/sessions/{session_id}/usage", tag = "sessions", operation_id = "getSessionUsage",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionUsage), Errors))]
-pub async fn usage(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(super) async fn usage(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let usage = tx.session(id).await?.usage;
     let models = tx.usage_by_model(id).await?.into_iter();
@@ -119,7 +121,7 @@ pub async fn usage(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> R
 /// session without an agent.
 #[utoipa::path(get, path = "/sessions/{session_id}/agent", tag = "sessions", operation_id = "getSessionAgent",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = PinnedAgentView), Errors))]
-pub async fn agent(caller: Caller<ReadAgents>, Path(session): Path<SessionId>) -> Result<Response> {
+pub(super) async fn agent(caller: Caller<ReadAgents>, Path(session): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let created = tx.session(session).await?.created;
     let (Some(id), Some(snapshot)) = (created.agent_id, created.agent_snapshot) else {
@@ -136,7 +138,7 @@ pub async fn agent(caller: Caller<ReadAgents>, Path(session): Path<SessionId>) -
 #[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
     params(("session_id" = SessionId, Path)), request_body = PatchSession,
     responses((status = 200, body = SessionView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     Body(change): Body<PatchSession>,
@@ -162,7 +164,7 @@ pub async fn patch(
 /// is canceled itself: its `exit_status` is `canceled` until the next message, start or command.
 #[utoipa::path(post, path = "/sessions/{session_id}/cancel", tag = "sessions", operation_id = "cancelSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn cancel(
+pub(super) async fn cancel(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     once: IdempotentRequest,
@@ -176,7 +178,7 @@ pub async fn cancel(
 /// nothing happens.
 #[utoipa::path(post, path = "/sessions/{session_id}/heartbeat", tag = "sessions", operation_id = "heartbeatSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn heartbeat(
+pub(super) async fn heartbeat(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     once: IdempotentRequest,
@@ -197,23 +199,10 @@ pub async fn heartbeat(
 /// accepted after the session was archived, until another session takes it.
 #[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
-pub async fn archive(
+pub(super) async fn archive(
     caller: Caller<WriteSessions>,
     SessionToArchive(id): SessionToArchive,
     once: IdempotentRequest,
 ) -> Result<Answer> {
     change(&caller, &once, async |unit, stamp| Ok(unit.archive(id, stamp).await?)).await
-}
-
-/// Changes a session once and returns it.
-async fn change(
-    caller: &Caller<WriteSessions>,
-    once: &IdempotentRequest,
-    work: impl AsyncFnOnce(&mut Unit, &Stamp) -> Result<Executed>,
-) -> Result<Answer> {
-    once.run(&caller.app, caller.org, async |unit: &mut Unit| {
-        let session = work(unit, &caller.stamp()).await?.session;
-        Ok(Answer::new(StatusCode::OK, &view(unit.tx(), session).await?))
-    })
-    .await
 }

@@ -15,8 +15,8 @@ use crate::{
         operation::{Answer as Outcome, Failure, Request},
     },
     http::{
-        auth::{Scope, WriteSessions},
         prelude::*,
+        scope::{Scope, WriteSessions},
     },
     journal::operation_blob,
     store::operation::OperationRecord,
@@ -26,7 +26,7 @@ use crate::{
 /// Time that a caller waits for the sandbox: `Prefer: wait=N` (RFC 7240), at most and by default 20
 /// seconds.
 #[derive(Clone, Copy)]
-pub struct MaxWait(Duration);
+pub(super) struct MaxWait(Duration);
 
 impl FromRequestParts<App> for MaxWait {
     type Rejection = ApiError;
@@ -43,7 +43,7 @@ impl FromRequestParts<App> for MaxWait {
 }
 
 /// Submits an operation in an idempotent request. The stored response contains its id.
-pub async fn operate(
+pub(super) async fn operate(
     unit: &mut Unit,
     session: SessionId,
     request: &Request,
@@ -55,12 +55,12 @@ pub async fn operate(
 }
 
 /// Returns the operation that a request, or an identical earlier one, submitted.
-pub fn submitted_by(answer: &Answer) -> Option<OperationId> {
+pub(super) fn submitted_by(answer: &Answer) -> Option<OperationId> {
     answer.body["id"].as_str().and_then(|id| id.parse().ok())
 }
 
 /// Waits for the end of an operation, at most for the caller's wait time.
-pub async fn seen<S: Scope>(
+pub(super) async fn seen<S: Scope>(
     caller: &Caller<S>,
     session: SessionId,
     operation: OperationId,
@@ -71,7 +71,7 @@ pub async fn seen<S: Scope>(
 
 /// Waits for the outcome of a submitted operation. Returns `None` if it has not completed in time, or if
 /// nothing was submitted.
-pub async fn outcome<S: Scope>(
+pub(super) async fn outcome<S: Scope>(
     caller: &Caller<S>,
     session: SessionId,
     submitted: Option<OperationId>,
@@ -85,7 +85,7 @@ pub async fn outcome<S: Scope>(
 }
 
 /// Runs an operation that reads from the sandbox.
-pub async fn read<S: Scope>(
+pub(super) async fn read<S: Scope>(
     caller: &Caller<S>,
     session: SessionId,
     request: &Request,
@@ -98,7 +98,7 @@ pub async fn read<S: Scope>(
 
 /// Runs an operation that writes a blob to the sandbox: `store` stores it, `request` names it. Returns the
 /// number of bytes that were written.
-pub async fn write(
+pub(super) async fn write(
     caller: &Caller<WriteSessions>,
     session: SessionId,
     max_wait: MaxWait,
@@ -179,7 +179,7 @@ fn failed(code: Failure, message: String) -> ApiError {
 }
 
 /// Returns the error response of a failure that an exhausted budget caused.
-pub fn budget_error(code: Failure, message: &str) -> Option<ApiError> {
+pub(super) fn budget_error(code: Failure, message: &str) -> Option<ApiError> {
     let is_budget = matches!(code, Failure::BudgetExceeded | Failure::PaymentRequired);
     is_budget.then(|| failed(code, message.to_owned()))
 }

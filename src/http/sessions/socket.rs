@@ -16,8 +16,9 @@ use crate::{
     base::limit::{SOCKET_MESSAGE_BYTES_MAX, STREAM_HEARTBEAT, STREAM_REVOKED_GRACE, STREAM_WRITE_TIMEOUT},
     domain::{Level, SessionId, TurnId},
     http::{
-        auth::{Proof, ReadLog, SessionCaller},
+        auth::{Proof, SessionCaller},
         prelude::*,
+        scope::ReadLog,
         sessions::events::{self, EventQuery},
     },
     stream::Frame,
@@ -27,7 +28,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct SocketQuery {
+pub(super) struct SocketQuery {
     /// Only events with a larger `seq`.
     #[param(minimum = 0)]
     pub after: Option<i64>,
@@ -53,7 +54,7 @@ pub struct SocketQuery {
 #[utoipa::path(get, path = "/sessions/{session_id}/ws", tag = "events", operation_id = "connectEvents",
     params(("session_id" = SessionId, Path), SocketQuery),
     responses((status = 101, description = "The connection is upgraded to a WebSocket."), Errors))]
-pub async fn connect(
+pub(super) async fn connect(
     caller: SessionCaller<ReadLog>,
     Query(query): Query<SocketQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,

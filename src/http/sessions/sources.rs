@@ -9,7 +9,7 @@ use crate::{
         rootfs::RootFs,
         source::{self, Repository, RepositoryLocation},
     },
-    http::{Images, RootFsUnavailable, auth::ReadSessions, prelude::*},
+    http::{Images, RootFsUnavailable, prelude::*, scope::ReadSessions},
     trigger,
     wire::source::SourceView,
 };
@@ -20,7 +20,7 @@ use crate::{
 /// one page.
 #[utoipa::path(get, path = "/sessions/{session_id}/sources", tag = "sessions", operation_id = "listSources",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<SourceView>), Errors))]
-pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(crate) async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let sources = tx.session(id).await?.created.sources;
     drop(tx);
@@ -31,14 +31,14 @@ pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Re
 }
 
 /// Rejects repositories that this deployment does not allow, and unknown credentials.
-pub async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<()> {
+pub(crate) async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) -> Result<()> {
     check_local(app, "sources", sources)?;
     trigger::sources(unit, sources).await?;
     Ok(())
 }
 
 /// Runs the same checks for an environment.
-pub async fn check_environment(app: &App, unit: &mut Unit, environment: &Environment) -> Result<()> {
+pub(crate) async fn check_environment(app: &App, unit: &mut Unit, environment: &Environment) -> Result<()> {
     check_image(app, "config", environment)?;
     check_local(app, "config.sources", &environment.sources)?;
     trigger::sources(unit, &environment.sources).await?;
@@ -47,7 +47,7 @@ pub async fn check_environment(app: &App, unit: &mut Unit, environment: &Environ
 
 /// Checks an inline environment against this deployment. A stored environment was checked when it was
 /// written.
-pub fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<()> {
+pub(crate) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Result<()> {
     match choice {
         Some(EnvironmentChoice::Inline(environment)) => {
             check_image(app, "environment", environment)?;
@@ -75,7 +75,7 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<()>
 }
 
 /// Rejects local paths outside of the directories that the operator allows.
-pub fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<()> {
+pub(crate) fn check_local(app: &App, field: &str, sources: &[Repository]) -> Result<()> {
     for (at, repository) in sources.iter().enumerate() {
         let Some(Ok(RepositoryLocation::Local(local))) = repository.url.as_deref().map(source::place) else {
             continue;

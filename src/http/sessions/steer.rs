@@ -4,10 +4,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     domain::decide::{Command, Input},
-    http::{
-        auth::{SessionCaller, SteerSession},
-        prelude::*,
-    },
+    http::{auth::SessionCaller, prelude::*, scope::SteerSession},
     store::idempotency::{Slot, SlotState},
     wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
 };
@@ -19,7 +16,7 @@ use crate::{
     params(("session_id" = crate::domain::SessionId, Path)), request_body = Steer,
     responses((status = 202, body = Steered),
         (status = 200, body = Steered, description = "The message was already sent."), Errors))]
-pub async fn steer(
+pub(super) async fn steer(
     caller: SessionCaller<SteerSession>,
     Idempotent(once, Body(message)): Idempotent<Body<Steer>>,
 ) -> Result<Answer> {

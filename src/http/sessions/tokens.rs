@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
     domain::{Level, SessionId, Status},
-    http::{auth::WriteSessions, prelude::*},
+    http::{prelude::*, scope::WriteSessions},
     store::{column::word, token::NewToken},
     wire::session::{ClientScope, ClientTokenView, MintClientToken},
 };
@@ -18,7 +18,7 @@ use crate::{
 #[utoipa::path(post, path = "/sessions/{session_id}/client-tokens", tag = "sessions",
     operation_id = "mintClientToken", params(("session_id" = SessionId, Path)),
     request_body = MintClientToken, responses((status = 201, body = ClientTokenView), Errors))]
-pub async fn mint(
+pub(super) async fn mint(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<MintClientToken>>,
@@ -43,7 +43,7 @@ pub async fn mint(
 
 /// Creates a token with a lifetime of `ttl_seconds`. Returns the row to store and the view for the
 /// caller.
-pub fn make(
+pub(super) fn make(
     app: &App,
     scopes: &[ClientScope],
     ttl_seconds: i64,

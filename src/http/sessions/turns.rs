@@ -3,8 +3,9 @@
 use crate::{
     domain::{Entry, Level, SessionId, TurnId, event::Body},
     http::{
-        auth::{ReadLog, ReadSessions, SessionCaller},
+        auth::SessionCaller,
         prelude::*,
+        scope::{ReadLog, ReadSessions},
     },
     store::event::Range,
     wire::{
@@ -18,7 +19,7 @@ use crate::{
 /// Returns the last turn and the agent's last message to the user.
 #[utoipa::path(get, path = "/sessions/{session_id}/result", tag = "turns", operation_id = "getResult",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = ResultView), Errors))]
-pub async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(super) async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let session = tx.session(id).await?;
     let Some(last) = session.last_turn() else {
@@ -41,7 +42,7 @@ pub async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> 
 #[utoipa::path(get, path = "/sessions/{session_id}/turns", tag = "turns", operation_id = "listTurns",
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<TurnView>), Errors))]
-pub async fn list(
+pub(super) async fn list(
     caller: Caller<ReadSessions>,
     Path(id): Path<SessionId>,
     Query(query): Query<PageQuery>,
@@ -57,7 +58,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/sessions/{session_id}/turns/{turn_id}", tag = "turns", operation_id = "getTurn",
     params(("session_id" = SessionId, Path), ("turn_id" = TurnId, Path)),
     responses((status = 200, body = TurnView), Errors))]
-pub async fn get(
+pub(super) async fn get(
     caller: Caller<ReadSessions>,
     Path((session, turn)): Path<(SessionId, TurnId)>,
 ) -> Result<Response> {
@@ -71,7 +72,10 @@ pub async fn get(
 #[utoipa::path(get, path = "/sessions/{session_id}/steps", tag = "turns", operation_id = "listSteps",
     params(("session_id" = SessionId, Path), PageQuery),
     responses((status = 200, body = Page<StepView>), Errors))]
-pub async fn steps(caller: SessionCaller<ReadLog>, Query(query): Query<PageQuery>) -> Result<Response> {
+pub(super) async fn steps(
+    caller: SessionCaller<ReadLog>,
+    Query(query): Query<PageQuery>,
+) -> Result<Response> {
     if caller.level < Level::Internal {
         // Steps are internal events; a client token needs the level `internal` to read them.
         return Err(ApiError::not_found());

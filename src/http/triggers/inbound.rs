@@ -27,10 +27,10 @@ use crate::{
         trigger::{Filter, Ignored, Kind},
     },
     http::{
-        auth::RateKey,
         body::{self, is_json},
         idempotency::key_of,
         prelude::*,
+        rate::RateKey,
     },
     store::trigger::OpenTrigger,
     trigger::{self, Opening},
@@ -62,7 +62,7 @@ struct Invocation {
     request_body(content = Map<String, Value>, content_type = "application/json"),
     responses((status = 202, body = TriggerAnswer, description = "A session was started."),
         (status = 200, body = TriggerAnswer, description = "Ignored, or a repeated message."), Errors))]
-pub async fn receive(
+pub(super) async fn receive(
     State(app): State<App>,
     Path(id): Path<TriggerId>,
     Message { parts, body }: Message,
@@ -122,7 +122,7 @@ pub async fn receive(
 }
 
 /// A request with its complete body, as the sender signed it.
-pub struct Message {
+pub(super) struct Message {
     parts: Parts,
     body: Bytes,
 }
@@ -192,7 +192,7 @@ fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocati
     let Some(happening) = GithubActivity::read(event, &payload) else {
         return Err(ApiError::new(ErrorType::Invalid, "the body is not a payload of this event"));
     };
-    Ok(filter.judge(&happening).map(|source| {
+    Ok(filter.check(&happening).map(|source| {
         let (text, facts) = (happening.text(), happening.facts());
         let object = json!({ "text": text, "github": facts });
         let input = Input { text, object: Some(object), ..Input::default() };

@@ -13,9 +13,11 @@ use crate::{
         session::{Limits, Source},
     },
     http::{
-        auth::{self, RateKey, ReadTriggers, WriteSessions, WriteTriggers},
+        auth,
         path::CallerOrg,
         prelude::*,
+        rate::RateKey,
+        scope::{ReadTriggers, WriteSessions, WriteTriggers},
         sessions::{
             create::{self, Creator},
             sources,
@@ -33,7 +35,7 @@ use crate::{
 ///
 /// It has an API key with the scope `sessions:write`, or a token of this agent. A token of another agent
 /// gets the response of an unknown agent.
-pub struct Invoker {
+pub(super) struct Invoker {
     agent: AgentId,
     creator: Creator,
     /// Settings of the token for its sessions; empty for an API key.
@@ -92,7 +94,7 @@ async fn agent_in(parts: &mut Parts, app: &App) -> Result<AgentId> {
 #[utoipa::path(post, path = "/agents/{agent_id}/invoke", tag = "agents", operation_id = "invokeAgent",
     params(("agent_id" = AgentId, Path)), request_body = InvokeAgent,
     responses((status = 201, body = CreatedSession), Errors))]
-pub async fn invoke(
+pub(super) async fn invoke(
     Invoker { agent, creator, template }: Invoker,
     Idempotent(once, Body(wanted)): Idempotent<Body<InvokeAgent>>,
 ) -> Result<Answer> {
@@ -121,7 +123,7 @@ pub async fn invoke(
 #[utoipa::path(post, path = "/agents/{agent_id}/invoke-tokens", tag = "agents", operation_id = "createInvokeToken",
     params(("agent_id" = AgentId, Path)), request_body = CreateInvokeToken,
     responses((status = 201, body = InvokeTokenView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteTriggers>,
     Path(agent): Path<AgentId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateInvokeToken>>,
@@ -167,7 +169,7 @@ pub async fn create(
 /// Newest first, without the tokens themselves.
 #[utoipa::path(get, path = "/agents/{agent_id}/invoke-tokens", tag = "agents", operation_id = "listInvokeTokens",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = Page<InvokeTokenView>), Errors))]
-pub async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> Result<Response> {
+pub(super) async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.agent(agent).await?;
     let data = tx.invoke_tokens(agent).await?.into_iter().map(view).collect();
@@ -181,7 +183,7 @@ pub async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> R
     operation_id = "revokeInvokeToken",
     params(("agent_id" = AgentId, Path), ("invoke_token_id" = InvokeTokenId, Path)),
     responses((status = 204), Errors))]
-pub async fn revoke(
+pub(super) async fn revoke(
     caller: Caller<WriteTriggers>,
     Path((agent, token)): Path<(AgentId, InvokeTokenId)>,
 ) -> Result<Response> {

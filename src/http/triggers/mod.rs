@@ -1,8 +1,8 @@
 //! Inbound triggers of an agent: create, list, read, change, delete.
 
-pub mod inbound;
-pub mod invoke;
-pub mod schedules;
+mod inbound;
+mod invoke;
+mod schedules;
 
 use serde_json::json;
 
@@ -19,8 +19,8 @@ use crate::{
         trigger::{Checkout, Filter, Kind},
     },
     http::{
-        auth::{ReadTriggers, WriteTriggers},
         prelude::*,
+        scope::{ReadTriggers, WriteTriggers},
         sessions::sources,
     },
     store::{
@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// Routes of triggers, the invoke URL and schedules.
-pub fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
         .routes(routes!(get, patch, delete))
@@ -57,7 +57,7 @@ pub fn routes() -> OpenApiRouter<App> {
 #[utoipa::path(post, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "createTrigger",
     params(("agent_id" = AgentId, Path)), request_body = CreateTrigger,
     responses((status = 201, body = TriggerView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteTriggers>,
     Path(agent): Path<AgentId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateTrigger>>,
@@ -119,7 +119,7 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/hooks", tag = "triggers", operation_id = "listTriggers",
     params(("agent_id" = AgentId, Path)), responses((status = 200, body = Page<TriggerView>), Errors))]
-pub async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> Result<Response> {
+pub(super) async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.agent(agent).await?;
     let data = tx.triggers(agent).await?.into_iter().map(view).collect();
@@ -132,7 +132,7 @@ pub async fn list(caller: Caller<ReadTriggers>, Path(agent): Path<AgentId>) -> R
 #[utoipa::path(get, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "getTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
     responses((status = 200, body = TriggerView), Errors))]
-pub async fn get(
+pub(super) async fn get(
     caller: Caller<ReadTriggers>,
     Path((agent, trigger)): Path<(AgentId, TriggerId)>,
 ) -> Result<Response> {
@@ -146,7 +146,7 @@ pub async fn get(
 #[utoipa::path(patch, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "updateTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), request_body = PatchTrigger,
     responses((status = 200, body = TriggerView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteTriggers>,
     Path((agent, trigger)): Path<(AgentId, TriggerId)>,
     Body(change): Body<PatchTrigger>,
@@ -189,7 +189,7 @@ pub async fn patch(
 /// Sessions that it started continue.
 #[utoipa::path(delete, path = "/agents/{agent_id}/hooks/{trigger_id}", tag = "triggers", operation_id = "deleteTrigger",
     params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)), responses((status = 204), Errors))]
-pub async fn delete(
+pub(super) async fn delete(
     caller: Caller<WriteTriggers>,
     Path((agent, trigger)): Path<(AgentId, TriggerId)>,
 ) -> Result<Response> {
@@ -206,7 +206,7 @@ pub async fn delete(
 #[utoipa::path(post, path = "/agents/{agent_id}/hooks/{trigger_id}/rotate-secret", tag = "triggers",
     operation_id = "rotateTriggerSecret", params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
     request_body = RotateSecret, responses((status = 200, body = TriggerView), Errors))]
-pub async fn rotate(
+pub(super) async fn rotate(
     caller: Caller<WriteTriggers>,
     Path((agent, trigger)): Path<(AgentId, TriggerId)>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,

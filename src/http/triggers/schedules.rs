@@ -10,8 +10,8 @@ use crate::{
         session::Limits,
     },
     http::{
-        auth::{ReadSchedules, WriteSchedules},
         prelude::*,
+        scope::{ReadSchedules, WriteSchedules},
         sessions::sources,
     },
     store::{self, run::Run, schedule::Schedule},
@@ -23,7 +23,7 @@ use crate::{
 #[utoipa::path(post, path = "/agents/{agent_id}/schedules", tag = "schedules", operation_id = "createSchedule",
     params(("agent_id" = AgentId, Path)), request_body = CreateSchedule,
     responses((status = 201, body = ScheduleView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteSchedules>,
     Path(agent): Path<AgentId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateSchedule>>,
@@ -51,7 +51,7 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/agents/{agent_id}/schedules", tag = "schedules", operation_id = "listSchedules",
     params(("agent_id" = AgentId, Path), PageQuery), responses((status = 200, body = Page<ScheduleView>), Errors))]
-pub async fn list(
+pub(super) async fn list(
     caller: Caller<ReadSchedules>,
     Path(agent): Path<AgentId>,
     Query(query): Query<PageQuery>,
@@ -67,7 +67,7 @@ pub async fn list(
 #[utoipa::path(get, path = "/agents/{agent_id}/schedules/{schedule_id}", tag = "schedules",
     operation_id = "getSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 200, body = ScheduleView), Errors))]
-pub async fn get(
+pub(super) async fn get(
     caller: Caller<ReadSchedules>,
     Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
 ) -> Result<Response> {
@@ -81,7 +81,7 @@ pub async fn get(
 #[utoipa::path(patch, path = "/agents/{agent_id}/schedules/{schedule_id}", tag = "schedules",
     operation_id = "updateSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     request_body = PatchSchedule, responses((status = 200, body = ScheduleView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteSchedules>,
     Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
     Body(change): Body<PatchSchedule>,
@@ -108,7 +108,7 @@ pub async fn patch(
 #[utoipa::path(delete, path = "/agents/{agent_id}/schedules/{schedule_id}", tag = "schedules",
     operation_id = "deleteSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 204), Errors))]
-pub async fn delete(
+pub(super) async fn delete(
     caller: Caller<WriteSchedules>,
     Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
 ) -> Result<Response> {
@@ -125,7 +125,7 @@ pub async fn delete(
 #[utoipa::path(post, path = "/agents/{agent_id}/schedules/{schedule_id}/fire", tag = "schedules",
     operation_id = "fireSchedule", params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path)),
     responses((status = 202, body = RunView), Errors))]
-pub async fn fire(
+pub(super) async fn fire(
     caller: Caller<WriteSchedules>,
     Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
     once: IdempotentRequest,
@@ -147,7 +147,7 @@ pub async fn fire(
     operation_id = "listScheduleRuns",
     params(("agent_id" = AgentId, Path), ("schedule_id" = ScheduleId, Path), PageQuery),
     responses((status = 200, body = Page<RunView>), Errors))]
-pub async fn runs(
+pub(super) async fn runs(
     caller: Caller<ReadSchedules>,
     Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
     Query(query): Query<PageQuery>,

@@ -7,9 +7,9 @@ use crate::{
     base::{Id, limit::DELIVERY_ATTEMPTS_SHOWN},
     domain::{DeliveryId, DestinationId, SessionId, WebhookId},
     http::{
-        auth::{ReadSessions, WriteSessions},
         path,
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     store::{
         Tx,
@@ -24,7 +24,7 @@ use crate::{
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct DeliveryQuery {
+pub(super) struct DeliveryQuery {
     /// Id of a destination.
     #[param(value_type = Option<DestinationId>)]
     pub destination: Option<String>,
@@ -42,7 +42,7 @@ pub struct DeliveryQuery {
 #[utoipa::path(get, path = "/sessions/{session_id}/deliveries", tag = "webhooks",
     operation_id = "listDeliveries", params(("session_id" = SessionId, Path), DeliveryQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
-pub async fn list(
+pub(super) async fn list(
     caller: Caller<ReadSessions>,
     Path(id): Path<SessionId>,
     Query(query): Query<DeliveryQuery>,
@@ -70,7 +70,7 @@ pub async fn list(
     operation_id = "getDelivery",
     params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
     responses((status = 200, body = DeliveryView), Errors))]
-pub async fn get(
+pub(super) async fn get(
     caller: Caller<ReadSessions>,
     Path((session, delivery)): Path<(SessionId, DeliveryId)>,
 ) -> Result<Response> {
@@ -85,7 +85,7 @@ pub async fn get(
     operation_id = "redeliver",
     params(("session_id" = SessionId, Path), ("delivery_id" = DeliveryId, Path)),
     responses((status = 202, body = DeliveryView), Errors))]
-pub async fn redeliver(
+pub(super) async fn redeliver(
     caller: Caller<WriteSessions>,
     Path((session, delivery)): Path<(SessionId, DeliveryId)>,
     once: IdempotentRequest,
@@ -107,14 +107,14 @@ pub async fn redeliver(
 }
 
 /// Makes a delivery due immediately.
-pub async fn make_due(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
+pub(super) async fn make_due(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
     unit.tx().redeliver(delivery).await?;
     unit.notification(Notification::Delivery);
     view(unit.tx().delivery(of, delivery).await?)
 }
 
 /// Returns a delivery with its attempts.
-pub async fn with_attempts(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
+pub(super) async fn with_attempts(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
     let row = tx.delivery(of, delivery).await?;
     let attempts = tx.attempts(delivery, DELIVERY_ATTEMPTS_SHOWN).await?;
     let log = attempts.into_iter().map(attempt).collect();
@@ -126,7 +126,7 @@ pub async fn with_attempts(tx: &mut Tx, of: Of, delivery: DeliveryId) -> Result<
 }
 
 /// Builds the view of a delivery for the owner of an organization webhook.
-pub fn of_webhook(view: DeliveryView) -> DeliveryView {
+pub(super) fn of_webhook(view: DeliveryView) -> DeliveryView {
     let webhook = view.destination.map(|id| WebhookId::from_uuid(id.uuid()));
     DeliveryView { destination: None, webhook, ..view }
 }
@@ -141,7 +141,7 @@ fn attempt(row: AttemptRow) -> AttemptView {
     }
 }
 
-pub fn view(row: DeliveryRow) -> Result<DeliveryView> {
+pub(super) fn view(row: DeliveryRow) -> Result<DeliveryView> {
     Ok(DeliveryView {
         id: Id::from_uuid(row.delivery_id),
         session: row.session_id.map(Id::from_uuid),

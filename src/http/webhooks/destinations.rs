@@ -4,8 +4,8 @@ use crate::{
     base::limit::{DESTINATIONS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{DestinationId, Level, SessionId, Status},
     http::{
-        auth::{ReadSessions, WriteSessions},
         prelude::*,
+        scope::{ReadSessions, WriteSessions},
     },
     store::{
         Tx,
@@ -21,7 +21,7 @@ use crate::{
 #[utoipa::path(post, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "createDestination", params(("session_id" = SessionId, Path)),
     request_body = CreateDestination, responses((status = 201, body = DestinationView), Errors))]
-pub async fn create(
+pub(crate) async fn create(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateDestination>>,
@@ -47,7 +47,7 @@ pub async fn create(
 #[utoipa::path(get, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "listDestinations", params(("session_id" = SessionId, Path)),
     responses((status = 200, body = Page<DestinationView>), Errors))]
-pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
+pub(crate) async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.session(id).await?;
     let data = tx.destinations(Some(id)).await?.into_iter().map(view).collect::<Result<_, _>>()?;
@@ -59,7 +59,7 @@ pub async fn list(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Re
     operation_id = "getDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     responses((status = 200, body = DestinationView), Errors))]
-pub async fn get(
+pub(crate) async fn get(
     caller: Caller<ReadSessions>,
     Path((session, destination)): Path<(SessionId, DestinationId)>,
 ) -> Result<Response> {
@@ -74,7 +74,7 @@ pub async fn get(
     operation_id = "updateDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     request_body = PatchDestination, responses((status = 200, body = DestinationView), Errors))]
-pub async fn patch(
+pub(crate) async fn patch(
     caller: Caller<WriteSessions>,
     Path((session, destination)): Path<(SessionId, DestinationId)>,
     Body(change): Body<PatchDestination>,
@@ -92,7 +92,7 @@ pub async fn patch(
     operation_id = "rotateDestinationSecret",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     request_body = RotateSecret, responses((status = 200, body = DestinationView), Errors))]
-pub async fn rotate(
+pub(crate) async fn rotate(
     caller: Caller<WriteSessions>,
     Path((session, destination)): Path<(SessionId, DestinationId)>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,
@@ -112,7 +112,7 @@ pub async fn rotate(
     operation_id = "deleteDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
     responses((status = 204), Errors))]
-pub async fn delete(
+pub(crate) async fn delete(
     caller: Caller<WriteSessions>,
     Path((session, destination)): Path<(SessionId, DestinationId)>,
 ) -> Result<Response> {
@@ -124,7 +124,7 @@ pub async fn delete(
 
 /// Stores a destination for events with a `seq` larger than `after`. The view contains the generated
 /// secret.
-pub async fn store(
+pub(crate) async fn store(
     app: &App,
     unit: &mut Unit,
     session: SessionId,
@@ -137,7 +137,7 @@ pub async fn store(
 
 /// Stores a destination of a session, or of the organization if `session` is `None`. Returns the secret
 /// only if it was generated here.
-pub async fn insert(
+pub(crate) async fn insert(
     app: &App,
     unit: &mut Unit,
     session: Option<SessionId>,
@@ -172,7 +172,7 @@ pub async fn insert(
 }
 
 /// Changes a destination of a session or of the organization.
-pub async fn update(
+pub(crate) async fn update(
     app: &App,
     tx: &mut Tx,
     session: Option<SessionId>,
@@ -198,7 +198,7 @@ pub async fn update(
 }
 
 /// Replaces the secret of a destination. Returns the secret only if it was generated here.
-pub async fn replace_secret(
+pub(crate) async fn replace_secret(
     app: &App,
     unit: &mut Unit,
     session: Option<SessionId>,

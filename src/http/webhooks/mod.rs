@@ -1,7 +1,7 @@
 //! Webhooks of the organization. They receive events of every session.
 
-pub mod deliveries;
-pub mod destinations;
+mod deliveries;
+pub(crate) mod destinations;
 
 use deliveries::{make_due, of_webhook, with_attempts};
 use destinations::{insert, replace_secret, update};
@@ -15,8 +15,8 @@ use crate::{
     base::{Id, limit::WEBHOOKS_MAX},
     domain::{DeliveryId, DestinationId, Notice, WebhookId},
     http::{
-        auth::{ReadWebhooks, WriteWebhooks},
         prelude::*,
+        scope::{ReadWebhooks, WriteWebhooks},
     },
     store::{
         column::word,
@@ -30,7 +30,7 @@ use crate::{
 };
 
 /// Routes of webhooks, destinations of a session and their deliveries.
-pub fn routes() -> OpenApiRouter<App> {
+pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create, list))
         .routes(routes!(get, patch, delete))
@@ -52,7 +52,7 @@ pub fn routes() -> OpenApiRouter<App> {
 /// Events of all sessions from now on are sent to it.
 #[utoipa::path(post, path = "/webhooks", tag = "webhooks", operation_id = "createWebhook",
     request_body = CreateDestination, responses((status = 201, body = WebhookView), Errors))]
-pub async fn create(
+pub(super) async fn create(
     caller: Caller<WriteWebhooks>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateDestination>>,
 ) -> Result<Answer> {
@@ -75,7 +75,7 @@ pub async fn create(
 /// Newest first.
 #[utoipa::path(get, path = "/webhooks", tag = "webhooks", operation_id = "listWebhooks",
     responses((status = 200, body = Page<WebhookView>), Errors))]
-pub async fn list(caller: Caller<ReadWebhooks>) -> Result<Response> {
+pub(super) async fn list(caller: Caller<ReadWebhooks>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let data = tx.destinations(None).await?.into_iter().map(view).collect();
     Ok(respond(&Page { data, next_cursor: None }))
@@ -84,7 +84,7 @@ pub async fn list(caller: Caller<ReadWebhooks>) -> Result<Response> {
 /// Get a webhook
 #[utoipa::path(get, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "getWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 200, body = WebhookView), Errors))]
-pub async fn get(caller: Caller<ReadWebhooks>, Path(webhook): Path<WebhookId>) -> Result<Response> {
+pub(super) async fn get(caller: Caller<ReadWebhooks>, Path(webhook): Path<WebhookId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     Ok(respond(&view(tx.destination(None, id(webhook)).await?)))
 }
@@ -95,7 +95,7 @@ pub async fn get(caller: Caller<ReadWebhooks>, Path(webhook): Path<WebhookId>) -
 #[utoipa::path(patch, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "updateWebhook",
     params(("webhook_id" = WebhookId, Path)), request_body = PatchDestination,
     responses((status = 200, body = WebhookView), Errors))]
-pub async fn patch(
+pub(super) async fn patch(
     caller: Caller<WriteWebhooks>,
     Path(webhook): Path<WebhookId>,
     Body(change): Body<PatchDestination>,
@@ -113,7 +113,10 @@ pub async fn patch(
 /// Its pending deliveries become `dead_letter`.
 #[utoipa::path(delete, path = "/webhooks/{webhook_id}", tag = "webhooks", operation_id = "deleteWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 204), Errors))]
-pub async fn delete(caller: Caller<WriteWebhooks>, Path(webhook): Path<WebhookId>) -> Result<Response> {
+pub(super) async fn delete(
+    caller: Caller<WriteWebhooks>,
+    Path(webhook): Path<WebhookId>,
+) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.delete_destination(None, id(webhook)).await?;
     caller.record_audit(&mut tx, "webhook.deleted", webhook, json!({})).await?;
@@ -127,7 +130,7 @@ pub async fn delete(caller: Caller<WriteWebhooks>, Path(webhook): Path<WebhookId
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/rotate-secret", tag = "webhooks",
     operation_id = "rotateWebhookSecret", params(("webhook_id" = WebhookId, Path)), request_body = RotateSecret,
     responses((status = 200, body = WebhookView), Errors))]
-pub async fn rotate(
+pub(super) async fn rotate(
     caller: Caller<WriteWebhooks>,
     Path(webhook): Path<WebhookId>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,
@@ -147,7 +150,7 @@ pub async fn rotate(
 /// The webhook's filters are ignored.
 #[utoipa::path(post, path = "/webhooks/{webhook_id}/test", tag = "webhooks", operation_id = "testWebhook",
     params(("webhook_id" = WebhookId, Path)), responses((status = 202, body = DeliveryView), Errors))]
-pub async fn test(
+pub(super) async fn test(
     caller: Caller<WriteWebhooks>,
     Path(webhook): Path<WebhookId>,
     once: IdempotentRequest,
@@ -171,7 +174,7 @@ pub async fn test(
 #[derive(Debug, Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]
 #[into_params(parameter_in = Query)]
-pub struct SentQuery {
+pub(super) struct SentQuery {
     pub status: Option<DeliveryStatus>,
     /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
@@ -186,7 +189,7 @@ pub struct SentQuery {
 #[utoipa::path(get, path = "/webhooks/{webhook_id}/deliveries", tag = "webhooks",
     operation_id = "listWebhookDeliveries", params(("webhook_id" = WebhookId, Path), SentQuery),
     responses((status = 200, body = Page<DeliveryView>), Errors))]
-pub async fn deliveries(
+pub(super) async fn deliveries(
     caller: Caller<ReadWebhooks>,
     Path(webhook): Path<WebhookId>,
     Query(query): Query<SentQuery>,
@@ -217,7 +220,7 @@ pub async fn deliveries(
     operation_id = "getWebhookDelivery",
     params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
     responses((status = 200, body = DeliveryView), Errors))]
-pub async fn delivery(
+pub(super) async fn delivery(
     caller: Caller<ReadWebhooks>,
     Path((webhook, delivery)): Path<(WebhookId, DeliveryId)>,
 ) -> Result<Response> {
@@ -234,7 +237,7 @@ pub async fn delivery(
     operation_id = "redeliverToWebhook",
     params(("webhook_id" = WebhookId, Path), ("webhook_delivery_id" = DeliveryId, Path)),
     responses((status = 202, body = DeliveryView), Errors))]
-pub async fn redeliver(
+pub(super) async fn redeliver(
     caller: Caller<WriteWebhooks>,
     Path((webhook, delivery)): Path<(WebhookId, DeliveryId)>,
     once: IdempotentRequest,

@@ -50,7 +50,7 @@ impl Cloning<'_> {
             RepositoryLocation::Local(path) => {
                 let sent = self.send_bundle(&path).await?;
                 let exit = self.execute(Vec::new(), &sent.directory).await?;
-                self.judge(exit, &Seen { bytes: sent.bytes, ..Seen::default() }).await
+                self.outcome(exit, &Seen { bytes: sent.bytes, ..Seen::default() }).await
             }
             RepositoryLocation::Host { host, port, path } => {
                 let proof = hex(&self.session.sandboxes.journal.origin().bytes::<20>());
@@ -60,7 +60,7 @@ impl Cloning<'_> {
                 let grant = Grant { host, port, path, proof, credential, bytes_max, seen };
                 let granted = self.egress.allow(grant);
                 let exit = self.execute(settings, "").await?;
-                self.judge(exit, &granted.seen()).await
+                self.outcome(exit, &granted.seen()).await
             }
         }
     }
@@ -107,7 +107,7 @@ impl Cloning<'_> {
     }
 
     /// Result of the clone, from the command's exit and the host's responses.
-    async fn judge(&self, exit: Exit, seen: &Seen) -> Result<Cloned, Failed> {
+    async fn outcome(&self, exit: Exit, seen: &Seen) -> Result<Cloned, Failed> {
         if exit.code == 0 && exit.cause == Cause::Exited {
             let said = self.said(OutputStream::Stdout, exit.stdout_bytes).await;
             let sha = said.lines().next().unwrap_or_default().trim();

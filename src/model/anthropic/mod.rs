@@ -20,17 +20,17 @@ use crate::{
     domain::{Answer, conversation::ModelRequest},
 };
 
-pub use request::PROVIDER;
+pub(super) use request::PROVIDER;
 pub(super) use request::body as encode;
 
 /// The default `anthropic-version` header.
 ///
 /// `2026-10-21` works too: the parameters that it removed (sampling) are never sent.
-pub const VERSION_DEFAULT: &str = "2023-06-01";
+pub(super) const VERSION_DEFAULT: &str = "2023-06-01";
 
 /// One endpoint and API key of the Messages API.
 #[derive(Debug)]
-pub struct Anthropic {
+pub(super) struct Anthropic {
     http: Http,
     endpoint: Endpoint,
 }

@@ -22,11 +22,11 @@ use crate::{
 pub(super) use request::body as encode;
 
 /// OpenAI's provider name in model names, credentials and histories.
-pub const PROVIDER: &str = "openai";
+pub(super) const PROVIDER: &str = "openai";
 
 /// One endpoint and API key of a chat completions API.
 #[derive(Debug)]
-pub struct OpenAi {
+pub(super) struct OpenAi {
     provider: String,
     http: Http,
     endpoint: Endpoint,

@@ -22,12 +22,12 @@ use crate::{base::limit, sandbox::Fault};
 
 impl Init {
     /// Forwards the archive of the session's files, part by part.
-    pub async fn pack(&self, epoch: i64, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+    pub(crate) async fn pack(&self, epoch: i64, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         self.take(&Call::Pack { epoch }, parts).await
     }
 
     /// Forwards the archive of a directory, part by part.
-    pub async fn read_tree(&self, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+    pub(crate) async fn read_tree(&self, path: &str, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         self.take(&Call::ReadTree { path: path.to_owned() }, parts).await
     }
 
@@ -55,12 +55,16 @@ impl Init {
     }
 
     /// Unpacks an archive of the session's files in the sandbox.
-    pub async fn unpack(&self, epoch: i64, parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
+    pub(crate) async fn unpack(
+        &self,
+        epoch: i64,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
         self.give(&Call::Unpack { epoch }, parts).await
     }
 
     /// Unpacks an archive into a directory of the sandbox.
-    pub async fn write_tree(
+    pub(crate) async fn write_tree(
         &self,
         epoch: i64,
         path: &str,

@@ -30,18 +30,18 @@ use crate::base::{limit, text};
 const _: () = assert!(limit::INIT_FRAME_BYTES_MAX == frame::BYTES_MAX);
 
 /// The init process of one sandbox.
-pub struct Init {
+pub(super) struct Init {
     control_dir: PathBuf,
 }
 
 impl Init {
     /// Addresses the init whose socket is in this directory; it may not exist.
-    pub fn at(control_dir: PathBuf) -> Self {
+    pub(super) fn at(control_dir: PathBuf) -> Self {
         Self { control_dir }
     }
 
     /// Raises the sandbox's epoch to this one.
-    pub async fn hello(&self, epoch: i64) -> Result<(), Fault> {
+    pub(super) async fn hello(&self, epoch: i64) -> Result<(), Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { .. }, _) => Ok(()),
             (other, _) => Err(unexpected_response(&other)),
@@ -49,19 +49,19 @@ impl Init {
     }
 
     /// Sends a status call and discards the response.
-    pub async fn touch(&self) -> Result<(), Fault> {
+    pub(super) async fn touch(&self) -> Result<(), Fault> {
         self.call(&Call::Status {}, &[], limit::SANDBOX_KEEPALIVE_TIMEOUT).await.map(drop)
     }
 
     /// Returns the number of running commands; also raises the epoch.
-    pub async fn running(&self, epoch: i64) -> Result<u64, Fault> {
+    pub(super) async fn running(&self, epoch: i64) -> Result<u64, Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { running, .. }, _) => Ok(running),
             (other, _) => Err(unexpected_response(&other)),
         }
     }
 
-    pub async fn start(&self, epoch: i64, exec: &Exec) -> Result<(), Fault> {
+    pub(super) async fn start(&self, epoch: i64, exec: &Exec) -> Result<(), Fault> {
         let cwd = if exec.cwd.is_empty() { protocol::WORKSPACE.to_owned() } else { exec.cwd.clone() };
         let exec = ExecSpec {
             id: exec.id.clone(),
@@ -76,7 +76,7 @@ impl Init {
     }
 
     /// Waits for the end of a command. Waits in slices, so that a sandbox that stopped answering is detected.
-    pub async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
+    pub(super) async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
         let call = Call::Wait { exec_id: exec_id.to_owned(), timeout_ms: millis(limit::INIT_WAIT_SLICE) };
         loop {
             match self.call(&call, &[], limit::INIT_WAIT_SLICE + limit::INIT_CALL_TIMEOUT).await? {
@@ -87,7 +87,7 @@ impl Init {
         }
     }
 
-    pub async fn output(&self, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
+    pub(super) async fn output(&self, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
         let call = Call::Output {
             exec_id: exec_id.to_owned(),
             stream: match range.stream {
@@ -103,12 +103,12 @@ impl Init {
         }
     }
 
-    pub async fn kill(&self, epoch: i64, exec_id: &str) -> Result<(), Fault> {
+    pub(super) async fn kill(&self, epoch: i64, exec_id: &str) -> Result<(), Fault> {
         let patience = limit::KILL_GRACE + limit::INIT_CALL_TIMEOUT;
         done(self.call(&Call::Kill { epoch, exec_id: exec_id.to_owned() }, &[], patience).await?)
     }
 
-    pub async fn signal(&self, epoch: i64, exec_id: &str, signal: Signal) -> Result<(), Fault> {
+    pub(super) async fn signal(&self, epoch: i64, exec_id: &str, signal: Signal) -> Result<(), Fault> {
         let signal = match signal {
             Signal::Hup => protocol::Signal::Hup,
             Signal::Int => protocol::Signal::Int,
@@ -122,7 +122,12 @@ impl Init {
         done(self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    pub async fn read_file(&self, path: &str, offset: u64, bytes_max: usize) -> Result<FilePart, Fault> {
+    pub(super) async fn read_file(
+        &self,
+        path: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<FilePart, Fault> {
         let call = Call::ReadFile { path: path.to_owned(), offset, bytes_max };
         match self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::File { size }, content) if content.len() <= bytes_max => Ok(FilePart { content, size }),
@@ -130,7 +135,7 @@ impl Init {
         }
     }
 
-    pub async fn write_file(&self, epoch: i64, path: &str, content: &[u8]) -> Result<(), Fault> {
+    pub(super) async fn write_file(&self, epoch: i64, path: &str, content: &[u8]) -> Result<(), Fault> {
         let call = Call::WriteFile { epoch, path: path.to_owned() };
         done(self.call(&call, content, limit::INIT_CALL_TIMEOUT).await?)
     }

@@ -38,7 +38,7 @@ use crate::{
 
 /// Inputs of a configuration.
 #[derive(Clone, Copy)]
-pub struct ContainerSpec<'a> {
+pub(super) struct ContainerSpec<'a> {
     pub base: &'a Base,
     pub disk: &'a Disk,
     pub control_dir: &'a Path,
@@ -59,7 +59,7 @@ pub struct ContainerSpec<'a> {
 
 /// Purpose of a container.
 #[derive(Clone, Copy, Debug)]
-pub enum Role<'a> {
+pub(super) enum Role<'a> {
     /// Sandbox of a session.
     Sandbox,
     /// Installs packages into a root file system. The whole root file system is writable, and this command
@@ -68,7 +68,7 @@ pub enum Role<'a> {
 }
 
 /// The cgroup of a sandbox, where the service creates it.
-pub struct Cgroup<'a> {
+pub(super) struct Cgroup<'a> {
     pub path: &'a Path,
     /// File with the count of processes killed by the OOM killer.
     pub oom_counter: &'a Path,
@@ -117,7 +117,7 @@ const INSTALLER_CAPABILITIES: [Capability; 8] = [
 
 /// Builds the whole configuration. Without `cgroup`, the engine chooses one and mounts it in the sandbox at
 /// the path where init reads it.
-pub fn spec(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
+pub(super) fn spec(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Spec, OciSpecError> {
     SpecBuilder::default()
         .version(OCI_VERSION)
         .root(RootBuilder::default().path(of.base.rootfs.as_path()).readonly(is_sandbox(of)).build()?)

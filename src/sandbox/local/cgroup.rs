@@ -27,7 +27,7 @@ const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 /// cgroup hierarchies of this machine.
 #[derive(Clone, Debug)]
-pub struct Cgroups {
+pub(super) struct Cgroups {
     /// Every mounted hierarchy, including named ones and those without controllers, joined with `base`.
     mounts: Vec<PathBuf>,
     memory: PathBuf,
@@ -51,7 +51,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// `Unavailable` when CPU, memory or processes cannot be limited on this machine.
-    pub fn find() -> Result<Self, Fault> {
+    pub(super) fn find() -> Result<Self, Fault> {
         let unusable = |why: String| Fault::Unavailable(format!("cgroups cannot be used here: {why}"));
         let cgroups = Self::mounted().map_err(unusable)?;
         cgroups
@@ -66,7 +66,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// Reason why sandboxes can have no cgroups, for the log.
-    pub fn delegated() -> Result<Self, String> {
+    pub(super) fn delegated() -> Result<Self, String> {
         let own = fs::read_to_string("/proc/self/cgroup").map_err(|error| error.to_string())?;
         let cgroups = Self::mounted()?;
         let own = own_of(&own, cgroups.unified).ok_or("the service has no cgroup of its own")?;
@@ -148,13 +148,13 @@ impl Cgroups {
     }
 
     /// Path of a sandbox's cgroup below each hierarchy's root, for the runtime.
-    pub fn path(&self, sandbox: SandboxId) -> PathBuf {
+    pub(super) fn path(&self, sandbox: SandboxId) -> PathBuf {
         self.base.join(PARENT).join(sandbox.to_string())
     }
 
     /// Creates the sandbox's memory cgroup. Returns the path of its event counters, in which the line
     /// `oom_kill N` counts the processes killed for memory.
-    pub fn make(&self, sandbox: SandboxId) -> io::Result<PathBuf> {
+    pub(super) fn make(&self, sandbox: SandboxId) -> io::Result<PathBuf> {
         let directory = self.memory.join(PARENT).join(sandbox.to_string());
         make_dir(&directory)?;
         Ok(directory.join(if self.unified { "memory.events" } else { "memory.oom_control" }))
@@ -168,19 +168,19 @@ impl Cgroups {
     }
 
     /// Kills all processes in a sandbox's cgroups, without waiting for their end.
-    pub fn kill(&self, sandbox: SandboxId) {
+    pub(super) fn kill(&self, sandbox: SandboxId) {
         for directory in self.directories(sandbox) {
             kill_tree(&directory);
         }
     }
 
     /// Freezer of the sandbox's processes, if a hierarchy has one.
-    pub fn freezer(&self, sandbox: SandboxId) -> Option<Freezer> {
+    pub(super) fn freezer(&self, sandbox: SandboxId) -> Option<Freezer> {
         Freezer::among(&self.directories(sandbox))
     }
 
     /// Resource usage of a sandbox; a value that no hierarchy counts is 0.
-    pub fn stats(&self, sandbox: SandboxId) -> Stats {
+    pub(super) fn stats(&self, sandbox: SandboxId) -> Stats {
         let directories = self.directories(sandbox);
         let number = |name: &str| {
             let counts =
@@ -215,7 +215,7 @@ impl Cgroups {
     ///
     /// # Errors
     /// `Unavailable` when a process does not end in time; the sandbox then still exists.
-    pub async fn remove(&self, sandbox: SandboxId) -> Result<(), Fault> {
+    pub(super) async fn remove(&self, sandbox: SandboxId) -> Result<(), Fault> {
         let until = Instant::now() + limit::SANDBOX_END_TIMEOUT;
         for mount in &self.mounts {
             let directory = mount.join(PARENT).join(sandbox.to_string());

@@ -16,7 +16,7 @@ use crate::domain::{OrgId, SandboxId, SessionId};
 
 /// Exclusive lock of a disk: only its holder creates or erases there. `drop` unlocks explicitly, because
 /// closing the descriptor does not suffice: a program that is being started holds a copy of each descriptor.
-pub struct DiskLock(File);
+pub(super) struct DiskLock(File);
 
 impl Drop for DiskLock {
     fn drop(&mut self) {
@@ -26,7 +26,7 @@ impl Drop for DiskLock {
 
 /// Paths of a session's disk; they may not exist.
 #[derive(Clone, Debug)]
-pub struct Disk {
+pub(super) struct Disk {
     pub root: PathBuf,
     /// File with the file system of the files, where they have one of their own.
     pub image: PathBuf,
@@ -40,14 +40,14 @@ pub struct Disk {
 
 impl Layout {
     /// Returns the disk of a session.
-    pub fn disk(&self, org: OrgId, session: SessionId) -> Disk {
+    pub(super) fn disk(&self, org: OrgId, session: SessionId) -> Disk {
         let root = self.disks().join(org.uuid().to_string()).join(session.uuid().to_string());
         Disk::at(root)
     }
 }
 
 impl Disk {
-    pub fn at(root: PathBuf) -> Self {
+    pub(super) fn at(root: PathBuf) -> Self {
         let files = root.join("files");
         Self {
             image: root.join("image"),
@@ -60,12 +60,12 @@ impl Disk {
     }
 
     /// Creates the directory of the disk.
-    pub fn make_root(&self) -> io::Result<()> {
+    pub(super) fn make_root(&self) -> io::Result<()> {
         make_dir(&self.root, 0o700)
     }
 
     /// Files that a sandbox can write, and their metadata.
-    pub fn parts(&self) -> [PathBuf; 5] {
+    pub(super) fn parts(&self) -> [PathBuf; 5] {
         let Self { root, image, files, output, .. } = self;
         [image.clone(), files.clone(), output.clone(), root.join("sandbox"), self.incomplete()]
     }
@@ -73,7 +73,7 @@ impl Disk {
     /// Creates missing directories, owned by the session's ids; with `None`, the engine changes the owner
     /// later. Existing directories keep their owner and content. Only directories that no sandbox can replace
     /// are touched.
-    pub fn prepare(&self, ids: Option<IdRange>) -> io::Result<()> {
+    pub(super) fn prepare(&self, ids: Option<IdRange>) -> io::Result<()> {
         make_dir(&self.files, 0o700)?;
         let Some(ids) = ids else {
             make_dir(&self.workspace, 0o755)?;
@@ -89,7 +89,7 @@ impl Disk {
     }
 
     /// Moves the files of a disk in the layout without `files/` to their current paths.
-    pub fn migrate_layout(&self) -> io::Result<()> {
+    pub(super) fn migrate_layout(&self) -> io::Result<()> {
         let (workspace, home) = (self.root.join("workspace"), self.root.join("home"));
         if self.workspace.exists() || !workspace.exists() {
             return Ok(());
@@ -103,12 +103,12 @@ impl Disk {
     }
 
     /// Whether the files have a file system of their own, mounted or not.
-    pub fn has_image(&self) -> bool {
+    pub(super) fn has_image(&self) -> bool {
         self.image.exists()
     }
 
     /// Whether that file system is mounted.
-    pub fn is_mounted(&self) -> bool {
+    pub(super) fn is_mounted(&self) -> bool {
         match (fs::symlink_metadata(&self.files), fs::symlink_metadata(&self.root)) {
             (Ok(files), Ok(root)) => files.dev() != root.dev(),
             (Ok(_) | Err(_), _) => false,
@@ -116,7 +116,7 @@ impl Disk {
     }
 
     /// Takes the disk's lock; `None` while another process holds it or if the disk was just erased.
-    pub fn try_lock_disk(&self) -> io::Result<Option<DiskLock>> {
+    pub(super) fn try_lock_disk(&self) -> io::Result<Option<DiskLock>> {
         let path = self.root.join("lock");
         let file = File::options().create(true).truncate(false).write(true).open(&path)?;
         match file.try_lock() {
@@ -132,12 +132,12 @@ impl Disk {
     }
 
     /// The last sandbox created on this disk.
-    pub fn latest_sandbox(&self) -> Option<SandboxId> {
+    pub(super) fn latest_sandbox(&self) -> Option<SandboxId> {
         fs::read_to_string(self.root.join("sandbox")).ok()?.parse().ok()
     }
 
     /// Whether the files are usable: changed last by one of these sandboxes, complete, owned by these ids.
-    pub fn is_usable_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
+    pub(super) fn is_usable_by(&self, sandboxes: &[SandboxId], ids: IdRange) -> bool {
         let is_own = |path: &PathBuf| {
             fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir() && meta.uid() == ids.command())
         };
@@ -148,17 +148,17 @@ impl Disk {
     }
 
     /// Whether the files come from a checkpoint whose restore did not finish.
-    pub fn is_incomplete(&self) -> bool {
+    pub(super) fn is_incomplete(&self) -> bool {
         self.incomplete().exists()
     }
 
     /// Marks the files as unusable, before the first of them exists.
-    pub fn begin_restore(&self) -> io::Result<()> {
+    pub(super) fn begin_restore(&self) -> io::Result<()> {
         fs::write(self.incomplete(), "")
     }
 
     /// Marks the files as complete.
-    pub fn end_restore(&self) -> io::Result<()> {
+    pub(super) fn end_restore(&self) -> io::Result<()> {
         match fs::remove_file(self.incomplete()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             Ok(()) | Err(_) => Ok(()),
@@ -170,7 +170,7 @@ impl Disk {
     }
 
     /// Records the sandbox that is about to be created, before any part of it exists.
-    pub fn record_sandbox(&self, sandbox: SandboxId) -> io::Result<()> {
+    pub(super) fn record_sandbox(&self, sandbox: SandboxId) -> io::Result<()> {
         let beside = self.root.join("sandbox.new");
         fs::write(&beside, sandbox.to_string())?;
         fs::rename(beside, self.root.join("sandbox"))

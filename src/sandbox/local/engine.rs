@@ -16,7 +16,7 @@ use crate::{
 
 /// Creates, freezes and ends containers.
 #[async_trait]
-pub trait Engine: Debug + Send + Sync {
+pub(super) trait Engine: Debug + Send + Sync {
     /// Host ids that a session's sandboxes use.
     fn ids(&self, session: SessionId) -> IdRange;
 

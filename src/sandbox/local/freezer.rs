@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// Exclusive right to freeze and thaw one sandbox, until dropped.
-pub struct FreezeLock {
+pub(super) struct FreezeLock {
     _file: File,
 }
 
@@ -28,7 +28,7 @@ impl FreezeLock {
     ///
     /// # Errors
     /// `Gone` when there is no such sandbox, `Stale` when a higher epoch was recorded.
-    pub async fn pass(sandbox_dir: &Path, epoch: i64) -> Result<Self, Fault> {
+    pub(super) async fn pass(sandbox_dir: &Path, epoch: i64) -> Result<Self, Fault> {
         let file = File::options()
             .read(true)
             .write(true)
@@ -71,7 +71,7 @@ fn pass(file: &mut File, epoch: i64) -> io::Result<bool> {
 
 /// Freezer of one cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Freezer {
+pub(super) enum Freezer {
     /// `cgroup.freeze` of v2; frozen processes can be killed.
     Unified(PathBuf),
     /// `freezer.state` of v1; a killed process ends only when it is thawed.
@@ -81,7 +81,7 @@ pub enum Freezer {
 impl Freezer {
     /// Selects the freezer from a sandbox's directories in all hierarchies; the v2 one is preferred if it
     /// contains processes.
-    pub fn among(directories: &[PathBuf]) -> Option<Self> {
+    pub(super) fn among(directories: &[PathBuf]) -> Option<Self> {
         let is_populated = |directory: &PathBuf| {
             let events = fs::read_to_string(directory.join("cgroup.events")).unwrap_or_default();
             events.lines().any(|line| line == "populated 1") && directory.join("cgroup.freeze").exists()
@@ -96,7 +96,7 @@ impl Freezer {
     }
 
     /// Whether every process is frozen.
-    pub fn is_frozen(&self) -> bool {
+    pub(super) fn is_frozen(&self) -> bool {
         match self {
             Self::Unified(directory) => {
                 let events = fs::read_to_string(directory.join("cgroup.events")).unwrap_or_default();
@@ -108,7 +108,7 @@ impl Freezer {
     }
 
     /// Freezes or thaws, and waits for completion.
-    pub async fn set(&self, freeze: bool) -> Result<(), Fault> {
+    pub(super) async fn set(&self, freeze: bool) -> Result<(), Fault> {
         let until = Instant::now() + FREEZE_TIMEOUT;
         let mut pause = Duration::from_micros(100);
         self.write(freeze)?;

@@ -39,7 +39,7 @@ const RUN_NOTE: &str = "run";
 
 /// Directories of one provider.
 #[derive(Clone, Debug)]
-pub struct Layout {
+pub(super) struct Layout {
     data_dir: PathBuf,
     run_dir: PathBuf,
 }
@@ -50,27 +50,27 @@ pub struct Layout {
 /// allocates (systemd's UIDS-GIDS document). The range is derived from the session, so that the files of its
 /// disk have the same owner in each of its sandboxes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IdRange {
+pub(super) struct IdRange {
     pub first: u32,
 }
 
 impl IdRange {
     /// No range: a sandbox's users have the host's own ids.
-    pub const HOST: Self = Self { first: 0 };
+    pub(super) const HOST: Self = Self { first: 0 };
     /// Ids per range: root, the command's user, and unused ids.
-    pub const IDS: u32 = 4_096;
+    pub(super) const IDS: u32 = 4_096;
     /// First id of the first range.
-    pub const FIRST: u32 = 0x7000_0000;
+    pub(super) const FIRST: u32 = 0x7000_0000;
     /// First id after the last range.
-    pub const END: u32 = 0x7ffd_0000;
+    pub(super) const END: u32 = 0x7ffd_0000;
     /// Owner range of image files: all the ids of a system, used by no sandbox.
-    pub const IMAGES: Self = Self { first: Self::END };
+    pub(super) const IMAGES: Self = Self { first: Self::END };
     /// Number of ids in `IMAGES`.
-    pub const OF_IMAGES: u32 = 65_536;
+    pub(super) const OF_IMAGES: u32 = 65_536;
 
     /// Range of a session. Two sessions may share a range, but stay isolated: no sandbox sees another's files
     /// or processes.
-    pub fn of(session: SessionId) -> Self {
+    pub(super) fn of(session: SessionId) -> Self {
         let ranges = u128::from((Self::END - Self::FIRST) / Self::IDS);
         let index =
             u32::try_from(session.uuid().as_u128() % ranges).expect("a range's index is below 65,536");
@@ -78,19 +78,19 @@ impl IdRange {
     }
 
     /// Host id of the command's user.
-    pub const fn command(self) -> u32 {
+    pub(super) const fn command(self) -> u32 {
         self.first + COMMAND_UID
     }
 }
 
 impl Layout {
-    pub fn new(data_dir: PathBuf, run_dir: PathBuf) -> Self {
+    pub(super) fn new(data_dir: PathBuf, run_dir: PathBuf) -> Self {
         Self { data_dir, run_dir }
     }
 
     /// Default run directory: a short path, one per data directory. An ordinary user reuses that of the
     /// previous start, because its sandboxes may still run.
-    pub fn default_run_dir(data_dir: &Path) -> PathBuf {
+    pub(super) fn default_run_dir(data_dir: &Path) -> PathBuf {
         let digest = Sha256::digest(data_dir.as_os_str().as_encoded_bytes());
         let name = text::hex(&digest[..6]);
         let me = geteuid();
@@ -116,7 +116,7 @@ impl Layout {
     }
 
     /// Creates the directories that every sandbox needs.
-    pub fn prepare(&self) -> io::Result<()> {
+    pub(super) fn prepare(&self) -> io::Result<()> {
         make_dir(&self.disks(), 0o700)?;
         if geteuid().is_root() {
             make_dir(&self.run_dir, 0o711)?;
@@ -134,7 +134,7 @@ impl Layout {
 
     /// Directory of the sandboxes' root file systems: the first candidate that is not mounted noexec, as
     /// `/run` is on many machines.
-    pub fn skeletons(&self) -> io::Result<PathBuf> {
+    pub(super) fn skeletons(&self) -> io::Result<PathBuf> {
         let other = if geteuid().is_root() { PathBuf::from(SKELETONS) } else { self.disks().join(SKELETON) };
         let places = match geteuid().is_root() {
             true => [self.run_dir.clone(), other],
@@ -155,21 +155,21 @@ impl Layout {
     }
 
     /// Whether a directory of this provider is below `place`.
-    pub fn is_below(&self, place: &Path) -> bool {
+    pub(super) fn is_below(&self, place: &Path) -> bool {
         self.data_dir.starts_with(place) || self.run_dir.starts_with(place)
     }
 
-    pub fn run_dir(&self) -> &Path {
+    pub(super) fn run_dir(&self) -> &Path {
         &self.run_dir
     }
 
     /// Directory of the sessions' disks and their templates.
-    pub fn disks(&self) -> PathBuf {
+    pub(super) fn disks(&self) -> PathBuf {
         self.data_dir.join(DISKS)
     }
 
     /// State directory of the runtime.
-    pub fn runtime_state(&self) -> PathBuf {
+    pub(super) fn runtime_state(&self) -> PathBuf {
         self.run_dir.join("runtime")
     }
 
@@ -178,22 +178,22 @@ impl Layout {
     }
 
     /// Directory of the images' root file systems.
-    pub fn images(&self) -> PathBuf {
+    pub(super) fn images(&self) -> PathBuf {
         self.data_dir.join("images")
     }
 
     /// Directory of the containers in which packages are installed.
-    pub fn installs(&self) -> PathBuf {
+    pub(super) fn installs(&self) -> PathBuf {
         self.run_dir.join("installs")
     }
 
     /// Records the image of a sandbox for as long as the sandbox exists.
-    pub fn record_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
+    pub(super) fn record_tree(&self, sandbox: SandboxId, tree: Option<&str>) -> io::Result<()> {
         tree.map_or(Ok(()), |tree| fs::write(self.sandbox(sandbox).join("image"), tree))
     }
 
     /// Names of the images in use by sandboxes.
-    pub fn trees_in_use(&self) -> io::Result<BTreeSet<String>> {
+    pub(super) fn trees_in_use(&self) -> io::Result<BTreeSet<String>> {
         let sandboxes = names(&self.sandboxes())?.into_iter();
         Ok(sandboxes
             .filter_map(|name| fs::read_to_string(self.sandboxes().join(name).join("image")).ok())
@@ -201,29 +201,29 @@ impl Layout {
     }
 
     /// Directory of a sandbox: its bundle, logs and control directory.
-    pub fn sandbox(&self, sandbox: SandboxId) -> PathBuf {
+    pub(super) fn sandbox(&self, sandbox: SandboxId) -> PathBuf {
         self.sandboxes().join(sandbox.to_string())
     }
 
     /// Directory that a sandbox and its worker share.
-    pub fn control(&self, sandbox: SandboxId) -> PathBuf {
+    pub(super) fn control(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("control")
     }
 
     /// Directory of the egress socket and certificates; the sandbox cannot write to it.
-    pub fn egress(&self, sandbox: SandboxId) -> PathBuf {
+    pub(super) fn egress(&self, sandbox: SandboxId) -> PathBuf {
         self.sandbox(sandbox).join("egress")
     }
 
     /// Temporary directory of a sandbox until its owner is written. It is named after the session, not the
     /// sandbox: `claim` for the session's next sandbox removes what a crash left there.
-    pub fn unclaimed(&self, session: SessionId) -> PathBuf {
+    pub(super) fn unclaimed(&self, session: SessionId) -> PathBuf {
         self.sandboxes().join(format!(".{session}"))
     }
 
     /// Creates the sandbox's directory together with its owner file, atomically. The caller holds the lock of
     /// the session's disk. With `None`, the engine changes the owner of the directories later.
-    pub fn claim(
+    pub(super) fn claim(
         &self,
         sandbox: SandboxId,
         org: OrgId,
@@ -242,14 +242,14 @@ impl Layout {
     }
 
     /// Owner of a sandbox, if the sandbox exists.
-    pub fn owner(&self, sandbox: SandboxId) -> Option<(OrgId, SessionId)> {
+    pub(super) fn owner(&self, sandbox: SandboxId) -> Option<(OrgId, SessionId)> {
         let text = fs::read_to_string(self.sandbox(sandbox).join("owner")).ok()?;
         let (org, session) = text.split_once(' ')?;
         Some((org.parse().ok()?, session.parse().ok()?))
     }
 
     /// Lists every sandbox, and every disk without a sandbox.
-    pub fn list(&self) -> io::Result<Vec<Found>> {
+    pub(super) fn list(&self) -> io::Result<Vec<Found>> {
         let mut found = Vec::new();
         for name in names(&self.sandboxes())? {
             let Ok(sandbox) = name.parse::<SandboxId>() else {
@@ -273,7 +273,7 @@ impl Layout {
 }
 
 /// Removes a directory that no sandbox's command can write to, if it exists.
-pub fn remove_dir(path: &Path) -> io::Result<()> {
+pub(super) fn remove_dir(path: &Path) -> io::Result<()> {
     match fs::remove_dir_all(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
         Ok(()) | Err(_) => Ok(()),
@@ -282,7 +282,7 @@ pub fn remove_dir(path: &Path) -> io::Result<()> {
 
 /// Creates a directory with this mode, whatever the umask; missing parents get the default mode, because they
 /// may be shared.
-pub fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
+pub(super) fn make_dir(path: &Path, mode: u32) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }

@@ -29,7 +29,7 @@ const CONFIGURE: Opcode = 0x4c0a;
 const AUTOCLEAR: u32 = 4;
 
 /// A file as a block device. The kernel releases it when it is no longer open or mounted, even after a crash.
-pub struct Device {
+pub(super) struct Device {
     pub path: PathBuf,
     pub file: File,
 }
@@ -38,7 +38,7 @@ pub struct Device {
 ///
 /// # Errors
 /// Reason why they are not, for the log.
-pub fn look() -> Result<(), String> {
+pub(super) fn look() -> Result<(), String> {
     if !Path::new(CONTROL).exists() {
         return Err("there are no loop devices".to_owned());
     }
@@ -55,7 +55,7 @@ pub fn look() -> Result<(), String> {
 }
 
 /// Attaches a file to a free loop device.
-pub fn attach(image: &Path) -> io::Result<Device> {
+pub(super) fn attach(image: &Path) -> io::Result<Device> {
     let image = File::options().read(true).write(true).open(image)?;
     let control = File::options().read(true).write(true).open(CONTROL)?;
     let config = Config::of(image.as_raw_fd());

@@ -23,7 +23,7 @@ use crate::{
 
 /// An OCI runtime and the cgroups of this machine.
 #[derive(Clone, Debug)]
-pub struct Oci {
+pub(super) struct Oci {
     runtime: Runtime,
     cgroups: Cgroups,
 }
@@ -31,7 +31,7 @@ pub struct Oci {
 impl Oci {
     /// # Errors
     /// `Unavailable` with a one-line reason.
-    pub fn new(runtime: Runtime) -> Result<Self, Fault> {
+    pub(super) fn new(runtime: Runtime) -> Result<Self, Fault> {
         let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if !maps_every_range(&uid_map) {
             let text = "the user ids 1879048192 to 2147287039 are not mapped in this user namespace";

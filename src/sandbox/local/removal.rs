@@ -15,7 +15,7 @@ use super::{in_blocking_thread, layout::remove_dir, rootless::Users, runtime, un
 use crate::{base::limit::DISK_REMOVE_TIMEOUT, sandbox::Fault};
 
 /// Removes directories that no sandbox's command can write to, in order.
-pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(), Fault> {
+pub(super) async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(), Fault> {
     if users.is_some() {
         return disk(users, &paths).await;
     }
@@ -25,7 +25,7 @@ pub async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> Result<(
 
 /// Removes files that a sandbox wrote. The tree may be deeper than recursion or the limit of open files of
 /// this process allow; `rm` handles that and follows no link.
-pub async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {
+pub(super) async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {
     let is_gone =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let parts: Vec<_> = parts.iter().map(AsRef::as_ref).filter(|part| !is_gone(part)).collect();

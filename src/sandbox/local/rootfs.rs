@@ -24,9 +24,9 @@ use crate::base::{limit::IMAGE_DIRECTORIES_MAX, text};
 static INIT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sojourn-init"));
 
 /// Home of the command's user.
-pub const HOME: &str = protocol::HOME;
+pub(super) const HOME: &str = protocol::HOME;
 /// Name of the command's user.
-pub const USER: &str = "agent";
+pub(super) const USER: &str = "agent";
 
 /// Paths of the host's `/etc` that are copied into the skeleton.
 const COPIED: [&str; 8] = [
@@ -62,7 +62,7 @@ const HIDDEN: [&str; 13] = [
     "mnt",
 ];
 /// Tables that a sandbox gets from the skeleton, whatever its image.
-pub const TABLES: [&str; 7] = [
+pub(super) const TABLES: [&str; 7] = [
     "etc/passwd",
     "etc/group",
     "etc/hostname",
@@ -90,7 +90,7 @@ type Tree = BTreeMap<PathBuf, Node>;
 
 /// Root file system of a sandbox.
 #[derive(Clone, Debug)]
-pub struct Base {
+pub(super) struct Base {
     /// The skeleton.
     pub rootfs: PathBuf,
     /// Read-only mounts into the skeleton: source and destination.
@@ -100,7 +100,7 @@ pub struct Base {
 }
 
 /// Creates the skeleton of the image `host` below `parent`.
-pub fn of_host(parent: &Path) -> io::Result<Base> {
+pub(super) fn of_host(parent: &Path) -> io::Result<Base> {
     let onto_itself = |place: PathBuf| (place.clone(), place);
     let unmerged = usr_places().filter(|place| place.is_dir() && !place.is_symlink());
     let binds = std::iter::once(PathBuf::from("/usr")).chain(unmerged).map(onto_itself).collect();
@@ -109,7 +109,7 @@ pub fn of_host(parent: &Path) -> io::Result<Base> {
 
 /// Creates the skeleton of an image below `parent`. `root` is the image's tree, which never changes; `name`
 /// is its name.
-pub fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
+pub(super) fn of_image(parent: &Path, root: &Path, name: &str) -> io::Result<Base> {
     let (mut tree, mut binds) = (common(), Vec::new());
     for entry in fs::read_dir(root)? {
         let entry = entry?;

@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Directories of system programs, independent of the service's own PATH.
-pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub(super) const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// gVisor options: the systrap platform (no KVM), access to the host's Unix sockets (init's and the proxy's),
 /// only a loopback network, no overlay on the read-only root file system, and the sandbox's seccomp filter
@@ -36,7 +36,7 @@ const GVISOR_OLDEST: u32 = 20_240_101;
 
 /// An OCI runtime and its state directory.
 #[derive(Clone, Debug)]
-pub struct Runtime {
+pub(super) struct Runtime {
     program: PathBuf,
     state_dir: PathBuf,
     /// Whether sandboxes run on gVisor's kernel, which the host sees as one process.
@@ -46,7 +46,7 @@ pub struct Runtime {
 impl Runtime {
     /// # Errors
     /// `Unavailable` when the program is missing or too old.
-    pub fn find(program: &str, state_dir: PathBuf) -> Result<Self, Fault> {
+    pub(super) fn find(program: &str, state_dir: PathBuf) -> Result<Self, Fault> {
         let Some(path) = find_program(program) else {
             return Err(Fault::Unavailable(format!("{program} was not found; run scripts/setup")));
         };
@@ -70,7 +70,12 @@ impl Runtime {
     ///
     /// The host's pid of its first process is written to the bundle's file `pid`. `before` is a program with
     /// arguments that finally executes the runtime; if it is empty, the runtime is started directly.
-    pub async fn run(&self, sandbox: SandboxId, bundle: &Path, before: &[OsString]) -> Result<(), Fault> {
+    pub(super) async fn run(
+        &self,
+        sandbox: SandboxId,
+        bundle: &Path,
+        before: &[OsString],
+    ) -> Result<(), Fault> {
         let pid_file = bundle.join("pid");
         let id = sandbox.to_string();
         let arguments: [&OsStr; 7] = [
@@ -93,7 +98,7 @@ impl Runtime {
 
     /// Kills and deletes a container, if the runtime has state of it. The caller checks afterwards whether
     /// state is left, because the runtime exits with 0 after some failures.
-    pub async fn delete(&self, sandbox: SandboxId, logs: &Path) -> Result<(), Fault> {
+    pub(super) async fn delete(&self, sandbox: SandboxId, logs: &Path) -> Result<(), Fault> {
         if !self.knows(sandbox) {
             return Ok(());
         }
@@ -103,12 +108,12 @@ impl Runtime {
     }
 
     /// Whether the runtime has state of a container.
-    pub fn knows(&self, sandbox: SandboxId) -> bool {
+    pub(super) fn knows(&self, sandbox: SandboxId) -> bool {
         self.state(sandbox).next().is_some()
     }
 
     /// Removes state that a delete left. Only call this when no process is left.
-    pub fn remove_state(&self, sandbox: SandboxId) -> io::Result<()> {
+    pub(super) fn remove_state(&self, sandbox: SandboxId) -> io::Result<()> {
         for path in self.state(sandbox) {
             if path.is_dir() { remove_dir(&path)? } else { fs::remove_file(&path)? }
         }
@@ -171,7 +176,7 @@ fn release_day(version: &str) -> Option<u32> {
 }
 
 /// Finds a program by name or absolute path.
-pub fn find_program(program: &str) -> Option<PathBuf> {
+pub(super) fn find_program(program: &str) -> Option<PathBuf> {
     let own_path = std::env::var("PATH").unwrap_or_default();
     let directories = own_path.split(':').chain(PATH.split(':')).filter(|path| path.starts_with('/'));
     // Joining an absolute path yields that path.
@@ -180,7 +185,7 @@ pub fn find_program(program: &str) -> Option<PathBuf> {
 }
 
 /// Last message of the runtime, else of init, for an error message.
-pub fn last_message(logs: &Path) -> String {
+pub(super) fn last_message(logs: &Path) -> String {
     let runtime = tail(&logs.join("runtime.log"), limit::RUNTIME_LOG_BYTES_MAX);
     let message = runtime.lines().rev().find_map(|line| {
         let line: serde_json::Value = serde_json::from_str(line).ok()?;
@@ -194,7 +199,7 @@ pub fn last_message(logs: &Path) -> String {
 }
 
 /// Last bytes of a file that only the service's own programs write.
-pub fn tail(path: &Path, bytes_max: u64) -> String {
+pub(super) fn tail(path: &Path, bytes_max: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {
         let mut file = File::open(path)?;
         let length = file.metadata()?.len();

@@ -30,7 +30,7 @@ const NO_DEVICES: [u64; 4] = [0, 0o010000, 0o100000, 0o140000];
 
 /// Action for a call that must appear not to exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AbsentCall {
+pub(super) enum AbsentCall {
     /// Fail with ENOSYS.
     Error,
     /// Notify a tracer that does not exist, which fails with ENOSYS: gVisor supports only one error number
@@ -40,7 +40,7 @@ pub enum AbsentCall {
 
 /// Profile of every process in a sandbox. Only calls of the native architecture pass: the 32-bit tables are
 /// additional kernel attack surface that nothing needs.
-pub fn profile(absent: AbsentCall) -> Result<LinuxSeccomp, OciSpecError> {
+pub(super) fn profile(absent: AbsentCall) -> Result<LinuxSeccomp, OciSpecError> {
     let mut syscalls = vec![
         allow(&ALLOWED, Vec::new())?,
         allow(

@@ -51,7 +51,7 @@ const COPY_BYTES: usize = 64 << 10;
 
 /// Tools for creating and mounting volumes.
 #[derive(Clone, Debug)]
-pub struct Volumes {
+pub(super) struct Volumes {
     templates: PathBuf,
     mkfs: PathBuf,
     fsck: PathBuf,
@@ -63,7 +63,7 @@ impl Volumes {
     ///
     /// # Errors
     /// Reason why they are not, for the log.
-    pub fn find(run_dir: &Path) -> Result<Self, String> {
+    pub(super) fn find(run_dir: &Path) -> Result<Self, String> {
         let program = |name: &str| runtime::find_program(name).ok_or_else(|| format!("{name} was not found"));
         if !geteuid().is_root() {
             return Err("mounting a file system needs root".to_owned());
@@ -78,7 +78,7 @@ impl Volumes {
     }
 
     /// Creates an empty file system of this size and mounts it.
-    pub async fn make(&self, disk: &Disk, bytes: u64) -> Result<(), Fault> {
+    pub(super) async fn make(&self, disk: &Disk, bytes: u64) -> Result<(), Fault> {
         let template = self.template(bytes).await?;
         let image = disk.image.clone();
         let copied = in_blocking_thread(move || {
@@ -91,7 +91,7 @@ impl Volumes {
     }
 
     /// Mounts the existing file system, repairing it if needed. Returns whether its files are usable.
-    pub async fn open(&self, disk: &Disk) -> Result<bool, Fault> {
+    pub(super) async fn open(&self, disk: &Disk) -> Result<bool, Fault> {
         if disk.is_mounted() {
             return Ok(true);
         }
@@ -155,7 +155,7 @@ impl Volumes {
 }
 
 /// Unmounts a session's files, if they are mounted.
-pub async fn close(disk: &Disk) -> Result<(), Fault> {
+pub(super) async fn close(disk: &Disk) -> Result<(), Fault> {
     let disk = disk.clone();
     let closed = in_blocking_thread(move || {
         // A crash may have left more than one mount there.

@@ -73,7 +73,7 @@ macro_rules! credentials {
 }
 
 /// Associated data that binds a sealed key to its row.
-pub fn context(org: OrgId, credential: CredentialId) -> String {
+pub(crate) fn context(org: OrgId, credential: CredentialId) -> String {
     format!("credential/{org}/{credential}")
 }
 

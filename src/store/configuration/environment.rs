@@ -63,7 +63,7 @@ macro_rules! environments {
 }
 
 /// Associated data that binds sealed values to their row.
-pub fn context(org: OrgId, environment: EnvironmentId) -> String {
+pub(crate) fn context(org: OrgId, environment: EnvironmentId) -> String {
     format!("environment/{org}/{environment}")
 }
 

@@ -1,5 +1,5 @@
 //! Agents with their revisions, credentials, environments.
 
-pub mod agent;
-pub mod credential;
-pub mod environment;
+pub(crate) mod agent;
+pub(crate) mod credential;
+pub(crate) mod environment;

@@ -85,7 +85,7 @@ macro_rules! destinations {
 }
 
 /// Associated data that binds a sealed secret to its row.
-pub fn context(org: OrgId, destination: DestinationId) -> String {
+pub(crate) fn context(org: OrgId, destination: DestinationId) -> String {
     format!("destination/{org}/{destination}")
 }
 

@@ -1,6 +1,6 @@
 //! Webhooks: destinations, the outbox, deliveries and attempts, notices.
 
-pub mod delivery;
-pub mod destination;
-pub mod notice;
+pub(crate) mod delivery;
+pub(crate) mod destination;
+pub(crate) mod notice;
 pub mod outbox;

@@ -16,7 +16,7 @@ const MAJOR_MIN: u32 = 15;
 
 /// One installation of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Binaries {
+pub(super) struct Binaries {
     dir: PathBuf,
     major: u32,
 }
@@ -29,7 +29,7 @@ impl Binaries {
     ///
     /// # Errors
     /// `Refused` when none fits.
-    pub async fn find(location: &Location, os_user: &OsUser) -> Result<Self, Error> {
+    pub(super) async fn find(location: &Location, os_user: &OsUser) -> Result<Self, Error> {
         let made_by = location.cluster_major()?;
         let mut others = Vec::new();
         for dir in candidates() {
@@ -44,15 +44,15 @@ impl Binaries {
     }
 
     /// Returns the product name and major version, for messages.
-    pub fn version(&self) -> String {
+    pub(super) fn version(&self) -> String {
         format!("Postgres {}", self.major)
     }
 
-    pub fn initdb(&self) -> PathBuf {
+    pub(super) fn initdb(&self) -> PathBuf {
         self.dir.join("initdb")
     }
 
-    pub fn postgres(&self) -> PathBuf {
+    pub(super) fn postgres(&self) -> PathBuf {
         self.dir.join("postgres")
     }
 }

@@ -16,7 +16,7 @@ use super::{
     roles,
 };
 
-pub const SETTINGS: &str = "postgresql.conf";
+pub(super) const SETTINGS: &str = "postgresql.conf";
 const ACCESS: &str = "pg_hba.conf";
 const NAMES: &str = "pg_ident.conf";
 
@@ -24,7 +24,7 @@ const NAMES: &str = "pg_ident.conf";
 ///
 /// The cluster gets its final name when it is complete, so the next start after a crash does not
 /// take a partial cluster for a complete one.
-pub async fn ensure(
+pub(super) async fn ensure(
     location: &Location,
     os_user: &OsUser,
     binaries: &Binaries,
@@ -70,7 +70,7 @@ fn make_draft(location: &Location, os_user: &OsUser) -> Result<PathBuf, Error> {
 }
 
 /// Writes the three settings files. The server's user can read but not write them.
-pub fn write_settings(location: &Location, os_user: &OsUser) -> Result<(), Error> {
+pub(super) fn write_settings(location: &Location, os_user: &OsUser) -> Result<(), Error> {
     write(&location.settings(SETTINGS), &settings(location))?;
     write(&location.settings(ACCESS), ACCESS_RULES)?;
     write(&location.settings(NAMES), &names(os_user))

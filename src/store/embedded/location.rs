@@ -19,7 +19,7 @@ use super::{Error, os_user::OsUser};
 use crate::base::{Origin, text};
 
 /// Suffix of the socket's file name; also in `postgresql.conf`.
-pub const PORT: u16 = 5432;
+pub(super) const PORT: u16 = 5432;
 
 const LINK: &str = "postgres";
 const CLUSTER: &str = "pgdata";
@@ -28,14 +28,14 @@ const SOCKETS: &str = "/run/sojourn";
 
 /// Directories of one cluster, created with the right owner and mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Location {
+pub(super) struct Location {
     home: PathBuf,
     sockets: PathBuf,
 }
 
 impl Location {
     /// Finds or creates the home of the cluster. `data_dir` is absolute and contains no links.
-    pub fn open(data_dir: &Path, os_user: &OsUser, origin: &Origin) -> Result<Self, Error> {
+    pub(super) fn open(data_dir: &Path, os_user: &OsUser, origin: &Origin) -> Result<Self, Error> {
         let link = data_dir.join(LINK);
         if link.symlink_metadata().is_err() {
             make_home(data_dir, &link, os_user, origin)?;
@@ -65,17 +65,17 @@ impl Location {
         Ok(location)
     }
 
-    pub fn home(&self) -> &Path {
+    pub(super) fn home(&self) -> &Path {
         &self.home
     }
 
     /// Path of the cluster, which Postgres calls the data directory.
-    pub fn cluster(&self) -> PathBuf {
+    pub(super) fn cluster(&self) -> PathBuf {
         self.home.join(CLUSTER)
     }
 
     /// Reads the major version that created the cluster; `None` when there is no cluster.
-    pub fn cluster_major(&self) -> Result<Option<u32>, Error> {
+    pub(super) fn cluster_major(&self) -> Result<Option<u32>, Error> {
         let path = self.cluster().join("PG_VERSION");
         match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse().map(Some).map_err(|_| {
@@ -87,46 +87,46 @@ impl Location {
     }
 
     /// Directory in which the server rotates its log.
-    pub fn log_dir(&self) -> PathBuf {
+    pub(super) fn log_dir(&self) -> PathBuf {
         self.home.join("log")
     }
 
     /// Output of the server before its log is open.
-    pub fn startup_log(&self) -> PathBuf {
+    pub(super) fn startup_log(&self) -> PathBuf {
         self.home.join("startup.log")
     }
 
     /// Path of a settings file, in a directory that the server's user cannot write.
-    pub fn settings(&self, name: &str) -> PathBuf {
+    pub(super) fn settings(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
 
-    pub fn sockets(&self) -> &Path {
+    pub(super) fn sockets(&self) -> &Path {
         &self.sockets
     }
 
     /// Recreates the directory of the sockets. Call it with the transition lock held.
     ///
     /// A process that stopped the server between `open` and the lock has removed the directory.
-    pub fn recreate_sockets(&self, os_user: &OsUser) -> Result<(), Error> {
+    pub(super) fn recreate_sockets(&self, os_user: &OsUser) -> Result<(), Error> {
         make_sockets(&self.home, os_user).map(drop)
     }
 
     /// Removes the directory of the sockets, unless it contains a socket.
-    pub fn remove_sockets(&self) {
+    pub(super) fn remove_sockets(&self) {
         let _left_to_the_next_start = fs::remove_dir(&self.sockets);
     }
 
-    pub fn users_lock(&self) -> PathBuf {
+    pub(super) fn users_lock(&self) -> PathBuf {
         self.home.join("users.lock")
     }
 
-    pub fn transition_lock(&self) -> PathBuf {
+    pub(super) fn transition_lock(&self) -> PathBuf {
         self.home.join("transition.lock")
     }
 
     /// URL of a connection over the socket; ignores `PG*` variables.
-    pub fn url(&self, role: &str, database: &str) -> String {
+    pub(super) fn url(&self, role: &str, database: &str) -> String {
         let host: String =
             url::form_urlencoded::byte_serialize(self.sockets.as_os_str().as_encoded_bytes()).collect();
         format!("postgres://{role}@localhost:{PORT}/{database}?host={host}&sslmode=disable")
@@ -134,14 +134,14 @@ impl Location {
 }
 
 /// Creates the data directory and returns its path without links.
-pub fn make_data_dir(data_dir: &Path) -> Result<PathBuf, Error> {
+pub(super) fn make_data_dir(data_dir: &Path) -> Result<PathBuf, Error> {
     fs::create_dir_all(data_dir)
         .and_then(|()| data_dir.canonicalize())
         .map_err(Error::io(format!("could not create the data directory {}", data_dir.display())))
 }
 
 /// Path of the cluster of a data directory, which need not exist.
-pub fn cluster_of(data_dir: &Path) -> PathBuf {
+pub(super) fn cluster_of(data_dir: &Path) -> PathBuf {
     data_dir.join(LINK).join(CLUSTER)
 }
 
@@ -212,7 +212,7 @@ fn check_socket_parent(parent: &Path, me: u32) -> Result<(), Error> {
 }
 
 /// Creates a directory for the server's user alone.
-pub fn make_private(dir: &Path, os_user: &OsUser) -> Result<(), Error> {
+pub(super) fn make_private(dir: &Path, os_user: &OsUser) -> Result<(), Error> {
     make_dir(dir, 0o700)?;
     os_user.give(dir)
 }

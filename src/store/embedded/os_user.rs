@@ -19,7 +19,7 @@ const SYSTEM_USER: &str = "sojourn";
 
 /// An operating system user that owns a cluster and runs its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OsUser {
+pub(super) struct OsUser {
     /// Name, as the kernel's peer check reports it.
     pub name: String,
     /// User of the service itself, which connects to the server.
@@ -30,7 +30,7 @@ pub struct OsUser {
 
 impl OsUser {
     /// Returns the owner of the cluster or, if there is none, its future owner.
-    pub async fn for_cluster(cluster: &Path, progress: Progress<'_>) -> Result<Self, Error> {
+    pub(super) async fn for_cluster(cluster: &Path, progress: Progress<'_>) -> Result<Self, Error> {
         let me = rustix::process::geteuid();
         if !me.is_root() {
             let (name, uid, gid) = named(me.as_raw()).await?;
@@ -48,7 +48,7 @@ impl OsUser {
     /// Builds a command that runs as this user.
     ///
     /// It has neither the service's terminal nor its environment, which may contain provider keys.
-    pub fn command(&self, program: &Path, current_dir: &Path) -> Command {
+    pub(super) fn command(&self, program: &Path, current_dir: &Path) -> Command {
         let mut command = Command::new(program);
         command.env_clear().env("LC_ALL", "C").current_dir(current_dir).stdin(Stdio::null());
         // Its own process group: Ctrl-C at the terminal is for the service, which still needs the
@@ -62,7 +62,7 @@ impl OsUser {
     }
 
     /// Makes this user the owner of a path.
-    pub fn give(&self, path: &Path) -> Result<(), Error> {
+    pub(super) fn give(&self, path: &Path) -> Result<(), Error> {
         chown(path, Some(self.uid), Some(self.gid)).map_err(Error::io(format!(
             "could not change the owner of {} to user {}",
             path.display(),
@@ -73,7 +73,7 @@ impl OsUser {
     /// Returns the topmost directory on `path` that this user has no access to.
     ///
     /// `path` is absolute and contains no links.
-    pub fn first_inaccessible_dir<'a>(&self, path: &'a Path) -> io::Result<Option<&'a Path>> {
+    pub(super) fn first_inaccessible_dir<'a>(&self, path: &'a Path) -> io::Result<Option<&'a Path>> {
         let mut barred = None;
         for dir in path.ancestors() {
             let data = dir.metadata()?;
@@ -91,7 +91,7 @@ impl OsUser {
 }
 
 /// Runs a short program to its end.
-pub async fn output(mut command: Command, what: &str) -> Result<Output, Error> {
+pub(super) async fn output(mut command: Command, what: &str) -> Result<Output, Error> {
     let run = command.stdin(Stdio::null()).kill_on_drop(true).output();
     match tokio::time::timeout(limit::EMBEDDED_START_TIMEOUT, run).await {
         Ok(output) => output.map_err(Error::io(format!("could not run {what}"))),

@@ -25,7 +25,7 @@ use super::{
 use crate::base::{Origin, backoff::Backoff, limit};
 
 /// The first process of a server.
-pub struct Postmaster {
+pub(super) struct Postmaster {
     pid: i32,
     // Readable once the process has ended, whichever process is its parent.
     pidfd: AsyncFd<OwnedFd>,
@@ -37,7 +37,7 @@ impl Postmaster {
     /// # Errors
     /// `Refused` when the pid file names a Postgres that may not be this one: two servers on one
     /// cluster destroy it.
-    pub fn find(location: &Location) -> Result<Option<Self>, Error> {
+    pub(super) fn find(location: &Location) -> Result<Option<Self>, Error> {
         let path = location.cluster().join("postmaster.pid");
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -64,7 +64,7 @@ impl Postmaster {
     }
 
     /// Starts the server. It is not ready yet.
-    pub fn launch(location: &Location, os_user: &OsUser, binaries: &Binaries) -> Result<Self, Error> {
+    pub(super) fn launch(location: &Location, os_user: &OsUser, binaries: &Binaries) -> Result<Self, Error> {
         let log = location.startup_log();
         let opened = File::create(&log).and_then(|file| {
             file.set_permissions(fs::Permissions::from_mode(0o600))?;
@@ -87,7 +87,7 @@ impl Postmaster {
     /// # Errors
     /// `Refused` when it takes too long. It is left running, because it may be in recovery, and the
     /// next start adopts it.
-    pub async fn ready(
+    pub(super) async fn ready(
         &self,
         location: &Location,
         origin: &Origin,
@@ -126,12 +126,12 @@ impl Postmaster {
     }
 
     /// Makes the server reload its settings.
-    pub fn reload(&self) -> Result<(), Error> {
+    pub(super) fn reload(&self) -> Result<(), Error> {
         self.signal(Signal::HUP)
     }
 
     /// Stops the server: closes connections, rolls back open transactions, writes memory to disk.
-    pub async fn stop(self) -> Result<(), Error> {
+    pub(super) async fn stop(self) -> Result<(), Error> {
         self.signal(Signal::INT)?;
         if timeout(limit::EMBEDDED_STOP_TIMEOUT, self.ended()).await.is_ok() {
             return Ok(());
@@ -180,7 +180,7 @@ impl Postmaster {
 
 /// Reason why a server ended before it was ready, in one line.
 #[derive(Debug)]
-pub enum Ended {
+pub(super) enum Ended {
     /// Its last error message.
     Message(String),
     /// No message was found; the file that should contain one.
@@ -192,7 +192,7 @@ impl Ended {
     ///
     /// The child processes of a killed server end by themselves within moments, and no new server
     /// starts before that. (`LC_ALL=C`, so the message is English.)
-    pub fn is_transient(&self) -> bool {
+    pub(super) fn is_transient(&self) -> bool {
         match self {
             Self::Message(line) => line.contains("pre-existing shared memory block"),
             Self::NoMessage(_) => false,
@@ -210,7 +210,7 @@ impl fmt::Display for Ended {
 }
 
 /// Reads the server's last error message.
-pub fn end_reason(location: &Location) -> Ended {
+pub(super) fn end_reason(location: &Location) -> Ended {
     let logs = fs::read_dir(location.log_dir()).into_iter().flatten().flatten();
     let newest = logs.filter_map(|entry| Some((entry.metadata().ok()?.modified().ok()?, entry.path()))).max();
     let startup = location.startup_log();

@@ -7,18 +7,18 @@ use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection, postgres::Pg
 use super::{Error, location::Location};
 
 /// Exists in every cluster; only the machine's administrator can use it.
-pub const SUPERUSER: &str = "postgres";
+pub(super) const SUPERUSER: &str = "postgres";
 /// Owns the database and its schema, and migrates it.
-pub const OWNER: &str = "sojourn_owner";
+pub(super) const OWNER: &str = "sojourn_owner";
 /// Serves requests.
-pub const APP: &str = "sojourn_app";
+pub(super) const APP: &str = "sojourn_app";
 /// Runs the queue, the log and the outbox.
-pub const SYSTEM: &str = "sojourn_system";
+pub(super) const SYSTEM: &str = "sojourn_system";
 /// Name of the service's database.
-pub const DATABASE: &str = "sojourn";
+pub(super) const DATABASE: &str = "sojourn";
 
 /// Opens a connection as the superuser.
-pub async fn connect(location: &Location) -> Result<PgConnection, sqlx::Error> {
+pub(super) async fn connect(location: &Location) -> Result<PgConnection, sqlx::Error> {
     PgConnectOptions::from_str(&location.url(SUPERUSER, "postgres"))?
         .disable_statement_logging()
         .connect()
@@ -26,7 +26,7 @@ pub async fn connect(location: &Location) -> Result<PgConnection, sqlx::Error> {
 }
 
 /// Creates missing roles and the database, and revokes excess privileges. Idempotent.
-pub async fn ensure(location: &Location) -> Result<(), Error> {
+pub(super) async fn ensure(location: &Location) -> Result<(), Error> {
     let failed = |source| Error::Database { what: "could not create the roles of the database", source };
     let mut connection = connect(location).await.map_err(failed)?;
     make_roles(&mut connection).await.map_err(failed)?;

@@ -1,6 +1,6 @@
 //! Billing, budgets, spend caps and reservations, usage.
 
-pub mod billing;
-pub mod budget;
-pub mod spend;
-pub mod usage;
+pub(crate) mod billing;
+pub(crate) mod budget;
+pub(crate) mod spend;
+pub(crate) mod usage;

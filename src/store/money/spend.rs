@@ -18,7 +18,7 @@ use crate::{
     domain::{
         AgentId, OrgId, SessionId,
         budget::{self, MaxUsage},
-        spend::{CapStatus, Spend, SpendCaps, Spent, Verdict, judge},
+        spend::{CapStatus, Spend, SpendCaps, Spent, Verdict, verdict},
     },
 };
 
@@ -215,7 +215,7 @@ impl Store {
     pub async fn newly_exceeded(&self, org: OrgId, agent: Option<AgentId>) -> Result<Option<Spend>> {
         let mut tx = self.system.begin().await?;
         let now = spend_status(&mut tx, org, agent, None).await?;
-        let Verdict::Exceeded(spend) = judge(&now.organization, &now.agent, now.balance) else {
+        let Verdict::Exceeded(spend) = verdict(&now.organization, &now.agent, now.balance) else {
             return Ok(None);
         };
         let is_first = is_first_cap_report(&mut tx, org, agent, "exceeded", &spend).await?;
@@ -276,7 +276,7 @@ async fn check_caps(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Resul
         .await?;
     let reserving = ReservingCall { session: fence.session, call: ask.call };
     let now = spend_status(tx, fence.org, ask.agent, Some(reserving)).await?;
-    Ok(match judge(&now.organization, &now.agent, now.balance) {
+    Ok(match verdict(&now.organization, &now.agent, now.balance) {
         Verdict::Granted { .. } if ask.most.cost_micros.is_none() => Verdict::Unpriced,
         verdict => verdict,
     })
@@ -286,7 +286,7 @@ async fn check_caps(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Resul
 async fn check_tree_limits(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     lock_tree(tx, fence.org, fence.session).await?;
     let budgets = budgets(tx, fence.org, fence.session, ask.call).await?;
-    Ok(budget::judge(&budgets, ask.most))
+    Ok(budget::check_budgets(&budgets, ask.most))
 }
 
 /// Writes a reservation; false when the fence does not hold.

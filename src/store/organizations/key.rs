@@ -257,16 +257,4 @@ impl Store {
         };
         row.map(key).transpose()
     }
-
-    /// Revokes a key at once; other processes notice within `KEY_CACHE_TTL`.
-    pub async fn revoke_key(&self, org: OrgId, key: KeyId) -> Result<()> {
-        sqlx::query(
-            "update api_key set revoked_at = coalesce(revoked_at, now()) where org_id = $1 and key_id = $2",
-        )
-        .bind(org.uuid())
-        .bind(key.uuid())
-        .execute(&self.system)
-        .await?;
-        Ok(())
-    }
 }

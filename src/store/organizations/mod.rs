@@ -1,6 +1,6 @@
 //! Organizations, API keys, the audit log, acts of the operator.
 
-pub mod audit;
+pub(crate) mod audit;
 pub mod key;
-pub mod operator;
-pub mod org;
+pub(crate) mod operator;
+pub(crate) mod org;

@@ -23,7 +23,7 @@ pub struct Operator<'a> {
 }
 
 /// Returns the actor that the audit log shows for the operator.
-pub fn actor() -> Actor {
+pub(crate) fn actor() -> Actor {
     Actor { id: None, display: Some("operator".to_owned()), kind: ActorKind::Human }
 }
 

@@ -1,8 +1,8 @@
 //! Sandboxes, checkpoints, root file systems, operations of callers.
 
-pub mod checkpoint;
-pub mod operation;
-pub mod output;
-pub mod rootfs;
+pub(crate) mod checkpoint;
+pub(crate) mod operation;
+pub(crate) mod output;
+pub(crate) mod rootfs;
 pub mod sandbox;
-pub mod sandbox_summary;
+pub(crate) mod sandbox_summary;

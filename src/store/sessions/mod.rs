@@ -1,13 +1,13 @@
 //! Sessions: state, log, turns, tokens, lists; idempotency keys; purge.
 
-pub mod command;
-pub mod creation;
-pub mod event;
-pub mod idempotency;
-pub mod listing;
-pub mod purge;
+pub(crate) mod command;
+pub(crate) mod creation;
+pub(crate) mod event;
+pub(crate) mod idempotency;
+pub(crate) mod listing;
+pub(crate) mod purge;
 pub mod record;
-pub mod registry;
-pub mod session;
-pub mod token;
-pub mod turn;
+pub(crate) mod registry;
+pub(crate) mod session;
+pub(crate) mod token;
+pub(crate) mod turn;

@@ -1,7 +1,7 @@
 //! Rows of inbound triggers, invoke tokens, schedules and their runs, and scheduled wakes.
 
-pub mod invoke_token;
-pub mod run;
-pub mod schedule;
+pub(crate) mod invoke_token;
+pub(crate) mod run;
+pub(crate) mod schedule;
 pub mod scheduled_wake;
-pub mod trigger;
+pub(crate) mod trigger;

@@ -98,7 +98,7 @@ macro_rules! triggers {
 }
 
 /// Associated data that binds a sealed secret to its row.
-pub fn context(org: OrgId, trigger: TriggerId) -> String {
+pub(crate) fn context(org: OrgId, trigger: TriggerId) -> String {
     format!("hook/{org}/{trigger}")
 }
 

@@ -1,9 +1,9 @@
 //! Jobs and their claims, nodes, stuck sessions, notifications between processes.
 
-pub mod gauge;
+pub(crate) mod gauge;
 pub mod job;
-pub mod node;
+pub(crate) mod node;
 pub mod notification;
-pub mod notify;
+pub(crate) mod notify;
 mod response_delta;
-pub mod stuck;
+pub(crate) mod stuck;

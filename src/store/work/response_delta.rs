@@ -48,7 +48,7 @@ struct Waiting {
 
 impl Deltas {
     /// Subscribes to the deltas of a session.
-    pub fn follow(&self, session: SessionId) -> broadcast::Receiver<Arc<ResponseDelta>> {
+    pub(super) fn follow(&self, session: SessionId) -> broadcast::Receiver<Arc<ResponseDelta>> {
         let mut followed = lock(&self.followed);
         // Senders without receivers are removed when the next reader subscribes.
         followed.retain(|_, sender| sender.receiver_count() > 0);
@@ -56,21 +56,21 @@ impl Deltas {
     }
 
     /// Returns the sessions that readers of this process follow.
-    pub fn followed(&self) -> Vec<SessionId> {
+    pub(super) fn followed(&self) -> Vec<SessionId> {
         let followed = lock(&self.followed);
         let live = followed.iter().filter(|(_, sender)| sender.receiver_count() > 0);
         live.map(|(session, _)| *session).collect()
     }
 
     /// Whether any reader follows the session, in this process or, as announced, in another one.
-    pub fn has_readers(&self, session: SessionId) -> bool {
+    pub(super) fn has_readers(&self, session: SessionId) -> bool {
         let is_followed =
             lock(&self.followed).get(&session).is_some_and(|sender| sender.receiver_count() > 0);
         is_followed || self.is_announced(session)
     }
 
     /// Sends a delta to its followers.
-    pub fn send(&self, delta: ResponseDelta) {
+    pub(super) fn send(&self, delta: ResponseDelta) {
         if self.is_announced(delta.session) {
             lock(&self.waiting).push(&delta);
             self.has_waiting.notify_one();
@@ -79,7 +79,7 @@ impl Deltas {
     }
 
     /// Records that readers of another process follow a session.
-    pub fn announce(&self, session: SessionId) {
+    pub(super) fn announce(&self, session: SessionId) {
         let mut announced = lock(&self.announced);
         if announced.len() >= DELTA_ANNOUNCED_MAX {
             announced.retain(|_, at| at.elapsed() < DELTA_ANNOUNCE_TTL);
@@ -92,17 +92,17 @@ impl Deltas {
     /// Waits until deltas wait for another process.
     ///
     /// Cancel-safe: a wake-up that was not received stays.
-    pub async fn waiting(&self) {
+    pub(super) async fn waiting(&self) {
         self.has_waiting.notified().await;
     }
 
     /// Takes the deltas that wait, as payloads of notifications.
-    pub fn payloads(&self, process: Uuid) -> Vec<String> {
+    pub(super) fn payloads(&self, process: Uuid) -> Vec<String> {
         lock(&self.waiting).payloads(process)
     }
 
     /// Delivers the deltas of a payload of another process to the followers in this one.
-    pub fn receive(&self, process: Uuid, payload: &str) {
+    pub(super) fn receive(&self, process: Uuid, payload: &str) {
         let mut lines = payload.lines();
         let head = lines.next().unwrap_or_default();
         if head.split(' ').next() == Some(process.simple().to_string().as_str()) {

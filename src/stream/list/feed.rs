@@ -23,7 +23,7 @@ use crate::{
 
 /// The organizations whose lists are followed in this process.
 #[derive(Clone, Default)]
-pub(in super::super) struct Feeds(Arc<Mutex<HashMap<OrgId, Arc<Feed>>>>);
+pub(crate) struct Feeds(Arc<Mutex<HashMap<OrgId, Arc<Feed>>>>);
 
 /// A follower's registration at an organization's feed.
 pub(super) struct Registration {

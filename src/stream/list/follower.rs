@@ -6,20 +6,21 @@ use tokio::time::sleep;
 
 use super::{
     Item, ListFrame, ListTail, Page, Position, begin,
-    feed::{FeedRead, Registration},
+    feed::{FeedRead, Feeds, Registration},
     read,
 };
 use crate::{
     base::limit::{STREAM_LIST_PAUSE, STREAM_POLL},
-    store::{self, Store, listing::Snapshot, notification::Watch},
-    stream::{
-        Streams,
-        reader::{Ended, Reader},
+    store::{
+        self, Store,
+        listing::Snapshot,
+        notification::{Notifications, Watch},
     },
+    stream::reader::{Ended, Reader},
     wire::listing::ListedFrame,
 };
 
-pub(in super::super) struct Follower {
+pub(crate) struct Follower {
     store: Store,
     registration: Registration,
     watch: Watch,
@@ -28,17 +29,23 @@ pub(in super::super) struct Follower {
 }
 
 impl Follower {
-    pub(in super::super) fn new(streams: &Streams, tail: ListTail, reader: Reader<ListFrame>) -> Self {
+    pub(crate) fn new(
+        store: &Store,
+        notifications: &Notifications,
+        feeds: &Feeds,
+        tail: ListTail,
+        reader: Reader<ListFrame>,
+    ) -> Self {
         Self {
-            store: streams.store.clone(),
-            registration: streams.lists.register(tail.org),
-            watch: streams.notifications.watch_list(tail.org),
+            store: store.clone(),
+            registration: feeds.register(tail.org),
+            watch: notifications.watch_list(tail.org),
             tail,
             reader,
         }
     }
 
-    pub(in super::super) async fn follow(mut self) -> Result<(), Ended> {
+    pub(crate) async fn follow(mut self) -> Result<(), Ended> {
         loop {
             // Take the number first: a change that the catch-up does not see gets it or a later one.
             let Some(next) = self.readable(self.registration.next(&self.store).await) else {

@@ -19,7 +19,7 @@ use axum::{
 };
 use utoipa::openapi::OpenApi;
 
-use super::{missing, with_headers};
+use super::response::{missing, with_headers};
 use html::{PageLink, frame};
 
 /// Style sheet of all pages.

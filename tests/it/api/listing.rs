@@ -194,8 +194,7 @@ async fn a_list_ends_with_the_key_that_opened_it() {
     let caller = world.key(&["sessions:read"], None).await;
     let (_, mut reader) = Reader::open(&caller, LIST, None).await;
     assert_eq!(beginning(&mut reader).await.len(), 0);
-    let key = world.store.find_key(&caller.key).await.expect("a store").expect("a key");
-    world.store.revoke_key(key.org, key.key).await.expect("revoked");
+    world.revoke(&caller).await;
     let revoked = std::time::Instant::now();
     while reader.frame().await.is_some() {}
     assert!(revoked.elapsed() < Duration::from_secs(6));

@@ -88,6 +88,14 @@ impl World {
         self.service.caller(&secret)
     }
 
+    /// Revokes the caller's key, as another process does.
+    async fn revoke(&self, caller: &Caller) {
+        let key = self.store.find_key(&caller.key).await.expect("a store").expect("a live key");
+        let mut tx = self.store.begin(key.org).await.expect("a transaction");
+        tx.revoke_key(key.key).await.expect("revoked");
+        tx.commit().await.expect("a commit");
+    }
+
     async fn end(self) {
         self.store.close().await;
         self.service.stop().await;

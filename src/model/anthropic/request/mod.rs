@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Provider name in model names, credentials and histories.
-pub const PROVIDER: &str = "anthropic";
+pub(crate) const PROVIDER: &str = "anthropic";
 
 /// Fields in the order in which they are sent; the part that changes comes last.
 #[derive(Serialize)]

@@ -14,7 +14,7 @@ use oci_spec::runtime::{PosixRlimitType, Spec};
 use sojourn_init::protocol::PROGRAM;
 
 /// Settings that are not in the OCI configuration.
-pub struct Settings<'a> {
+pub(super) struct Settings<'a> {
     pub image: &'a str,
     /// Source of init and the user tables, when the image has its own programs.
     pub skeleton: Option<&'a Path>,
@@ -31,7 +31,7 @@ const LOG_SIZE: &str = "64k";
 ///
 /// # Errors
 /// The part of the configuration that is missing.
-pub fn of<const LABELS: usize>(
+pub(super) fn of<const LABELS: usize>(
     spec: &Spec,
     settings: &Settings<'_>,
     labels: [(&str, String); LABELS],

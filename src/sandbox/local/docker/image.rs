@@ -12,7 +12,7 @@ const REPOSITORY: &str = "sojourn-host";
 ///
 /// # Errors
 /// A message for the operator.
-pub async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, String> {
+pub(super) async fn import(client: &bollard::Docker, rootfs: &Path) -> Result<String, String> {
     // The tag is the directory's name, which is derived from its content.
     let tag = rootfs.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let image = format!("{REPOSITORY}:{tag}");

@@ -28,12 +28,12 @@ const SUITE: &str = "bookworm";
 const PACKAGES: &str = "ca-certificates,curl,git,less,patch,procps,python3,python3-pip,unzip,xz-utils";
 
 /// Name of the image that would be built now.
-pub fn name() -> String {
+pub(super) fn name() -> String {
     format!("debian-{}-{FORMAT}", suite())
 }
 
 /// Builds the archive of the image in `work`; output of mmdebstrap goes to the file `log`.
-pub async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, BuildError> {
+pub(super) async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered, BuildError> {
     if runtime::find_program("mmdebstrap").is_none() {
         return Err(BuildError::Failed("mmdebstrap was not found: run scripts/setup".to_owned()));
     }

@@ -1,7 +1,7 @@
 //! Packages over an image: a copy of the image in which the installers of Debian, Python and npm run as the
 //! root of a container, and which is stored as a new root file system.
 //!
-//! Called by `image` for the worker, which attaches the container to an egress proxy. Packages are untrusted
+//! Called by `image` for `lifecycle`, which attaches the container to an egress proxy. Packages are untrusted
 //! code: the container has a user namespace, the limits and the seccomp filter of a sandbox, no network but
 //! the proxy, and a file system of limited size. The copy is read only after the container is gone.
 

@@ -1,6 +1,6 @@
 //! Root file systems of images: created once on this node, shared read-only by its sandboxes.
 //!
-//! Created by `Local`. Called by the worker that builds the images of environments, and by `Local` when it
+//! Created by `Local`. Called by `lifecycle`, which builds the images of environments, and by `Local` when it
 //! creates a sandbox. Finished root file systems are in `trees`, named by their content and moved there by an
 //! atomic rename. Unfinished ones are in `work`, under a file lock that is released when the process ends. A
 //! tree never changes.

@@ -24,7 +24,7 @@ use crate::{
 
 /// A registered image.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Registered {
+pub(super) struct Registered {
     pub path: PathBuf,
     pub form: Form,
     /// Differs for different content.
@@ -33,7 +33,7 @@ pub struct Registered {
 
 /// Form of a registered image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub(super) enum Form {
     /// A directory with an `oci-layout` file.
     Layout,
     /// A directory with a root file system.
@@ -44,7 +44,7 @@ pub enum Form {
 
 /// A layer of an image: its file and compression.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layer {
+pub(super) struct Layer {
     pub path: PathBuf,
     pub packing: Packing,
     /// Its SHA-256, if a manifest states it.
@@ -53,7 +53,7 @@ pub struct Layer {
 
 /// Compression of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Packing {
+pub(super) enum Packing {
     None,
     Gzip,
     Zstd,
@@ -92,7 +92,7 @@ struct Platform {
 }
 
 /// Finds the image of that name in the operator's directory.
-pub fn find(directory: &Path, name: &str) -> Option<Registered> {
+pub(super) fn find(directory: &Path, name: &str) -> Option<Registered> {
     if !is_image_name(name) {
         return None;
     }
@@ -118,7 +118,7 @@ pub fn find(directory: &Path, name: &str) -> Option<Registered> {
 ///
 /// # Errors
 /// The directory cannot be read.
-pub fn list_entries(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
+pub(crate) fn list_entries(directory: &Path) -> io::Result<(Vec<String>, Vec<String>)> {
     let (mut images, mut others) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(directory)? {
         let file = entry?.file_name().to_string_lossy().into_owned();
@@ -147,7 +147,7 @@ fn stamp(path: &Path) -> Option<String> {
 }
 
 /// Layers of an image that is an archive or an OCI layout, the lowest first.
-pub fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
+pub(super) fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
     if image.form != Form::Layout {
         let name = image.path.to_string_lossy();
         let packing = TAR_ENDINGS.iter().rev().find(|(ending, _)| name.ends_with(ending));

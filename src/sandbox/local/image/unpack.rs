@@ -35,7 +35,7 @@ const WHITEOUT: &[u8] = b".wh.";
 const OPAQUE: &[u8] = b".wh..wh..opq";
 
 /// A root file system that is built layer by layer.
-pub struct Tree {
+pub(super) struct Tree {
     path: PathBuf,
     root: OwnedFd,
     /// Host id of its root user.
@@ -46,7 +46,7 @@ pub struct Tree {
 
 impl Tree {
     /// Creates an empty tree.
-    pub fn make(path: &Path, first_id: u32) -> io::Result<Self> {
+    pub(super) fn make(path: &Path, first_id: u32) -> io::Result<Self> {
         fs::create_dir(path)?;
         let root = openat(CWD, path, directory(), Mode::empty())?;
         fchmod(&root, Mode::from_raw_mode(0o755))?;
@@ -55,7 +55,7 @@ impl Tree {
     }
 
     /// Unpacks a layer over the existing files.
-    pub fn layer(&mut self, archive: impl Read) -> io::Result<()> {
+    pub(super) fn layer(&mut self, archive: impl Read) -> io::Result<()> {
         let mut archive = Archive::new(archive);
         for entry in archive.entries()? {
             let entry = entry?;
@@ -180,7 +180,7 @@ impl Tree {
     ///
     /// # Errors
     /// The image is not a root file system.
-    pub fn finish(self) -> io::Result<()> {
+    pub(super) fn finish(self) -> io::Result<()> {
         if !self.path.join("usr").is_dir() {
             return Err(io::Error::other("it has no /usr, so it is not a root file system"));
         }
@@ -202,7 +202,7 @@ impl Tree {
     }
 
     /// Opens an existing tree.
-    pub fn open_at(path: &Path, first_id: u32) -> io::Result<Self> {
+    pub(super) fn open_at(path: &Path, first_id: u32) -> io::Result<Self> {
         let root = openat(CWD, path, directory(), Mode::empty())?;
         Ok(Self { path: path.to_owned(), root, first_id, entries: 0, bytes: 0 })
     }

@@ -18,7 +18,7 @@ use std::{
 use async_trait::async_trait;
 use rustix::process::{Pid, test_kill_process};
 
-pub use users::Users;
+pub(super) use users::Users;
 
 use super::{
     bundle::{self, ContainerSpec},
@@ -54,7 +54,7 @@ const PLACES: [&str; 4] = ["/mnt", "/media", "/srv", "/opt"];
 
 /// An OCI runtime with the subordinate ids that own its containers.
 #[derive(Clone, Debug)]
-pub struct Rootless {
+pub(super) struct Rootless {
     runtime: Runtime,
     users: Users,
     cgroups: Option<Cgroups>,
@@ -65,7 +65,7 @@ pub struct Rootless {
 impl Rootless {
     /// # Errors
     /// `Unavailable` with a one-line reason.
-    pub fn new(runtime: Runtime, users: Users, layout: Layout) -> Result<Self, Fault> {
+    pub(super) fn new(runtime: Runtime, users: Users, layout: Layout) -> Result<Self, Fault> {
         if runtime.is_gvisor {
             let text = "gVisor's runsc needs a service that runs as root; use runc without root";
             return Err(Fault::Unavailable(text.to_owned()));

@@ -41,7 +41,7 @@ struct Process {
 ///
 /// # Errors
 /// `Unavailable` when a process does not end in time; the sandbox then still exists.
-pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
+pub(super) async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
     let until = Instant::now() + SANDBOX_END_TIMEOUT;
     loop {
         let found = of(users, sandbox);
@@ -57,7 +57,7 @@ pub async fn end(users: &Users, sandbox: SandboxId) -> Result<(), Fault> {
 }
 
 /// Stops or continues every process. No effect if the sandbox is already in that state.
-pub async fn freeze(
+pub(super) async fn freeze(
     users: &Users,
     sandbox: SandboxId,
     sandbox_dir: &Path,
@@ -102,7 +102,7 @@ pub async fn freeze(
 }
 
 /// Total usage of the processes. Shared memory is divided among them (PSS), so it counts once.
-pub fn stats(users: &Users, sandbox: SandboxId, sandbox_dir: &Path) -> Stats {
+pub(super) fn stats(users: &Users, sandbox: SandboxId, sandbox_dir: &Path) -> Stats {
     let found = of(users, sandbox);
     let ticks: u64 = found.iter().filter_map(|process| ticks(process.pid)).sum();
     Stats {

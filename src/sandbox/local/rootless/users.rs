@@ -32,7 +32,7 @@ const PROPOSED_COUNT: u32 = 65_536;
 
 /// Subordinate ids of the service.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Users {
+pub(crate) struct Users {
     unshare: PathBuf,
     /// Name of the service's user.
     pub name: String,
@@ -47,7 +47,7 @@ impl Users {
     ///
     /// # Errors
     /// `Unavailable` with a one-line reason and the command that fixes it.
-    pub fn find() -> Result<Self, Fault> {
+    pub(crate) fn find() -> Result<Self, Fault> {
         let unusable = |why: String| {
             Fault::Unavailable(format!(
                 "the service is not root, and the requirements of rootless sandboxes are not met: {why}"
@@ -74,19 +74,19 @@ impl Users {
     }
 
     /// Host ids that a session's sandboxes use. Sessions share ranges if there are few; they stay isolated.
-    pub fn ids(&self, session: SessionId) -> IdRange {
+    pub(crate) fn ids(&self, session: SessionId) -> IdRange {
         let ranges = u128::from(self.count / IdRange::IDS);
         let index = u32::try_from(session.uuid().as_u128() % ranges).expect("the count fits in 32 bits");
         IdRange { first: self.first + index * IdRange::IDS }
     }
 
     /// Whether this is the service's own id or a subordinate one.
-    pub fn owns(&self, uid: u32) -> bool {
+    pub(crate) fn owns(&self, uid: u32) -> bool {
         uid == geteuid().as_raw() || (self.first..self.first + self.count).contains(&uid)
     }
 
     /// Command line prefix that runs a program as root over the subordinate users.
-    pub fn words(&self) -> Vec<OsString> {
+    pub(crate) fn words(&self) -> Vec<OsString> {
         let Self { first, first_group, count, .. } = self;
         let users = format!("--map-users={first},{first},{count}");
         let groups = format!("--map-groups={first_group},{first},{count}");
@@ -99,7 +99,7 @@ impl Users {
     }
 
     /// Command for a program that runs as root over the subordinate users.
-    pub fn command(&self, program: &str) -> Command {
+    pub(crate) fn command(&self, program: &str) -> Command {
         let words = self.words();
         let mut command = Command::new(&words[0]);
         command.args(&words[1..]).arg(program);
@@ -107,7 +107,7 @@ impl Users {
     }
 
     /// Changes the owner of a file to a subordinate user.
-    pub async fn give(&self, path: &Path, owner: u32) -> Result<(), Fault> {
+    pub(crate) async fn give(&self, path: &Path, owner: u32) -> Result<(), Fault> {
         let failed =
             |words: String| Fault::Unavailable(format!("the owner of a file cannot be changed: {words}"));
         let mut chown = self.command("chown");

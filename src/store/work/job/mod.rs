@@ -409,20 +409,6 @@ impl Store {
         .await?;
         Ok(())
     }
-
-    /// Counts jobs by state: ready, held, waiting for a time.
-    pub async fn queue_depth(&self) -> Result<(i64, i64, i64)> {
-        let row = sqlx::query_as(
-            "select count(*) filter (where worker_id is null and ready_at <= now()),
-                    count(*) filter (where worker_id is not null),
-                    count(*) filter (where worker_id is null and ready_at > now())
-             from job
-             where kind <> 'idle'",
-        )
-        .fetch_one(&self.system)
-        .await?;
-        Ok(row)
-    }
 }
 
 fn watched(rows: Vec<WatchRow>) -> Vec<Watched> {

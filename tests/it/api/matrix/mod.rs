@@ -198,8 +198,7 @@ async fn every_operation_is_its_owners_alone() {
     assert_eq!(described, rows, "each operation has a row here and each row an operation");
     let expired = world.key(&["*"], Some(-1)).await;
     let revoked = world.key(&["*"], None).await;
-    let key = world.store.find_key(&revoked.key).await.expect("a store").expect("a key");
-    world.store.revoke_key(key.org, key.key).await.expect("revoked");
+    world.revoke(&revoked).await;
     let theirs = things(&world.stranger).await;
     for operation in orgs.iter().filter(|operation| !OPEN.contains(&operation.id.as_str())) {
         let row = &table[operation.id.as_str()];

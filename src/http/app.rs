@@ -1,0 +1,119 @@
+//! State that the handlers share.
+
+use std::sync::Arc;
+
+use tokio::sync::Semaphore;
+
+use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates};
+use crate::{
+    base::{
+        limit::{ARCHIVES_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND},
+        seal::sha256,
+    },
+    blob::Blobs,
+    domain::rootfs::RootFs,
+    journal::{CreationCommitter, Journal},
+    model::ModelName,
+    net,
+    store::Store,
+    stream::Streams,
+    trigger,
+};
+
+/// State of the handlers. Cheap to clone.
+#[derive(Clone)]
+pub struct App(pub(super) Arc<Inner>);
+
+/// What [`App`] shares.
+pub(super) struct Inner {
+    pub(super) store: Store,
+    pub(super) journal: Journal,
+    pub(super) creations: CreationCommitter<Answer, ApiError>,
+    pub(super) blobs: Blobs,
+    pub(super) streams: Streams,
+    pub(super) webhooks: net::Client,
+    pub(super) models: net::Client,
+    /// Whether agents may use `scripted/...` models.
+    pub(super) scripted: bool,
+    pub(super) local_sources: net::LocalDirectories,
+    pub(super) images: Images,
+    pub(super) keys: KeyCache,
+    pub(super) rates: Rates,
+    pub(super) organization_rates: Rates,
+    pub(super) trigger_rates: Rates,
+    pub(super) imports: Semaphore,
+    pub(super) archives: Semaphore,
+    /// SHA-256 of the operator's key.
+    pub(super) operator: Option<[u8; 32]>,
+}
+
+/// The images that environments may use.
+#[derive(Clone)]
+pub struct Images {
+    /// Image of an environment that names none.
+    pub default: String,
+    /// Returns the reason if a root file system is unavailable.
+    pub refuse: Arc<Refuse>,
+}
+
+/// Returns the reason if a root file system is unavailable.
+pub type Refuse = dyn Fn(&RootFs) -> Option<RootFsUnavailable> + Send + Sync;
+
+/// Reason why a root file system is unavailable in this deployment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RootFsUnavailable {
+    UnknownImage,
+    /// Packages cannot be installed; contains the remedy.
+    Packages(&'static str),
+}
+
+/// Dependencies passed by the composition root.
+pub struct Parts {
+    pub store: Store,
+    pub journal: Journal,
+    pub blobs: Blobs,
+    pub streams: Streams,
+    /// Clients that check which addresses an organization may use for webhooks and for models.
+    pub webhooks: net::Client,
+    pub models: net::Client,
+    pub scripted: bool,
+    /// Local directories whose repositories may be cloned.
+    pub local_sources: net::LocalDirectories,
+    pub images: Images,
+    /// Sustained requests per second of one key.
+    pub requests_per_second: u32,
+    /// Grants access to `/v3/admin`; without it the admin API is disabled.
+    pub operator_key: Option<String>,
+}
+
+impl App {
+    /// Builds the API from its parts.
+    pub fn new(parts: Parts) -> Self {
+        Self(Arc::new(Inner {
+            store: parts.store,
+            creations: CreationCommitter::new(parts.journal.clone(), Answer::stored),
+            journal: parts.journal,
+            blobs: parts.blobs,
+            streams: parts.streams,
+            webhooks: parts.webhooks,
+            models: parts.models,
+            scripted: parts.scripted,
+            local_sources: parts.local_sources,
+            images: parts.images,
+            keys: KeyCache::default(),
+            rates: Rates::new(parts.requests_per_second),
+            organization_rates: Rates::new(
+                parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
+            ),
+            trigger_rates: Rates::new(TRIGGER_MESSAGES_PER_SECOND),
+            imports: Semaphore::new(IMPORTS_MAX),
+            archives: Semaphore::new(ARCHIVES_MAX),
+            operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
+        }))
+    }
+
+    /// Parses a model name and checks that it may be used in this deployment.
+    pub(super) fn check_model(&self, model: &str) -> Result<ModelName, ApiError> {
+        trigger::check_model(model, self.0.scripted).map_err(|reason| ApiError::invalid("model", reason))
+    }
+}
