@@ -154,6 +154,25 @@ async fn a_live_list_reports_sessions_that_no_longer_match() {
 }
 
 #[tokio::test]
+async fn a_live_list_shows_changes_of_sandboxes() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let (_, mut reader) = Reader::open(owner, LIST, None).await;
+    assert_eq!(beginning(&mut reader).await.len(), 0);
+    let session = id(&owner.post("/sessions", json!({})).await.ok());
+    for (verb, state) in [("start", "running"), ("stop", "hibernated"), ("start", "running")] {
+        owner.post(&format!("/sessions/{session}/{verb}"), json!({})).await.ok();
+        let is_shown = |frame: &Value| {
+            frame["session"]["id"] == session && frame["session"]["sandbox"]["state"] == state
+        };
+        until(&mut reader, is_shown).await;
+    }
+    owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
+    drop(reader);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_list_is_its_own_organizations_and_needs_the_scope() {
     let world = World::still().await;
     let owner = &world.owner;

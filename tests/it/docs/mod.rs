@@ -223,3 +223,24 @@ fn a_path_of_the_development_pages_exists() {
     }
     assert!(lost.is_empty(), "{lost:#?}");
 }
+
+#[test]
+fn a_name_of_the_development_pages_is_in_the_file_that_they_name() {
+    let top = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut checked, mut lost) = (0, Vec::new());
+    for file in DEVELOPMENT {
+        let page = text(file);
+        let parts: Vec<_> = page.split('`').collect();
+        for place in (1..parts.len()).step_by(2).filter(|place| parts.get(place + 1) == Some(&" in ")) {
+            let path = top.join(parts[place + 2]);
+            let Ok(source) = std::fs::read_to_string(path) else { continue };
+            let name = parts[place].trim_end_matches(['!', '(', ')']);
+            checked += 1;
+            if !source.contains(name.rsplit("::").next().expect("a segment")) {
+                lost.push(format!("{file}: {name} in {}", parts[place + 2]));
+            }
+        }
+    }
+    assert!(lost.is_empty(), "{lost:#?}");
+    assert!(checked >= 10, "the pages were not understood: {checked} names");
+}

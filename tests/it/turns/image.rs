@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, assert_sound, ends, of, outputs, run};
 use crate::{
+    budgets::Operator,
     egress::Host,
     support::{
         images,
@@ -107,6 +108,22 @@ async fn a_package_that_is_none_ends_the_turn_and_is_tried_again_by_hand() {
     let refused = owner.post(&path, json!({ "command": "true" })).await;
     let words = refused.body.to_string();
     assert!(words.contains("there is no Debian package"), "{words}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn nothing_is_built_for_a_turn_that_may_not_start() {
+    let scene = Scene::with_images().await;
+    let owner = &scene.owner;
+    let operator = Operator::of(&scene.ground, owner).await;
+    operator.store.set_balance(operator.org, Some(0)).await.expect("a balance");
+    let packages = json!({ "image": "debian", "packages": { "apt": ["there-is-no-such-package"] } });
+    let id = owner.play_in(json!([{ "text": "Never." }]), packages).await;
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!(of(&log, "session.rejected")[0]["body"]["reason"], "payment_required");
+    assert!(of(&log, "environment.build_started").is_empty());
+    assert_eq!(scene.ground.count("select count(*) from rootfs").await, 0);
     scene.close().await;
 }
 
