@@ -5,7 +5,7 @@ use std::{fs, io::Write, path::PathBuf, time::Duration};
 use anyhow::{Context, bail};
 use clap::Args;
 use futures::{Stream, StreamExt};
-use reqwest::{Method, RequestBuilder, StatusCode};
+use reqwest::{Method, RequestBuilder, Response, StatusCode};
 use serde_json::Value;
 use tokio::io::AsyncRead;
 use tokio_util::io::ReaderStream;
@@ -101,12 +101,7 @@ impl Client {
             let request = request.header("prefer", "wait=0");
             match request.send().await {
                 Ok(response) if !response.status().is_server_error() => {
-                    let status = response.status();
-                    let text = response.text().await?;
-                    if status.is_success() {
-                        return Ok(serde_json::from_str(&text)?);
-                    }
-                    bail!(refusal(status, &text))
+                    return Ok(accepted(response).await?.json().await?);
                 }
                 Ok(_) | Err(_) => tokio::time::sleep(RESUME_DELAY).await,
             }
@@ -161,12 +156,8 @@ impl Client {
 
     /// Streams a response to a writer. A truncated response is an error.
     pub(super) async fn download(&self, path: &str, into: &mut impl Write) -> anyhow::Result<()> {
-        let response =
-            self.request(Method::GET, path).send().await.context("the service cannot be reached")?;
-        let status = response.status();
-        if !status.is_success() {
-            bail!(refusal(status, &response.text().await?))
-        }
+        let response = self.request(Method::GET, path).send().await;
+        let response = accepted(response.context("the service cannot be reached")?).await?;
         let mut chunks = response.bytes_stream();
         while let Some(chunk) = chunks.next().await {
             into.write_all(&chunk.context("the response was interrupted; the output is incomplete")?)?;
@@ -180,11 +171,8 @@ impl Client {
         loop {
             let last = first + FILE_READ_BYTES_MAX - 1;
             let request = self.request(Method::GET, path).header("range", format!("bytes={first}-{last}"));
-            let response = request.send().await.context("the service cannot be reached")?;
-            let (status, headers) = (response.status(), response.headers().clone());
-            if !status.is_success() {
-                bail!(refusal(status, &response.text().await?))
-            }
+            let response = accepted(request.send().await.context("the service cannot be reached")?).await?;
+            let headers = response.headers().clone();
             let part = response.bytes().await.context("the response was interrupted")?;
             into.write_all(&part)?;
             first += part.len() as u64;
@@ -223,13 +211,8 @@ impl Client {
     }
 
     async fn send(&self, request: RequestBuilder) -> anyhow::Result<Value> {
-        let response = request.send().await.context("the service cannot be reached")?;
-        let status = response.status();
-        let text = response.text().await?;
-        if status.is_success() {
-            return Ok(serde_json::from_str(&text).unwrap_or(Value::Null));
-        }
-        bail!(refusal(status, &text))
+        let response = accepted(request.send().await.context("the service cannot be reached")?).await?;
+        Ok(serde_json::from_str(&response.text().await?).unwrap_or(Value::Null))
     }
 }
 
@@ -273,12 +256,9 @@ impl Tail<'_> {
             request = request.header("last-event-id", id);
         }
         match request.send().await {
-            Ok(response) if response.status().is_success() => {
-                return Ok(Some(Frames { chunks: response.bytes_stream().boxed(), buffer: Vec::new() }));
-            }
             Ok(response) if !response.status().is_server_error() => {
-                let status = response.status();
-                bail!(refusal(status, &response.text().await.unwrap_or_default()))
+                let chunks = accepted(response).await?.bytes_stream().boxed();
+                return Ok(Some(Frames { chunks, buffer: Vec::new() }));
             }
             Ok(_) | Err(_) => {}
         }
@@ -317,11 +297,21 @@ pub(super) fn query<'a>(pairs: impl IntoIterator<Item = (&'a str, Option<String>
     if query.is_empty() { query } else { format!("?{query}") }
 }
 
-fn refusal(status: StatusCode, text: &str) -> String {
-    let body: Value = serde_json::from_str(text).unwrap_or_default();
-    let message = body["error"]["message"].as_str().unwrap_or("the service returned no reason");
+/// Returns the response if its status is a success, otherwise the service's reason as the error.
+async fn accepted(response: Response) -> anyhow::Result<Response> {
+    let status = response.status();
+    if status.is_success() {
+        return Ok(response);
+    }
+    let path = response.url().path().to_owned();
+    let body: Value = serde_json::from_str(&response.text().await?).unwrap_or_default();
+    let mut message =
+        body["error"]["message"].as_str().unwrap_or("the service returned no reason").to_owned();
+    if status == StatusCode::NOT_FOUND {
+        message = format!("{message}: {path}");
+    }
     match body["error"]["request_id"].as_str() {
-        Some(id) => format!("{message} ({status}, {id})"),
-        None => format!("{message} ({status})"),
+        Some(id) => bail!("{message} ({status}, {id})"),
+        None => bail!("{message} ({status})"),
     }
 }

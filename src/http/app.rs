@@ -24,7 +24,7 @@ use crate::{
 #[derive(Clone)]
 pub struct App(pub(super) Arc<Inner>);
 
-/// What [`App`] shares.
+/// Shared state behind [`App`].
 pub(super) struct Inner {
     pub(super) store: Store,
     pub(super) journal: Journal,

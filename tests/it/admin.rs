@@ -3,14 +3,16 @@
 use std::{
     path::Path,
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
 use serde_json::json;
 use sojourn::domain::OrgId;
+use tokio::time::timeout;
 
 use crate::support::{
     service::{Caller, Ground},
-    wait::wait_for,
+    wait::{poll, wait_for},
 };
 
 const OLD: &str = "a passphrase that is long enough for tests";
@@ -36,9 +38,14 @@ fn run(ground: &Ground, words: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("UTF-8")
 }
 
+/// Waits until requests are answered with `status`. A change by an administrator takes effect within
+/// 5 seconds.
 async fn until(caller: &Caller, status: u16) -> serde_json::Value {
     let answered = async || Some(caller.get("/sessions").await).filter(|answer| answer.status == status);
-    wait_for(&format!("a response with status {status}"), answered).await.body
+    let Ok(answer) = timeout(Duration::from_secs(5), poll(answered)).await else {
+        panic!("requests are not answered with {status} within 5 s")
+    };
+    answer.body
 }
 
 #[tokio::test]

@@ -1,6 +1,9 @@
 //! Limits on cost, time and calls: one warning, the end of the turn, a raise, and continuation.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::timeout;
 
 use super::{agent, scene, start};
 use crate::{
@@ -182,7 +185,8 @@ async fn duration_ends_whatever_waits_and_counts_over_turns() {
     let owner = &scene.owner;
     let agent = agent(owner, json!({})).await;
     let id = start(owner, &agent, json!({ "limits": { "duration_seconds": 1, "turn_seconds": 60 } })).await;
-    let log = owner.settled(&id, 1).await;
+    // Well before `turn_seconds`, which would end the turn too.
+    let log = timeout(Duration::from_secs(30), owner.settled(&id, 1)).await.expect("an end");
     assert_eq!(ends(&log), ["budget_exceeded"]);
     assert_eq!(told(&log, "limit.exceeded"), [("duration_seconds", 1, 1)]);
     let used = session(owner, &id).await["budget_consumed"]["duration_seconds"].as_u64();

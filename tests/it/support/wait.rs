@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use sqlx::{AssertSqlSafe, Connection};
-use tokio::time::{Instant, MissedTickBehavior};
+use tokio::time::{MissedTickBehavior, timeout};
 
 use super::service::{Caller, Ground};
 
@@ -30,9 +30,9 @@ impl Ground {
 /// machine compiles; how fast the service is is measured by the benchmark.
 pub const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Polls `look` until it returns a value; panics with `what` after [`WAIT_MAX`].
-pub async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let limit = Instant::now() + WAIT_MAX;
+/// Polls `look` until it returns a value. For a wait whose limit is part of the test; other waits are
+/// [`wait_for`].
+pub async fn poll<T>(mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let mut looks = tokio::time::interval(Duration::from_millis(20));
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
@@ -40,13 +40,24 @@ pub async fn wait_for<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -
         if let Some(found) = look().await {
             return found;
         }
-        assert!(Instant::now() < limit, "timed out: {what}");
     }
+}
+
+/// Polls `look` until it returns a value; panics with `what` after [`WAIT_MAX`].
+pub async fn wait_for<T>(what: &str, look: impl AsyncFnMut() -> Option<T>) -> T {
+    let Ok(found) = timeout(WAIT_MAX, poll(look)).await else { panic!("timed out: {what}") };
+    found
 }
 
 impl Caller {
     /// Polls `path` until the response satisfies `is_wanted`.
     pub async fn until(&self, path: &str, is_wanted: impl Fn(&Value) -> bool) -> Value {
-        wait_for(path, async || Some(self.get(path).await.ok()).filter(|now| is_wanted(now))).await
+        let mut last = Value::Null;
+        let look = async || {
+            last = self.get(path).await.ok();
+            is_wanted(&last).then(|| last.clone())
+        };
+        let found = timeout(WAIT_MAX, poll(look)).await;
+        found.unwrap_or_else(|_| panic!("{path} does not reach the wanted state: {last:#}"))
     }
 }
