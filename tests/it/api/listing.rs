@@ -160,17 +160,26 @@ async fn a_live_list_reports_sessions_that_no_longer_match() {
 }
 
 #[tokio::test]
-async fn a_live_list_shows_a_created_sandbox() {
+async fn a_live_list_shows_changes_of_sandboxes() {
     let world = World::new().await;
     let owner = &world.owner;
     let (_, mut reader) = Reader::open(owner, LIST, None).await;
     assert_eq!(beginning(&mut reader).await.len(), 0);
     let session = id(&owner.post("/sessions", json!({})).await.ok());
-    owner.post(&format!("/sessions/{session}/start"), json!({})).await.ok();
-    let is_running = |frame: &Value| {
-        frame["session"]["id"] == session && frame["session"]["sandbox"]["state"] == "running"
-    };
-    until(&mut reader, is_running).await;
+    let path = format!("/sessions/{session}");
+    let has = |session: &Value, state: &str| session["sandbox"]["state"] == state;
+    let shows =
+        |frame: &Value, state: &str| frame["session"]["id"] == session && has(&frame["session"], state);
+    owner.post(&format!("{path}/start"), json!({})).await.ok();
+    until(&mut reader, |frame| shows(frame, "running")).await;
+    // The end of a sandbox has no frame of its own: the session's next frame shows it.
+    owner.post(&format!("{path}/stop"), json!({})).await.ok();
+    owner.until(&path, |now| has(now, "hibernated")).await;
+    owner.patch(&path, json!({ "title": "stopped" })).await.ok();
+    let frames = until(&mut reader, |frame| frame["session"]["title"] == "stopped").await;
+    assert!(shows(&frames[frames.len() - 1], "hibernated"), "{frames:#?}");
+    owner.post(&format!("{path}/start"), json!({})).await.ok();
+    until(&mut reader, |frame| shows(frame, "running")).await;
     owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     drop(reader);
     world.end().await;
