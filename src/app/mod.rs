@@ -352,7 +352,7 @@ impl Parts {
             orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOX_ORPHAN_MARGIN,
         };
         Ok(Worker {
-            queue: Queue::new(self.store.clone(), self.notifications.clone(), claimant),
+            queue: Queue::new(self.store.clone(), self.notifications.clone(), self.origin.clone(), claimant),
             runtime: Runtime { sandboxes, providers: Arc::new(providers), catalogue: Catalog::builtin() },
             slots: settings.max_concurrent_turns,
         })

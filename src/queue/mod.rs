@@ -12,20 +12,23 @@ use std::{
 
 use tokio::{
     sync::watch,
-    time::{Instant, MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
 use crate::{
     base::{
-        Id,
-        limit::{CONTROL_INTERVAL, STATEMENT_TIMEOUT},
+        Id, Origin, Timestamp,
+        limit::{
+            CLAIM_CONTENDED, CLAIM_CONTENDED_MAX, CLAIM_MARGIN, CLAIM_MARGIN_MAX, CLAIM_VISITS_MAX,
+            CONTROL_INTERVAL, STATEMENT_TIMEOUT, SWEEP_INTERVAL,
+        },
     },
     domain::{OrgId, SessionId},
     store::{
         Result, Store,
-        job::{Claimant, Claimed, Held, Kind, LeaseState, Watched},
+        job::{ClaimCursor, Claimant, Claimed, Held, Kind, LeaseState, Watched},
         notification::{Notification, Notifications},
         record::Fence,
     },
@@ -38,12 +41,32 @@ pub struct Queue(Arc<Inner>);
 struct Inner {
     store: Store,
     notifications: Notifications,
+    origin: Origin,
     claimant: Claimant,
     held: Mutex<HashMap<Key, Holding>>,
-    /// The organization that was served last. The next claim begins after it.
-    served: Mutex<OrgId>,
+    /// Where the next claim begins.
+    cursor: Mutex<Cursor>,
     /// Time since when the database has answered every query; `None` while it does not answer.
     answering: Mutex<Option<Instant>>,
+}
+
+/// What claims have learned: each begins where the last one ended.
+struct Cursor {
+    /// The organization that was served last.
+    after: OrgId,
+    /// Every job that was ready before this time was claimed; `None` reads all.
+    since: Option<Timestamp>,
+    /// Every job that was due before this time is ready; `None` reads all.
+    due_since: Option<Timestamp>,
+    /// Time of the last read with `CLAIM_MARGIN_MAX`.
+    read_back_at: Option<Instant>,
+}
+
+/// Result of a claim.
+pub struct ClaimedLeases {
+    pub leases: Vec<Lease>,
+    /// More jobs may be ready.
+    pub has_more: bool,
 }
 
 type Key = (OrgId, SessionId, Kind);
@@ -62,32 +85,94 @@ pub struct Lease {
 
 impl Queue {
     /// Creates the queue of the worker process identified by `claimant`.
-    pub fn new(store: Store, notifications: Notifications, claimant: Claimant) -> Self {
-        let served = Mutex::new(Id::from_uuid(Uuid::nil()));
+    pub fn new(store: Store, notifications: Notifications, origin: Origin, claimant: Claimant) -> Self {
+        let after = Id::from_uuid(Uuid::nil());
+        let cursor = Mutex::new(Cursor { after, since: None, due_since: None, read_back_at: None });
         let answering = Mutex::default();
-        Self(Arc::new(Inner { store, notifications, claimant, held: Mutex::default(), served, answering }))
+        Self(Arc::new(Inner {
+            store,
+            notifications,
+            origin,
+            claimant,
+            held: Mutex::default(),
+            cursor,
+            answering,
+        }))
     }
 
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
-    /// Takes over no job from another holder before the database has answered this process for one
+    /// Repeats the claim while organizations remain that it has not visited, until it finds a job.
+    pub async fn claim(&self, jobs_max: i64) -> Result<ClaimedLeases> {
+        let mut contended = 0;
+        let mut visits = 0;
+        loop {
+            let cursor = self.claim_cursor();
+            let claim = self.0.store.claim(self.0.claimant, cursor, jobs_max).await;
+            self.answered(claim.is_ok());
+            let claim = match claim {
+                Ok(claim) => claim,
+                Err(error) => {
+                    self.forget_times();
+                    return Err(error);
+                }
+            };
+            {
+                let mut cursor = self.cursor();
+                (cursor.after, cursor.since) = (claim.after, Some(claim.since));
+            }
+            let found = claim.jobs.len() as i64;
+            if found == 0 && claim.has_more && visits < CLAIM_VISITS_MAX {
+                visits += 1;
+            } else if found == 0 && claim.is_contended && contended < CLAIM_CONTENDED_MAX {
+                contended += 1;
+                sleep(CLAIM_CONTENDED.delay(contended, &self.0.origin)).await;
+            } else {
+                let leases = claim.jobs.into_iter().map(|claimed| self.hold(claimed)).collect();
+                let has_more = found > 0 && (found == jobs_max || claim.has_more || claim.is_contended);
+                return Ok(ClaimedLeases { leases, has_more });
+            }
+        }
+    }
+
+    /// Makes jobs ready whose time has come or whose holder let its lease expire.
+    ///
+    /// Takes no lease from another holder before the database has answered this process for one
     /// lease period: while the database was down, the holders could not renew either. The server's
     /// start time is not enough: after a crash it first replays its WAL, and a promoted standby was
     /// up all the time.
-    pub async fn claim(&self, jobs_max: i64) -> Result<Vec<Lease>> {
-        let after = *self.served();
+    pub async fn ready_due_jobs(&self) -> Result<()> {
         let takes_over = self.answering().is_some_and(|since| since.elapsed() >= self.0.claimant.lease);
-        let claimed = self.0.store.claim(self.0.claimant, takes_over, after, jobs_max).await;
-        self.answered(claimed.is_ok());
-        let claimed = claimed?;
-        let next = match claimed.last() {
-            Some(last) => Some(last.org),
-            None => self.0.store.skip_orgs(after).await?,
-        };
-        if let Some(next) = next {
-            *self.served() = next;
+        let since = self.cursor().due_since;
+        let due = self.0.store.ready_due_jobs(self.0.claimant.lease, takes_over, since).await;
+        self.answered(due.is_ok());
+        let due = due.inspect_err(|_| self.forget_times())?;
+        // Leases that were not taken over remain due.
+        if takes_over && !due.has_more {
+            self.cursor().due_since = Some(due.looked_at - CLAIM_MARGIN_MAX);
         }
-        Ok(claimed.into_iter().map(|claimed| self.hold(claimed)).collect())
+        if due.jobs > 0 {
+            self.0.notifications.send(Notification::Job);
+        }
+        Ok(())
+    }
+
+    /// Returns where the next claim begins. At an interval it reads back `CLAIM_MARGIN_MAX`, for
+    /// transactions that committed long after they made a job ready.
+    fn claim_cursor(&self) -> ClaimCursor {
+        let mut cursor = self.cursor();
+        let reads_back = cursor.read_back_at.is_none_or(|at| at.elapsed() >= SWEEP_INTERVAL);
+        if reads_back {
+            cursor.read_back_at = Some(Instant::now());
+        }
+        let margin = if reads_back { CLAIM_MARGIN_MAX } else { CLAIM_MARGIN };
+        ClaimCursor { after: cursor.after, since: cursor.since, margin }
+    }
+
+    /// Reads all jobs again next time: the database may be another one, with an earlier state.
+    fn forget_times(&self) {
+        let mut cursor = self.cursor();
+        (cursor.since, cursor.due_since) = (None, None);
     }
 
     /// Releases every job that this process still holds, whichever task worked on it.
@@ -175,8 +260,8 @@ impl Queue {
         self.0.answering.lock().expect("no code panics while it holds the lock")
     }
 
-    fn served(&self) -> std::sync::MutexGuard<'_, OrgId> {
-        self.0.served.lock().expect("no code panics while it holds the lock")
+    fn cursor(&self) -> std::sync::MutexGuard<'_, Cursor> {
+        self.0.cursor.lock().expect("no code panics while it holds the lock")
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Key, Holding>> {

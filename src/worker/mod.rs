@@ -12,7 +12,7 @@ mod sweep;
 use tokio::{
     sync::watch,
     task::JoinSet,
-    time::{sleep, timeout},
+    time::{MissedTickBehavior, interval, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -45,11 +45,13 @@ impl Worker {
         tasks.spawn(self.clone().sweep(stop.clone()));
         tasks.spawn(self.runtime.sandboxes.clone().build_root_file_systems(stop.clone()));
         let mut slots = JoinSet::new();
+        let mut polls = interval(CLAIM_POLL);
+        polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while !stop.is_cancelled() {
             self.fill(&mut slots, &draining).await;
             tokio::select! {
                 () = self.queue.ready(), if slots.len() < self.slots => {}
-                () = sleep(CLAIM_POLL) => {}
+                _ = polls.tick(), if slots.len() < self.slots => self.ready_due_jobs().await,
                 Some(_) = slots.join_next() => {}
                 () = stop.cancelled() => {}
             }
@@ -70,6 +72,12 @@ impl Worker {
         while tasks.join_next().await.is_some() {}
     }
 
+    async fn ready_due_jobs(&self) {
+        if let Err(error) = self.queue.ready_due_jobs().await {
+            tracing::warn!(%error, "jobs whose time has come could not be made ready; retrying");
+        }
+    }
+
     /// Claims as many jobs as there are free slots.
     async fn fill(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) {
         while slots.try_join_next().is_some() {}
@@ -79,18 +87,17 @@ impl Worker {
             if wanted == 0 {
                 return;
             }
-            let leases = match self.queue.claim(wanted).await {
-                Ok(leases) => leases,
+            let claimed = match self.queue.claim(wanted).await {
+                Ok(claimed) => claimed,
                 Err(error) => {
                     tracing::warn!(%error, "jobs could not be claimed; retrying");
                     return;
                 }
             };
-            let is_last = (leases.len() as i64) < wanted;
-            for lease in leases {
+            for lease in claimed.leases {
                 slots.spawn(self.clone().work(lease, draining.clone()));
             }
-            if is_last {
+            if !claimed.has_more {
                 return;
             }
         }

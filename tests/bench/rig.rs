@@ -76,7 +76,7 @@ impl Rig {
             lease: Duration::from_secs(15),
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
-        let queue = Queue::new(store.clone(), notifications.clone(), claimant);
+        let queue = Queue::new(store.clone(), notifications.clone(), origin.clone(), claimant);
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
         let (kept, until) = (queue.clone(), stop.clone());
@@ -100,7 +100,7 @@ impl Rig {
     pub async fn claim(&mut self, count: usize) -> anyhow::Result<Vec<Busy>> {
         let mut busy = Vec::with_capacity(count);
         while busy.len() < count {
-            let leases = self.queue.claim((count - busy.len()).min(10) as i64).await?;
+            let leases = self.queue.claim((count - busy.len()).min(10) as i64).await?.leases;
             anyhow::ensure!(!leases.is_empty(), "there is nothing more to claim");
             for lease in leases {
                 busy.push(self.begin(&lease).await?);
@@ -113,7 +113,7 @@ impl Rig {
     /// Polls an empty queue.
     pub async fn poll(&self) -> anyhow::Result<()> {
         let claimed = self.queue.claim(10).await?;
-        anyhow::ensure!(claimed.is_empty(), "the queue is not empty");
+        anyhow::ensure!(claimed.leases.is_empty(), "the queue is not empty");
         Ok(())
     }
 

@@ -11,7 +11,6 @@
 mod admin;
 mod api;
 mod budgets;
-mod claim;
 mod cli;
 mod docs;
 mod egress;
@@ -19,6 +18,7 @@ mod embedded;
 mod fairness;
 mod fake;
 mod history;
+mod jobs;
 mod metrics;
 mod model;
 mod net;

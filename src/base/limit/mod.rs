@@ -14,6 +14,8 @@ mod trigger;
 
 use std::time::Duration;
 
+use super::backoff::Backoff;
+
 pub use delta::*;
 pub use egress::*;
 pub use image::*;
@@ -144,8 +146,22 @@ pub const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(2);
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Max jobs of one claim (measured: 10 rows cost three times as much as 1).
 pub const CLAIM_JOBS_MAX: i64 = 10;
+/// Jobs that became ready recently and that a claim reads by time. With more, it visits organizations.
+pub const CLAIM_WINDOW: i64 = 512;
 /// Organizations that one claim visits; the next claim continues after the last one.
 pub const CLAIM_ORGS_MAX: i32 = 64;
+/// Repetitions of a claim that found no job in the organizations that it visited, in a row.
+pub const CLAIM_VISITS_MAX: u32 = 1_024;
+/// Delay before a claim is repeated whose organizations another claim was serving, and repetitions.
+pub const CLAIM_CONTENDED: Backoff =
+    Backoff { first: Duration::from_millis(2), longest: Duration::from_millis(16) };
+pub const CLAIM_CONTENDED_MAX: u32 = 8;
+/// Time before the last claim that the next one reads again, for transactions that commit late.
+pub const CLAIM_MARGIN: Duration = Duration::from_secs(2);
+/// The same for one claim every `SWEEP_INTERVAL`; longer than any transaction that enqueues a job.
+pub const CLAIM_MARGIN_MAX: Duration = Duration::from_secs(120);
+/// Jobs that one statement makes ready when their time has come.
+pub const READY_JOBS_MAX: i64 = 256;
 /// Concurrently leased jobs of one organization, unless it has its own limit.
 pub const ORG_JOBS_MAX: i32 = 100;
 /// Interval at which leases are renewed and cancels are polled.

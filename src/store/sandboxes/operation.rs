@@ -108,7 +108,11 @@ impl Tx {
              )
              from counted
              on conflict (org_id, session_id, kind) do update
-             set ready_at = case when job.worker_id is null then least(job.ready_at, now()) else job.ready_at end",
+             set ready_at = case
+                     when job.worker_id is null and (job.is_scheduled or job.ready_at > now()) then now()
+                     else job.ready_at
+                 end,
+                 is_scheduled = false",
         )
         .bind(org)
         .bind(session.uuid())

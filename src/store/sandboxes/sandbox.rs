@@ -199,10 +199,10 @@ impl Store {
                 from held
                 where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'idle'
              ), idle as (
-                insert into job (org_id, session_id, kind, ready_at, node_id)
-                select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', $5 from held
+                insert into job (org_id, session_id, kind, ready_at, is_scheduled, node_id)
+                select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', true, $5 from held
                 on conflict (org_id, session_id, kind) do update
-                set ready_at = excluded.ready_at, node_id = excluded.node_id, worker_id = null
+                set ready_at = excluded.ready_at, is_scheduled = true, node_id = excluded.node_id, worker_id = null
                 where job.worker_id is null or job.ready_at <= now()
              )
              insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)

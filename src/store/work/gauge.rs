@@ -32,8 +32,8 @@ pub struct Gauges {
 impl Store {
     /// Counts active rows.
     ///
-    /// By the indexes `turn_live`, `job_ready`, `job_worker`, `sandbox_live` and `delivery_ready`,
-    /// so idle sessions cost nothing.
+    /// By the indexes `turn_live`, `job_recent`, `job_scheduled`, `job_lease`, `sandbox_live` and
+    /// `delivery_ready`, so idle sessions cost nothing.
     pub async fn gauges(&self) -> Result<Gauges> {
         Ok(sqlx::query_as(
             "select
@@ -47,9 +47,21 @@ impl Store {
                  select
                      count(*) as jobs_ready,
                      coalesce(extract(epoch from now() - min(ready_at)), 0)::float8 as jobs_ready_age_seconds
-                 from job
+                 from (
+                     select ready_at, kind
+                     from job
+                     where worker_id is null and not is_scheduled and ready_at <= now()
+                     union all
+                     select ready_at, kind
+                     from job
+                     where worker_id is null and is_scheduled and ready_at <= now()
+                     union all
+                     select ready_at, kind
+                     from job
+                     where worker_id is not null and ready_at <= now()
+                 ) due
                  -- A sandbox of a machine that is off waits for it, and keeps nobody waiting.
-                 where ready_at <= now() and kind <> 'idle'
+                 where kind <> 'idle'
              ) job, (
                  select
                      count(*) filter (where state = 'live') as sandboxes_live,

@@ -97,8 +97,8 @@ async fn an_archive_ends_what_waits_too() {
 async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
     let world = World::open().await;
     let id = world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
-    let first = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
-    let second = world.queue.claim(1).await.expect("a claim").pop().expect("a job").fence().epoch;
+    let first = world.claim(1).await.pop().expect("a job").fence().epoch;
+    let second = world.claim(1).await.pop().expect("a job").fence().epoch;
     let row = || NewSandbox {
         org: world.org,
         session: id,

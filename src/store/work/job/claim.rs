@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{Kind, millis};
 use crate::{
-    base::{Id, limit},
+    base::{Id, Timestamp, limit},
     domain::{OrgId, SessionId},
     store::{Result, Store, parameter::named},
 };
@@ -35,89 +35,136 @@ pub struct Claimed {
     pub takeovers: i32,
 }
 
+/// Where a claim begins: what earlier claims of this process have learned.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimCursor {
+    /// The organization that was served last.
+    pub after: OrgId,
+    /// Every job that was ready before this time was claimed; `None` when that is not known.
+    pub since: Option<Timestamp>,
+    /// Time before `since` that is read again, for jobs whose transaction committed late.
+    pub margin: Duration,
+}
+
+/// Result of a claim.
+#[derive(Debug)]
+pub struct Claim {
+    pub jobs: Vec<Claimed>,
+    /// Where the next claim begins.
+    pub after: OrgId,
+    pub since: Timestamp,
+    /// Organizations remain that this claim has not visited.
+    pub has_more: bool,
+    /// Another claim was serving one of the organizations.
+    pub is_contended: bool,
+}
+
 #[derive(FromRow)]
 struct ClaimRow {
-    org_id: Uuid,
-    session_id: Uuid,
-    kind: String,
-    epoch: i64,
-    taken_over: bool,
-    takeovers: i32,
+    org_id: Option<Uuid>,
+    session_id: Option<Uuid>,
+    kind: Option<String>,
+    epoch: Option<i64>,
+    taken_over: Option<bool>,
+    takeovers: Option<i32>,
+    next_after: Uuid,
+    next_since: Timestamp,
+    has_more: bool,
+    is_contended: bool,
+}
+
+impl ClaimRow {
+    fn job(self) -> Option<Claimed> {
+        Some(Claimed {
+            org: Id::from_uuid(self.org_id?),
+            session: Id::from_uuid(self.session_id?),
+            kind: Kind::from_word(&self.kind?),
+            epoch: self.epoch?,
+            taken_over: self.taken_over?,
+            takeovers: self.takeovers?,
+        })
+    }
 }
 
 impl Store {
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
-    /// The rotation begins after the organization `after`. Within an organization the longest
-    /// waiting job comes first.
+    /// The rotation begins after the organization `cursor.after`. Within an organization the job that
+    /// became ready first comes first. One round takes `weight` jobs of an organization, and never more
+    /// than its concurrency allows, however many processes claim at once: `sojourn_jobs_held` counts
+    /// under a lock that lasts until the end of the claim. An organization that another claim is
+    /// counting is skipped (`is_contended`).
     ///
-    /// One round takes `weight` jobs of an organization, and never more than its concurrency
-    /// allows. Organizations and their jobs are found by the index `job_org`, held jobs by
-    /// `job_held`. A job whose session is locked by a command is skipped (`skip locked`) until the
-    /// next poll. The claim never waits for it, so the two cannot deadlock. A lease that expired
-    /// while the server was down is honored for one more lease period: its holder could not renew
-    /// it.
+    /// Only ready jobs are read. While fewer than `CLAIM_WINDOW` became ready since `cursor.since`, they
+    /// are found by the index `job_recent` from that time on. With more, the claim visits
+    /// `CLAIM_ORGS_MAX` organizations by the index `job_ready`, and the next claim continues after the
+    /// last of them (`has_more`).
+    ///
+    /// A job whose session is locked by a command is skipped (`skip locked`) until the next claim. The
+    /// claim never waits for it, so the two cannot deadlock.
     ///
     /// A session has one holder. A turn waits for other held jobs. An operation waits for those and
     /// for a due turn. An `idle` job waits for every other job that is held or due. Two concurrent
     /// claims may not see each other; the later one finds a changed epoch under its lock and skips
     /// the session.
     ///
-    /// With `takes_over`, also claims jobs whose holder let its lease expire.
-    ///
     /// Of a suspended organization, only turns that have not started are claimed, to be rejected.
-    pub async fn claim(
-        &self,
-        claimant: Claimant,
-        takes_over: bool,
-        after: OrgId,
-        jobs_max: i64,
-    ) -> Result<Vec<Claimed>> {
+    pub async fn claim(&self, claimant: Claimant, cursor: ClaimCursor, jobs_max: i64) -> Result<Claim> {
         let query = named!(query_as(CLAIM), {
             worker: claimant.worker,
             node: claimant.node,
             lease_ms: millis(claimant.lease),
             node_silence_ms: millis(claimant.node_silence),
             jobs_max: jobs_max,
-            after: after.uuid(),
+            after: cursor.after.uuid(),
+            since: cursor.since,
+            margin_ms: millis(cursor.margin),
+            window: limit::CLAIM_WINDOW,
             orgs_max: limit::CLAIM_ORGS_MAX,
             concurrency: limit::ORG_JOBS_MAX,
-            takes_over: takes_over,
         });
         let rows: Vec<ClaimRow> = query.fetch_all(&self.system).await?;
-        let claimed = |row: ClaimRow| Claimed {
-            org: Id::from_uuid(row.org_id),
-            session: Id::from_uuid(row.session_id),
-            kind: Kind::from_word(&row.kind),
-            epoch: row.epoch,
-            taken_over: row.taken_over,
-            takeovers: row.takeovers,
-        };
-        Ok(rows.into_iter().map(claimed).collect())
+        let ClaimRow { next_after, next_since, has_more, is_contended, .. } = rows[0];
+        Ok(Claim {
+            jobs: rows.into_iter().filter_map(ClaimRow::job).collect(),
+            after: Id::from_uuid(next_after),
+            since: next_since,
+            has_more,
+            is_contended,
+        })
     }
 
-    /// Returns the start of the next claim after one that found no job.
+    /// Makes jobs ready whose time has come and, with `takes_over`, jobs whose lease has expired; up to
+    /// `READY_JOBS_MAX` of each. Returns their number.
     ///
-    /// That is the last of the first `CLAIM_ORGS_MAX` organizations; `None` when there are no more
-    /// than those.
-    pub async fn skip_orgs(&self, after: OrgId) -> Result<Option<OrgId>> {
-        let row: Option<(Option<Uuid>,)> = sqlx::query_as(
-            "with recursive visited as (
-                (select org_id, 1 as place from job where org_id > $1 order by org_id limit 1)
-                union all
-                select (select j.org_id from job j where j.org_id > v.org_id order by j.org_id limit 1),
-                       v.place + 1
-                from visited v
-                where v.org_id is not null and v.place < $2
-             )
-             select org_id from visited where place = $2",
-        )
-        .bind(after.uuid())
-        .bind(limit::CLAIM_ORGS_MAX)
-        .fetch_optional(&self.system)
-        .await?;
-        Ok(row.and_then(|(org,)| org).map(Id::from_uuid))
+    /// Reads the times from `since` on, by the indexes `job_scheduled` and `job_lease`. A lease that
+    /// expired while the server was down is honored for one more lease period: its holder could not
+    /// renew it.
+    pub async fn ready_due_jobs(
+        &self,
+        lease: Duration,
+        takes_over: bool,
+        since: Option<Timestamp>,
+    ) -> Result<DueJobs> {
+        let query = named!(query_as(READY_DUE), {
+            lease_ms: millis(lease),
+            takes_over: takes_over,
+            since: since,
+            jobs_max: limit::READY_JOBS_MAX,
+        });
+        Ok(query.fetch_one(&self.system).await?)
     }
+}
+
+/// Result of [`Store::ready_due_jobs`].
+#[derive(Clone, Copy, Debug, FromRow)]
+pub struct DueJobs {
+    /// Number of jobs that became ready.
+    pub jobs: i64,
+    /// More may be due.
+    pub has_more: bool,
+    /// Time of the look, by the database's clock.
+    pub looked_at: Timestamp,
 }
 
 /// The limit is a literal in the statement, larger than any claim.
@@ -130,42 +177,87 @@ const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the sta
 ///
 /// `$after` is the organization served last, `$concurrency` the default of an organization.
 const CLAIM: &str = "
-with recursive visited as (
-    (select org_id, 1 as place from job where org_id > $after order by org_id limit 1)
+with recursive recent as materialized (
+    select org_id, session_id, kind, ready_at
+    from job
+    where worker_id is null
+      and not is_scheduled
+      and ready_at >= coalesce($since - $margin_ms * interval '1 millisecond', '-infinity')
+      and ready_at <= now()
+    order by ready_at
+    limit $window
+), mode as materialized (
+    select count(*) = $window as is_backlog,
+           case
+               when count(*) = $window then '-infinity'
+               else coalesce($since - $margin_ms * interval '1 millisecond', '-infinity')
+           end as since
+    from recent
+), visited as (
+    (
+        select org_id, 1 as place
+        from job
+        where worker_id is null and not is_scheduled and org_id > $after and (select is_backlog from mode)
+        order by org_id
+        limit 1
+    )
     union all
-    select (select j.org_id from job j where j.org_id > v.org_id order by j.org_id limit 1), v.place + 1
+    select (
+        select j.org_id
+        from job j
+        where j.worker_id is null and not j.is_scheduled and j.org_id > v.org_id
+        order by j.org_id
+        limit 1
+    ), v.place + 1
     from visited v
     where v.org_id is not null and v.place < $orgs_max
 ), again as (
-    -- Round the corner: those up to and including the one that was served last.
-    (select org_id, 1000 + 1 as place from job where org_id <= $after order by org_id limit 1)
+    -- From the start: those up to and including the one that was served last.
+    (
+        select org_id, (select count(*)::integer from visited where org_id is not null) + 1 as place
+        from job
+        where worker_id is null and not is_scheduled and org_id <= $after and (select is_backlog from mode)
+        order by org_id
+        limit 1
+    )
     union all
     select (
-        select j.org_id from job j
-        where j.org_id > v.org_id and j.org_id <= $after
+        select j.org_id
+        from job j
+        where j.worker_id is null and not j.is_scheduled and j.org_id > v.org_id and j.org_id <= $after
         order by j.org_id
         limit 1
     ), v.place + 1
     from again v
-    where v.org_id is not null and v.place < 1000 + $orgs_max
+    where v.org_id is not null and v.place < $orgs_max
 ), round as (
     select org_id, place from visited where org_id is not null
     union all
-    select org_id, place from again where org_id is not null
+    select org_id, place from again where org_id is not null and place <= $orgs_max
+    union all
+    select org_id, row_number() over (order by org_id <= $after, org_id)
+    from (select distinct org_id from recent) r
+    where not (select is_backlog from mode)
+), eligible as materialized (
+    select r.org_id, r.place, t.weight, t.suspended_at, coalesce(t.concurrency, $concurrency) as concurrency,
+           sojourn_jobs_held(r.org_id) as held
+    from round r
+    join org t on t.org_id = r.org_id and t.deleted_at is null
 ), due as (
-    select d.org_id, d.session_id, d.kind, d.taken_over
+    select d.org_id, d.session_id, d.kind, d.taken_over, d.lap, d.place
     from (
-        select d.org_id, d.session_id, d.kind, d.taken_over
-        from round r
-        join org t on t.org_id = r.org_id and t.deleted_at is null
+        select d.org_id, d.session_id, d.kind, d.taken_over, e.place,
+               ceil(row_number() over (partition by d.org_id order by d.ready_at)::float8 / e.weight) as lap
+        from eligible e
         cross join lateral (
-            select j.org_id, j.session_id, j.kind, j.worker_id is not null as taken_over, j.ready_at
+            select j.org_id, j.session_id, j.kind, j.is_abandoned as taken_over, j.ready_at
             from job j
-            where j.org_id = r.org_id
+            where j.org_id = e.org_id
+              and j.worker_id is null
+              and not j.is_scheduled
+              and j.ready_at >= (select since from mode)
               and j.ready_at <= now()
-              and (t.suspended_at is null or j.kind = 'turn')
-              and (j.worker_id is null
-                   or ($takes_over and pg_postmaster_start_time() + $lease_ms * interval '1 millisecond' <= now()))
+              and (e.suspended_at is null or j.kind = 'turn')
               and (j.node_id is null or j.node_id = $node or j.kind <> 'idle' and not exists (
                   select from node n
                   where n.node_id = j.node_id
@@ -183,10 +275,7 @@ with recursive visited as (
                   offset 0
               )
             order by j.ready_at
-            limit greatest(0, least($jobs_max, coalesce(t.concurrency, $concurrency) - (
-                select count(*) from job h
-                where h.org_id = r.org_id and h.worker_id is not null and h.ready_at > now()
-            )))
+            limit greatest(0, least($jobs_max, e.concurrency - e.held))
             for update skip locked
         ) d
         cross join lateral (
@@ -196,11 +285,12 @@ with recursive visited as (
               and s.epoch = (
                   select e.epoch from session e where e.org_id = d.org_id and e.session_id = d.session_id
               )
-              and (t.suspended_at is null or s.running_turn_id is null)
+              and (e.suspended_at is null or s.running_turn_id is null)
             limit 1
             for update skip locked
         ) s
-        order by ceil(row_number() over (partition by d.org_id order by d.ready_at)::float8 / t.weight), r.place
+        where e.held is not null
+        order by lap, e.place
         limit $jobs_max
     ) d
     limit 64
@@ -208,13 +298,69 @@ with recursive visited as (
     update job j
     set worker_id = $worker,
         ready_at = now() + $lease_ms * interval '1 millisecond',
-        takeovers = j.takeovers + due.taken_over::integer
+        is_abandoned = false
     from due
     where j.org_id = due.org_id and j.session_id = due.session_id and j.kind = due.kind
     returning j.org_id, j.session_id, j.kind, due.taken_over, j.takeovers
+), claimed as (
+    update session s
+    set epoch = s.epoch + 1
+    from held
+    where s.org_id = held.org_id and s.session_id = held.session_id
+    returning held.org_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers
+), next as (
+    select coalesce(
+               (select org_id from due order by lap desc, place desc limit 1),
+               (select org_id from round where (select is_backlog from mode) order by place desc limit 1),
+               $after
+           ) as next_after,
+           coalesce((
+               select min(r.ready_at)
+               from recent r
+               where not exists (
+                   select from due d
+                   where d.org_id = r.org_id and d.session_id = r.session_id and d.kind = r.kind
+               )
+           ), now()) as next_since,
+           (select is_backlog from mode) and (select count(*) from round) = $orgs_max as has_more,
+           exists (select from eligible where held is null) as is_contended
 )
-update session s
-set epoch = s.epoch + 1
-from held
-where s.org_id = held.org_id and s.session_id = held.session_id
-returning held.org_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers";
+select claimed.*, next.*
+from next
+left join claimed on true";
+
+/// Scheduled jobs whose time has come, and jobs whose holder did not renew its lease.
+const READY_DUE: &str = "
+with scheduled as (
+    select org_id, session_id, kind
+    from job
+    where worker_id is null
+      and is_scheduled
+      and ready_at >= coalesce($since, '-infinity')
+      and ready_at <= now()
+    order by ready_at
+    limit $jobs_max
+    for update skip locked
+), expired as (
+    select org_id, session_id, kind
+    from job
+    where worker_id is not null
+      and $takes_over
+      and pg_postmaster_start_time() + $lease_ms * interval '1 millisecond' <= now()
+      and ready_at >= coalesce($since, '-infinity')
+      and ready_at <= now()
+    order by ready_at
+    limit $jobs_max
+    for update skip locked
+), readied as (
+    update job j
+    set ready_at = now(), is_scheduled = false, worker_id = null,
+        is_abandoned = j.is_abandoned or j.worker_id is not null,
+        takeovers = j.takeovers + (j.worker_id is not null)::integer
+    from (select * from scheduled union all select * from expired) due
+    where j.org_id = due.org_id and j.session_id = due.session_id and j.kind = due.kind
+    returning j.org_id
+)
+select (select count(*) from readied) as jobs,
+       greatest((select count(*) from scheduled), (select count(*) from expired)) = $jobs_max as has_more,
+       now() as looked_at";

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sqlx::FromRow;
 use uuid::Uuid;
 
-pub use self::claim::{Claimant, Claimed};
+pub use self::claim::{Claim, ClaimCursor, Claimant, Claimed};
 use crate::store::{Result, Store, Tx, parameter::named};
 use crate::{
     base::Id,
@@ -113,8 +113,8 @@ macro_rules! turn_due {
             $wanted,
             "
     on conflict (org_id, session_id, kind) do update
-    set ready_at = least(job.ready_at, now())
-    where job.worker_id is null"
+    set ready_at = now(), is_scheduled = false
+    where job.worker_id is null and (job.is_scheduled or job.ready_at > now())"
         )
     };
 }
@@ -167,7 +167,7 @@ impl Held {
 impl Tx {
     /// Returns the position of the session's job in the organization's queue, from 1.
     ///
-    /// `None` when its job is not waiting. By the index `job_org`.
+    /// `None` when its job is not ready. By the index `job_ready`.
     pub async fn queue_position(&mut self, session: SessionId) -> Result<Option<i64>> {
         let org = self.org.uuid();
         let row: Option<(i64,)> = sqlx::query_as(
@@ -176,11 +176,13 @@ impl Tx {
                  from job o
                  where o.org_id = $1
                    and o.worker_id is null
+                   and not o.is_scheduled
                    and o.kind <> 'idle'
                    and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
              )
              from job j
-             where j.org_id = $1 and j.session_id = $2 and j.kind = 'turn' and j.worker_id is null",
+             where j.org_id = $1 and j.session_id = $2 and j.kind = 'turn' and j.worker_id is null
+               and not j.is_scheduled",
         )
         .bind(org)
         .bind(session.uuid())
@@ -322,7 +324,11 @@ impl Store {
     pub async fn release(&self, worker: Uuid, job: &Claimed, delay: Duration) -> Result<()> {
         sqlx::query(
             "with s as (
-                select cancel_turn_id is not null as is_canceled, hold is not distinct from 'paused' as is_paused
+                select case
+                           when $3 = 'turn' and cancel_turn_id is not null then interval '0'
+                           when $3 = 'turn' and hold is not distinct from 'paused' then interval '100 years'
+                           else $5 * interval '1 millisecond'
+                       end as delay
                 from session
                 where org_id = $1 and session_id = $2
                 for update
@@ -334,11 +340,8 @@ impl Store {
              )
              update job
              set worker_id = null,
-                 ready_at = now() + case
-                     when kind = 'turn' and s.is_canceled then interval '0'
-                     when kind = 'turn' and s.is_paused then interval '100 years'
-                     else $5 * interval '1 millisecond'
-                 end
+                 ready_at = now() + s.delay,
+                 is_scheduled = s.delay > interval '0'
              from s
              where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4",
         )

@@ -29,7 +29,7 @@ async fn lease(world: &World, count: usize) -> Vec<Writing> {
         world.create(Some(said("first", false))).await;
     }
     let mut writing = Vec::new();
-    for lease in world.queue.claim(count as i64).await.expect("a claim") {
+    for lease in world.claim(count).await {
         let session = lease.claimed().session;
         let row = world.store.load_session(world.org, session).await.expect("a row");
         let turn = row.queued.expect("a turn");
@@ -141,7 +141,7 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
     let sums = (used.input_tokens as i64, used.cost.model_micros as i64);
     assert!(sums.1 > 0 && world.ledger().await == sums, "{sums:?}");
     // The jobs of ended turns are removed; the others are ready.
-    let left = world.queue.claim(SESSIONS as i64).await.expect("a claim");
+    let left = world.claim(SESSIONS).await;
     let left: Vec<_> = left.iter().map(|lease| lease.claimed().session).collect();
     let waiting: Vec<_> = all.iter().skip(1).step_by(4).map(|one| one.session).collect();
     assert!(left.len() == waiting.len() && waiting.iter().all(|one| left.contains(one)), "{left:?}");

@@ -125,7 +125,7 @@ struct FakeWorker {
 impl FakeWorker {
     async fn take_over(&mut self, world: &World) {
         let held = self.lease.take();
-        let mut leases = world.queue.claim(1).await.expect("a claim");
+        let mut leases = world.claim(1).await;
         self.taken_over = leases.first().is_some_and(|lease| lease.claimed().taken_over);
         self.lease = leases.pop().or(held);
     }
@@ -421,7 +421,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
     let worker = async {
         let mut ended = 0;
         while ended < 8 {
-            let mut leases = world.queue.claim(1).await.expect("a claim");
+            let mut leases = world.claim(1).await;
             let Some(lease) = leases.pop() else { continue };
             let session = world.store.load_session(world.org, id).await.expect("a row");
             let Some(turn) = session.queued.as_ref() else {

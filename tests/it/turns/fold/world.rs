@@ -15,8 +15,10 @@ use sojourn::{
         session::{AgentSnapshot, Created, Limits, Source},
     },
     journal::{Error, Journal},
-    queue::Queue,
-    store::{Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes},
+    queue::{Lease, Queue},
+    store::{
+        Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes,
+    },
 };
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -58,10 +60,16 @@ impl World {
             lease: Duration::ZERO,
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
-        let queue = Queue::new(store.clone(), notifications, claimant);
+        let queue = Queue::new(store.clone(), notifications, origin.clone(), claimant);
         let org = origin.id();
         store.create_org(org, "test", &origin).await.expect("an organization");
         Self { journal, store, queue, origin, org, _blobs: blobs, database }
+    }
+
+    /// Claims jobs, also those whose lease has expired.
+    pub async fn claim(&self, jobs_max: usize) -> Vec<Lease> {
+        self.queue.ready_due_jobs().await.expect("a look");
+        self.queue.claim(jobs_max as i64).await.expect("a claim").leases
     }
 
     pub fn stamp(&self) -> Stamp {

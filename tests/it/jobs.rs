@@ -1,0 +1,345 @@
+//! Jobs: which a claim finds, whoever else waits, what it reads to find them, and that none is lost.
+
+use std::{collections::HashSet, time::Duration};
+
+use futures::future::join_all;
+
+use serde_json::json;
+use sojourn::{
+    base::{Id, Origin, seal::MasterKey},
+    domain::{OrgId, SessionKind},
+    queue::{Lease, Queue},
+    store::{
+        Store,
+        job::{ClaimCursor, Claimant},
+        notification::Notifications,
+        outbox::Capacity,
+        pool::PoolSizes,
+    },
+};
+use sqlx::Connection;
+use uuid::Uuid;
+
+use crate::support::service::Ground;
+
+/// Rows of sessions read so far.
+const READ: &str = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
+                    where schemaname = 'public' and relname = 'session'";
+
+/// Entries of the indexes of `job` read so far, those of rows that are gone included.
+const JOBS_READ: &str = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes
+                         where schemaname = 'public' and relname = 'job'";
+
+fn open(ground: &Ground) -> Store {
+    open_pool(ground, 1)
+}
+
+fn open_pool(ground: &Ground, system: u32) -> Store {
+    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
+    Store::open(&ground.urls(), PoolSizes { app: 1, system }, master).expect("a store")
+}
+
+fn claimant() -> Claimant {
+    let uuid = || Id::<SessionKind>::uuid(Origin::system().id());
+    let lease = Duration::from_secs(60);
+    Claimant { worker: uuid(), node: uuid(), lease, node_silence: lease }
+}
+
+fn queue(store: &Store) -> Queue {
+    let claimant = claimant();
+    Queue::new(store.clone(), Notifications::new(claimant.worker), Origin::system(), claimant)
+}
+
+/// Claims until a claim finds nothing.
+async fn claim_all(queue: &Queue) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    loop {
+        let claimed = queue.claim(10).await.expect("an answer");
+        if claimed.leases.is_empty() {
+            return leases;
+        }
+        leases.extend(claimed.leases);
+    }
+}
+
+/// Makes organizations with one session each, whose turn waits for a time that has not come.
+async fn waiting_orgs(ground: &Ground, count: u32) {
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    let agent = owner.inline_agent().await;
+    owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    api.stop().await;
+    for statement in [
+        format!(
+            "insert into org
+             select (jsonb_populate_record(t, jsonb_build_object('org_id', gen_random_uuid()))).*
+             from org t, generate_series(2, {count})"
+        ),
+        "insert into session
+         select (jsonb_populate_record(
+             s, jsonb_build_object('org_id', t.org_id, 'session_id', gen_random_uuid())
+         )).*
+         from session s join org t on t.org_id <> s.org_id"
+            .to_owned(),
+        "insert into job (org_id, session_id, kind, ready_at, is_scheduled)
+         select org_id, session_id, 'turn', now() + interval '1 hour', true from session"
+            .to_owned(),
+    ] {
+        ground.sql(&statement).await;
+    }
+}
+
+/// Makes the turns of these organizations ready, by their places in the order of ids.
+async fn make_ready(ground: &Ground, places: &str) {
+    let statement = format!(
+        "update job j
+         set ready_at = now(), is_scheduled = false
+         from (select org_id, row_number() over (order by org_id) as place from org) o
+         where o.org_id = j.org_id and j.worker_id is null and ({places})"
+    );
+    ground.sql(&statement).await;
+}
+
+#[tokio::test]
+async fn every_due_job_is_claimed_whoever_waits() {
+    for count in [300, 10_000] {
+        let ground = Ground::new().await;
+        waiting_orgs(&ground, count).await;
+        let store = open(&ground);
+        let queue = queue(&store);
+        assert!(claim_all(&queue).await.is_empty());
+        let half = count / 2;
+        for places in [
+            "place <= 2".to_owned(),
+            format!("place > {}", count - 2),
+            format!("place in (3, {half}, {})", count - 3),
+            "place % 37 = 5".to_owned(),
+        ] {
+            make_ready(&ground, &places).await;
+            let due =
+                ground.count("select count(*) from job where worker_id is null and ready_at <= now()").await;
+            let before = ground.count(JOBS_READ).await;
+            let leases = claim_all(&queue).await;
+            assert_eq!(leases.len() as i64, due, "{count} organizations, {places}");
+            ground.sql("select pg_stat_force_next_flush()").await;
+            let read = ground.count(JOBS_READ).await - before;
+            assert!(read < 60 * (due + 10), "{read} entries were read for {due} of {count} jobs");
+        }
+        store.close().await;
+    }
+}
+
+#[tokio::test]
+async fn a_backlog_of_some_delays_others_by_their_share_only() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 300).await;
+    // 5,000 more sessions of one organization, all ready; the jobs of 100 others belong to another node.
+    for statement in [
+        "insert into session
+         select (jsonb_populate_record(s, jsonb_build_object('session_id', gen_random_uuid()))).*
+         from session s, generate_series(1, 5000)
+         where s.org_id = (select org_id from org order by org_id limit 1)",
+        "insert into job (org_id, session_id, kind, ready_at)
+         select org_id, session_id, 'turn', now() - interval '1 minute'
+         from session
+         where (org_id, session_id) not in (select org_id, session_id from job)",
+        "insert into node (node_id) values (gen_random_uuid())",
+        "update job
+         set node_id = (select node_id from node order by seen_at desc limit 1)
+         where org_id in (select org_id from org order by org_id offset 100 limit 100)",
+    ] {
+        ground.sql(statement).await;
+    }
+    make_ready(&ground, "place between 2 and 200 or place = 299").await;
+    let store = open(&ground);
+    let queue = queue(&store);
+    let mut orgs = HashSet::new();
+    let mut leases = Vec::new();
+    // 1 + 99 + 1 organizations have work that may run: a job of each, and some of the first again.
+    for _ in 0..12 {
+        let claimed = queue.claim(10).await.expect("an answer").leases;
+        orgs.extend(claimed.iter().map(|lease| lease.claimed().org));
+        leases.extend(claimed);
+    }
+    assert_eq!(orgs.len(), 101, "of {} jobs", leases.len());
+    drop(leases);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn concurrent_claims_respect_the_concurrency_of_an_organization() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 2).await;
+    for statement in [
+        "insert into session
+         select (jsonb_populate_record(s, jsonb_build_object('session_id', gen_random_uuid()))).*
+         from session s, generate_series(1, 20)",
+        "insert into job (org_id, session_id, kind, ready_at)
+         select org_id, session_id, 'turn', now()
+         from session
+         where (org_id, session_id) not in (select org_id, session_id from job)",
+        "update org set concurrency = 3",
+    ] {
+        ground.sql(statement).await;
+    }
+    let store = open_pool(&ground, 8);
+    let queues: Vec<_> = (0..8).map(|_| queue(&store)).collect();
+    let claims = join_all(queues.iter().map(|queue| queue.claim(5))).await;
+    let leases: Vec<_> = claims.into_iter().flat_map(|claim| claim.expect("an answer").leases).collect();
+    let held = "select max(held) from (
+                    select count(*) as held from job where worker_id is not null group by org_id
+                ) h";
+    assert_eq!((ground.count(held).await, leases.len()), (3, 6), "both organizations run what they may");
+    drop(leases);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_claim_does_not_read_what_a_held_snapshot_keeps() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 3).await;
+    let mut dump = ground.database.superuser().await;
+    sqlx::raw_sql("begin isolation level repeatable read; select count(*) from job")
+        .execute(&mut dump)
+        .await
+        .expect("a snapshot");
+    for statement in [
+        "insert into job (org_id, session_id, kind, ready_at)
+         select org_id, gen_random_uuid(), 'turn', now() - interval '5 minutes' from org, generate_series(1, 20000)",
+        "delete from job where not is_scheduled",
+        "vacuum job",
+    ] {
+        ground.sql(statement).await;
+    }
+    let store = open(&ground);
+    let queue = queue(&store);
+    // The first claim of a process reads everything.
+    assert!(claim_all(&queue).await.is_empty());
+    make_ready(&ground, "place = 2").await;
+    let before = ground.count(JOBS_READ).await;
+    assert_eq!(claim_all(&queue).await.len(), 1);
+    ground.sql("select pg_stat_force_next_flush()").await;
+    let read = ground.count(JOBS_READ).await - before;
+    assert!(read < 200, "{read} entries were read for one job");
+    dump.close().await.expect("a clean end");
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_job_whose_time_comes_and_a_job_whose_holder_is_gone_are_claimed() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 3).await;
+    let store = open(&ground);
+    let lease = Duration::from_millis(200);
+    let claimant = Claimant { lease, ..claimant() };
+    let queue = Queue::new(store.clone(), Notifications::new(claimant.worker), Origin::system(), claimant);
+    queue.ready_due_jobs().await.expect("a look");
+    assert!(claim_all(&queue).await.is_empty());
+    ground.sql("update job set ready_at = now() + interval '300 milliseconds'").await;
+    let mut taken_over = 0;
+    let mut seen = HashSet::new();
+    for _ in 0..30 {
+        queue.ready_due_jobs().await.expect("a look");
+        for lease in claim_all(&queue).await {
+            seen.insert(lease.claimed().session);
+            taken_over += u32::from(lease.claimed().taken_over);
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert!(seen.len() == 3 && taken_over >= 3, "{} jobs, {taken_over} takeovers", seen.len());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    let agent = owner.inline_agent().await;
+    owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    api.stop().await;
+    // Statistics of a day on which many organizations had a session, and one had many jobs.
+    ground.sql("alter table session set (autovacuum_enabled = false)").await;
+    ground.sql("alter table job set (autovacuum_enabled = false)").await;
+    ground
+        .sql(
+            "insert into org
+             select (jsonb_populate_record(t, jsonb_build_object('org_id', gen_random_uuid()))).*
+             from org t, generate_series(1, 40)",
+        )
+        .await;
+    ground
+        .sql(
+            "insert into session
+             select (jsonb_populate_record(s, jsonb_build_object('org_id', t.org_id))).*
+             from session s join org t on t.org_id <> s.org_id",
+        )
+        .await;
+    ground.sql("analyze session").await;
+    ground
+        .sql(
+            "insert into session
+             select (jsonb_populate_record(s, jsonb_build_object('session_id', gen_random_uuid()))).*
+             from session s join agent using (org_id), generate_series(1, 3000)",
+        )
+        .await;
+    let queue = "insert into job (org_id, session_id, kind, ready_at)
+                 select org_id, session_id, 'turn', now() from session join agent using (org_id)";
+    ground.sql(queue).await;
+    ground.sql("analyze job").await;
+    ground.sql("delete from job where session_id not in (select session_id from job limit 20)").await;
+
+    let store = open(&ground);
+    let claimant = claimant();
+    let start = ClaimCursor { after: OrgId::from_uuid(Uuid::nil()), since: None, margin: Duration::ZERO };
+    let before = ground.count(READ).await;
+    let mut taken = 0;
+    for _ in 0..12 {
+        taken += store.claim(claimant, start, 2).await.expect("an answer").jobs.len();
+    }
+    store.close().await;
+    assert_eq!(taken, 20);
+    let read = ground.count(READ).await - before;
+    assert!((20..400).contains(&read), "{read} rows of sessions were read for {taken} jobs");
+}
+
+/// Rows of deliveries read so far.
+const DELIVERIES_READ: &str = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
+                            from pg_stat_user_tables where relname ~ '^delivery_(default|[0-9]+)$'";
+
+#[tokio::test]
+async fn a_claim_of_deliveries_finds_each_by_its_key() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let destinations: Vec<_> =
+        (0..5).map(|at| json!({ "url": format!("https://example.com/{at}") })).collect();
+    api.owner().post("/sessions", json!({ "destinations": destinations })).await.ok();
+    api.stop().await;
+    // Statistics of a service that has sent everything, and then sends many deliveries at once, one
+    // destination after the other.
+    let sent = "insert into delivery (org_id, delivery_id, session_id, destination_id, event_id, event_seq, type,
+                                      status)
+                select org_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'turn.completed',
+                       'delivered'
+                from destination, generate_series(1, 200)";
+    let due = "update delivery v
+               set status = 'pending', ready_at = now() - d.place * interval '1 minute'
+               from (select destination_id, row_number() over () as place from destination) d
+               where d.destination_id = v.destination_id";
+    for statement in ["delete from delivery", sent, "vacuum analyze delivery", due] {
+        ground.sql(statement).await;
+    }
+
+    let store = open(&ground);
+    let capacity = Capacity { free: 16, ..Capacity::default() };
+    let before = ground.count(DELIVERIES_READ).await;
+    let mut taken = 0;
+    for _ in 0..20 {
+        taken += store.claim_deliveries(&capacity).await.expect("an answer").len();
+    }
+    store.close().await;
+    assert_eq!(taken, 320);
+    let read = ground.count(DELIVERIES_READ).await - before;
+    // Each claim reads all due deliveries, to be fair, and those that it takes once more.
+    assert!((320..20 * 1_100).contains(&read), "{read} deliveries were read for {taken}");
+}
