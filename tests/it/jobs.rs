@@ -20,7 +20,7 @@ use sojourn::{
 use sqlx::Connection;
 use uuid::Uuid;
 
-use crate::support::service::Ground;
+use crate::support::{service::Ground, wait::wait_for};
 
 /// Rows of sessions read so far.
 const READ: &str = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
@@ -301,6 +301,35 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     assert_eq!(taken, 20);
     let read = ground.count(READ).await - before;
     assert!((20..400).contains(&read), "{read} rows of sessions were read for {taken} jobs");
+}
+
+#[tokio::test]
+async fn a_job_that_is_finished_while_an_operation_is_requested_remains() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 1).await;
+    ground.sql("update job set kind = 'operation', ready_at = now(), is_scheduled = false").await;
+    let store = open(&ground);
+    let queue = queue(&store);
+    let lease = claim_all(&queue).await.pop().expect("the job");
+
+    // A request that is not committed yet holds the session's row; the end of the job waits for it.
+    let mut request = ground.database.superuser().await;
+    let sql = "begin;
+               update session set operations = operations + 1;
+               insert into operation (org_id, session_id, operation_id, request, actor)
+               select org_id, session_id, gen_random_uuid(), '{}', '{}' from session";
+    sqlx::raw_sql(sql).execute(&mut request).await.expect("a request");
+    let waits =
+        "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query ~ 'delete from job'";
+    let (finished, ()) = tokio::join!(lease.finish(), async {
+        wait_for("the end of the job waits", async || (ground.count(waits).await > 0).then_some(())).await;
+        sqlx::raw_sql("commit").execute(&mut request).await.expect("a commit");
+    });
+    finished.expect("an answer");
+    drop(lease);
+    assert_eq!(claim_all(&queue).await.len(), 1, "the job of the requested operation is ready");
+    request.close().await.expect("a clean end");
+    store.close().await;
 }
 
 /// Rows of deliveries read so far.

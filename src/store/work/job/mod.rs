@@ -379,12 +379,20 @@ impl Store {
     }
 
     /// Removes a finished job, unless new input has arrived that it must process.
+    ///
+    /// A request for an operation changes `session.operations`. The statement reads open operations as of
+    /// its start: if it then waited for the row, the two values of the column differ, and the job is
+    /// looked at once more.
     pub async fn finish(&self, worker: Uuid, job: &Claimed) -> Result<()> {
         sqlx::query(
             "with s as (
                 select case kind
                            when 'turn' then queued_turn_id is not null or running_turn_id is not null
-                           when 'operation' then exists (
+                           when 'operation' then operations <> (
+                               select before.operations
+                               from session before
+                               where before.org_id = $1 and before.session_id = $2
+                           ) or exists (
                                select from operation
                                where org_id = $1 and session_id = $2 and completed_at is null
                            )
