@@ -199,13 +199,19 @@ pub struct Database {
     #[arg(long, env = "DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub database_url: Option<String>,
 
-    /// URL of the role that owns and migrates the schema [default: DATABASE_URL]
+    /// URL of the role that owns and migrates the schema. The role `all` and `sojourn migrate` need it [default:
+    /// DATABASE_URL]
     #[arg(long, env = "SOJOURN_OWNER_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub owner_database_url: Option<String>,
 
     /// URL of the role for queue, log and outbox, which sees every organization [default: DATABASE_URL]
     #[arg(long, env = "SOJOURN_SYSTEM_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub system_database_url: Option<String>,
+
+    /// Seconds that a starting process waits for the database to answer
+    #[arg(long, default_value = "60", env = "SOJOURN_DATABASE_WAIT_SECONDS", value_name = "SECONDS",
+        value_parser = seconds)]
+    pub database_wait_seconds: Duration,
 
     /// Encrypts every secret: 64 hexadecimal characters, or a passphrase of at least 32 characters; generated in the data
     /// directory when absent

@@ -3,18 +3,11 @@
 //! Streams end first (readers resume at another process), then requests, then the worker drains, then
 //! dispatchers, notifications and the database.
 
+mod data_dir;
 mod reach;
 mod sandboxes;
 
-use std::{
-    fs,
-    io::{self, Write as _},
-    net::SocketAddr,
-    os::unix::fs::OpenOptionsExt,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
 use tokio::{net::TcpListener, task::JoinSet};
@@ -40,8 +33,14 @@ use crate::{
     net,
     queue::Queue,
     store::{
-        Store, Urls, embedded::Embedded, job::Claimant, migrate, notification::Notifications,
-        operator::Operator, pool::PoolSizes,
+        Store, Urls,
+        embedded::Embedded,
+        job::Claimant,
+        migrate,
+        notification::Notifications,
+        operator::Operator,
+        pool::PoolSizes,
+        start::{StartWait, exclusively},
     },
     stream::Streams,
     telemetry,
@@ -58,7 +57,17 @@ pub struct Record {
     pub store: Store,
     pub origin: Origin,
     embedded: Option<Embedded>,
-    owner_url: String,
+    urls: Urls,
+}
+
+/// Who migrates the schema of a database.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Migration {
+    /// This process, as the owner.
+    Own,
+    /// This process if it knows the owner: by a URL of its own, or because it starts the server. Otherwise it
+    /// waits until the schema is there.
+    IfOwner,
 }
 
 /// Information about a started process.
@@ -78,13 +87,15 @@ impl Record {
     pub async fn open(
         database: &config::Database,
         pools: PoolSizes,
+        migration: Migration,
         says: &(dyn Fn(&str) + Send + Sync),
     ) -> anyhow::Result<Self> {
         let origin = Origin::system();
-        let data_dir = prepared(&database.data_dir)?;
-        let mut master = master_key(database, &data_dir, &origin)?;
+        let dir = data_dir::prepared(&database.data_dir, &origin)?;
+        let wait = StartWait { limit: database.database_wait_seconds, says };
+        let mut master = data_dir::master_key(database, &dir, &origin)?;
         if let Some(text) = &database.master_key_before {
-            master = master.replacing(&parsed(text, "SOJOURN_MASTER_KEY_BEFORE")?);
+            master = master.replacing(&data_dir::parsed(text, "SOJOURN_MASTER_KEY_BEFORE")?);
         }
         let (urls, embedded) = match &database.database_url {
             Some(app) => {
@@ -93,11 +104,17 @@ impl Record {
                 (Urls { owner, app: app.clone(), system }, None)
             }
             None => {
-                let embedded = Embedded::start(&data_dir, &origin, says).await?;
+                let embedded = Embedded::start(&dir, &origin, says).await?;
                 (embedded.urls(), Some(embedded))
             }
         };
-        let master = match migrate::migrate(&urls, master).await {
+        let is_owner = embedded.is_some() || database.owner_database_url.is_some();
+        let ready = if migration == Migration::Own || is_owner {
+            migrate::migrate(&urls, master, wait).await
+        } else {
+            migrate::check(&urls, master, wait).await
+        };
+        let master = match ready {
             Ok(master) => master,
             Err(error) => {
                 if let Some(embedded) = embedded {
@@ -106,8 +123,7 @@ impl Record {
                 return Err(error.into());
             }
         };
-        let owner_url = urls.owner.clone();
-        Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded, owner_url })
+        Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded, urls })
     }
 
     /// Closes the connections, and stops the embedded database with its last user.
@@ -135,19 +151,34 @@ impl Record {
     /// that used the previous one. Idempotent, and safe while processes with either key run.
     pub async fn rotate_master_key(&self) -> anyhow::Result<usize> {
         let rewrapped = self.operator().rewrap().await?;
-        migrate::replace_master_key(&self.owner_url, self.store.master(), &self.origin).await?;
+        migrate::replace_master_key(&self.urls.owner, self.store.master(), &self.origin).await?;
         Ok(rewrapped)
     }
 
+    async fn create_first_org(&self, file: &Path) -> anyhow::Result<OrgId> {
+        // Another process may have created it while this one waited.
+        if let Some(org) = self.store.first_org().await? {
+            return Ok(org);
+        }
+        let (org, secret) = self.create_org("default").await?;
+        if !data_dir::write_secret(file, secret.expose_secret(), &self.origin)? {
+            bail!("{} has the key of another database: move it away", file.display());
+        }
+        Ok(org)
+    }
+
     /// Creates the first organization if there is none, with the keys in the settings and the data directory.
-    async fn bootstrap(&self, settings: &Settings) -> anyhow::Result<Option<SecretString>> {
+    async fn bootstrap(
+        &self,
+        settings: &Settings,
+        says: &(dyn Fn(&str) + Send + Sync),
+    ) -> anyhow::Result<Option<SecretString>> {
         let file = settings.database.data_dir.join("api-key");
         let org = match self.store.first_org().await? {
             Some(org) => org,
             None => {
-                let (org, secret) = self.create_org("default").await?;
-                write_secret(&file, secret.expose_secret())?;
-                org
+                let wait = StartWait { limit: settings.database.database_wait_seconds, says };
+                exclusively(&self.urls.system, wait, async || self.create_first_org(&file).await).await?
             }
         };
         if let Some(secret) = &settings.bootstrap_api_key {
@@ -161,6 +192,12 @@ impl Record {
             Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
         }
     }
+}
+
+/// Creates and migrates the schema, and stops the embedded database again.
+pub async fn migrate(database: &config::Database, says: &(dyn Fn(&str) + Send + Sync)) -> anyhow::Result<()> {
+    let pools = PoolSizes { app: 1, system: 1 };
+    Record::open(database, pools, Migration::Own, says).await?.close().await
 }
 
 /// Serves until `stop`; calls `started` once everything runs.
@@ -179,8 +216,17 @@ pub async fn serve(
     };
     let slots = if settings.role == Role::Api { 0 } else { settings.max_concurrent_turns };
     let pools = PoolSizes { app: if has_api { 24 } else { 2 }, system: 8 + (slots as u32 / 2).min(24) };
-    let record = Record::open(&settings.database, pools, says).await?;
-    let served = serve_record(&settings, &record, Listeners { listener, watched }, stop, started).await;
+    let migration = if settings.role == Role::All { Migration::Own } else { Migration::IfOwner };
+    let opening = Record::open(&settings.database, pools, migration, says);
+    let record = if settings.database.database_url.is_none() {
+        opening.await?
+    } else {
+        // It may be waiting for the server.
+        let Some(record) = stop.run_until_cancelled(opening).await else { return Ok(()) };
+        record?
+    };
+    let listeners = Listeners { listener, watched };
+    let served = serve_record(&settings, &record, listeners, stop, says, started).await;
     let closed = record.close().await;
     served.and(closed)
 }
@@ -198,10 +244,11 @@ async fn serve_record(
     record: &Record,
     Listeners { listener, watched }: Listeners,
     stop: CancellationToken,
+    says: &(dyn Fn(&str) + Send + Sync),
     started: impl FnOnce(Started),
 ) -> anyhow::Result<()> {
     let has_api = listener.is_some();
-    let api_key = if has_api { record.bootstrap(settings).await? } else { None };
+    let api_key = if has_api { record.bootstrap(settings, says).await? } else { None };
     let is_empty = !record.store.has_sessions().await?;
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics = watched.as_ref().map(TcpListener::local_addr).transpose()?;
@@ -259,7 +306,7 @@ impl Parts {
         let blobs = open_blobs(settings)?;
         let journal =
             Journal::new(record.store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
-        let node = node_id(&settings.database.data_dir, &record.origin)?;
+        let node = data_dir::node_id(&settings.database.data_dir, &record.origin)?;
         Ok(Self {
             store: record.store.clone(),
             origin: record.origin.clone(),
@@ -387,65 +434,4 @@ pub fn visit(database: &config::Database, url: &str) -> anyhow::Result<Store> {
         system: database.system_database_url.clone().unwrap_or_else(|| url.to_owned()),
     };
     Ok(Store::open(&urls, PoolSizes { app: 1, system: 1 }, master)?)
-}
-
-/// Creates the data directory if missing and checks that it is writable.
-fn prepared(data_dir: &Path) -> anyhow::Result<PathBuf> {
-    let named = || format!("SOJOURN_DATA_DIR: {} cannot be used", data_dir.display());
-    fs::create_dir_all(data_dir).with_context(named)?;
-    let data_dir = fs::canonicalize(data_dir).with_context(named)?;
-    let probe = data_dir.join(".writable");
-    fs::write(&probe, b"").with_context(named)?;
-    fs::remove_file(&probe).with_context(named)?;
-    Ok(data_dir)
-}
-
-/// Master key from the settings, else the one in the data directory.
-fn master_key(database: &config::Database, data_dir: &Path, origin: &Origin) -> anyhow::Result<MasterKey> {
-    let file = data_dir.join("master-key");
-    let text = match &database.master_key {
-        Some(text) => text.clone(),
-        None => match fs::read_to_string(&file) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = MasterKey::generate(origin);
-                write_secret(&file, &made.to_hex())?;
-                return Ok(made);
-            }
-            Err(error) => return Err(error).with_context(|| format!("{} cannot be read", file.display())),
-        },
-    };
-    parsed(&text, "SOJOURN_MASTER_KEY")
-}
-
-fn parsed(text: &str, name: &str) -> anyhow::Result<MasterKey> {
-    match MasterKey::parse(text) {
-        Some(key) => Ok(key),
-        None => bail!("{name} must be 64 hexadecimal characters or a phrase of 32 or more"),
-    }
-}
-
-/// Id of this node, stored with its disks.
-fn node_id(data_dir: &Path, origin: &Origin) -> anyhow::Result<Uuid> {
-    let file = data_dir.join("node-id");
-    match fs::read_to_string(&file) {
-        Ok(text) => text.trim().parse().with_context(|| format!("{} contains no node id", file.display())),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let node = Uuid::from_bytes(origin.bytes());
-            match write_secret(&file, &node.to_string()) {
-                Ok(()) => Ok(node),
-                // Another process of this node created it first.
-                Err(_) => Ok(fs::read_to_string(&file)?.trim().parse()?),
-            }
-        }
-        Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
-    }
-}
-
-/// Writes a file that only its owner can read; never overwrites an existing file.
-fn write_secret(file: &Path, text: &str) -> anyhow::Result<()> {
-    let named = || format!("{} cannot be written", file.display());
-    let mut open = fs::OpenOptions::new();
-    let mut file = open.write(true).create_new(true).mode(0o600).open(file).with_context(named)?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).with_context(named)
 }

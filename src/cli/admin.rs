@@ -4,7 +4,7 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use crate::{
-    app::Record,
+    app::{Migration, Record},
     base::ExposeSecret,
     config::Database,
     domain::OrgId,
@@ -83,7 +83,8 @@ impl Admin {
 /// Runs a command and prints its result.
 pub(super) async fn run(command: Admin) -> anyhow::Result<()> {
     let pools = PoolSizes { app: 1, system: 1 };
-    let record = Record::open(command.database(), pools, &|line| eprintln!("{line}")).await?;
+    let record =
+        Record::open(command.database(), pools, Migration::IfOwner, &|line| eprintln!("{line}")).await?;
     let done = act(&record, &command).await;
     record.close().await?;
     done

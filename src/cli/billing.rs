@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 
 use crate::{
-    app::Record,
+    app::{Migration, Record},
     config::Database,
     domain::{OrgId, price::PriceList},
     store::{self, pool::PoolSizes},
@@ -76,7 +76,8 @@ fn known<T>(org: OrgId, done: store::Result<T>) -> anyhow::Result<T> {
 }
 
 async fn open(database: &Database) -> anyhow::Result<Record> {
-    Record::open(database, PoolSizes { app: 1, system: 1 }, &|line| eprintln!("{line}")).await
+    Record::open(database, PoolSizes { app: 1, system: 1 }, Migration::IfOwner, &|line| eprintln!("{line}"))
+        .await
 }
 
 fn read(file: &PathBuf) -> anyhow::Result<PriceList> {

@@ -1,6 +1,6 @@
 //! The command line.
 //!
-//! `serve` and `admin` run in this process. All other commands call the HTTP API, like any other client.
+//! `serve`, `migrate` and `admin` run in this process. All other commands call the HTTP API, like any other client.
 
 mod admin;
 mod agent;
@@ -27,7 +27,11 @@ mod webhook;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 
-use crate::{config::Settings, http};
+use crate::{
+    app,
+    config::{Database, Settings},
+    http,
+};
 
 /// Durable agent sessions: a service that runs agents for minutes or months.
 ///
@@ -66,6 +70,11 @@ enum Command {
     Usage(RemoteArgs<report::Usage>),
     /// Show the organization's audit log
     Audit(RemoteArgs<report::Audit>),
+    /// Create or upgrade the schema of the database, as its owner
+    Migrate {
+        #[command(flatten)]
+        database: Box<Database>,
+    },
     /// Check that this machine meets the requirements
     Doctor {
         #[command(flatten)]
@@ -126,6 +135,10 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Webhook(of) => return webhook::run(of.command, &of.connection).await,
         Command::Usage(of) => report::usage(of.command, &of.connection).await?,
         Command::Audit(of) => report::audit(of.command, &of.connection).await?,
+        Command::Migrate { database } => {
+            app::migrate(&database, &|line| eprintln!("{line}")).await?;
+            eprintln!("the schema is up to date");
+        }
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {
             let mut script = Vec::new();

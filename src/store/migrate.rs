@@ -1,11 +1,20 @@
 //! Schema migrations to this binary's version, and checks of the database roles.
 
-use sqlx::{Connection, PgConnection};
+use sqlx::{Connection, PgConnection, migrate::Migrator};
 
-use super::{Error, Urls};
+use super::{
+    Error, Urls,
+    start::{self, StartWait, Waiting, exclusively},
+};
 use crate::base::{Origin, seal::MasterKey};
 
-static MIGRATIONS: sqlx::migrate::Migrator = sqlx::migrate!();
+/// The migrations of this binary. Later ones that the database has are accepted: an operator may go back to
+/// the previous binary.
+fn migrator() -> Migrator {
+    let mut migrator = sqlx::migrate!();
+    migrator.set_ignore_missing(true);
+    migrator
+}
 
 /// Reasons why the database cannot be used. Each message is one line for the operator.
 #[derive(Debug, thiserror::Error)]
@@ -19,8 +28,30 @@ pub enum MigrateError {
     TooPowerful(String),
     #[error("this database was set up with another SOJOURN_MASTER_KEY; start with that one")]
     WrongMasterKey,
+    #[error(
+        "the schema has version {found}, and this binary needs {needed}: run `sojourn migrate` with the \
+         owner's URL"
+    )]
+    Outdated { found: i64, needed: i64 },
+    #[error(
+        "the schema was not migrated for the roles \"{0}\" (DATABASE_URL) and \"{1}\" \
+         (SOJOURN_SYSTEM_DATABASE_URL): run `sojourn migrate` with these URLs and the owner's"
+    )]
+    OtherRoles(String, String),
     #[error("the schema could not be migrated: {0}")]
     Failed(String),
+}
+
+impl From<Error> for MigrateError {
+    fn from(error: Error) -> Self {
+        match std::error::Error::source(&error) {
+            Some(source) if matches!(error, Error::Unavailable { .. }) => {
+                Self::Unreachable(source.to_string())
+            }
+            Some(source) => Self::Failed(source.to_string()),
+            None => Self::Failed(error.to_string()),
+        }
+    }
 }
 
 /// Creates or upgrades the schema as the owner and grants privileges to the roles.
@@ -29,21 +60,66 @@ pub enum MigrateError {
 /// previous version still run.
 ///
 /// Returns the master key with the pepper of this deployment's hashes.
-pub async fn migrate(urls: &Urls, master: MasterKey) -> Result<MasterKey, MigrateError> {
-    let app_role = check_role(&urls.app).await?;
-    let system_role = check_role(&urls.system).await?;
-    schema(&urls.owner).await?;
-    let mut owner = connect(&urls.owner).await?;
-    let held = claim_deployment(&mut owner, &master, &app_role, &system_role).await.map_err(failed)?;
-    let master = accept_master_key(master, &held)?;
-    // Monthly partitions were not created while no process ran.
-    sqlx::query("select sojourn_roll_months()")
-        .execute(&mut owner)
-        .await
-        .map_err(|error| failed(error.into()))?;
-    grant(&mut owner, &app_role, &system_role).await.map_err(failed)?;
-    let _ = owner.close().await;
-    Ok(master)
+pub async fn migrate(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Result<MasterKey, MigrateError> {
+    let app_role = check_role(&urls.app, wait).await?;
+    let system_role = check_role(&urls.system, wait).await?;
+    exclusively(&urls.owner, wait, async || {
+        schema(&urls.owner).await?;
+        let mut owner = connect(&urls.owner, wait).await?;
+        let held = claim_deployment(&mut owner, &master, &app_role, &system_role).await?;
+        let master = accept_master_key(master, &held)?;
+        // Monthly partitions were not created while no process ran.
+        sqlx::query("select sojourn_roll_months()").execute(&mut owner).await.map_err(Error::from)?;
+        grant(&mut owner, &app_role, &system_role).await?;
+        let _ = owner.close().await;
+        Ok(master)
+    })
+    .await
+}
+
+/// Checks that the schema has this binary's version or a later one, for a process without the owner's URL.
+/// Waits for it as for the server.
+///
+/// Returns the master key with the pepper of this deployment's hashes.
+pub async fn check(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Result<MasterKey, MigrateError> {
+    let app_role = check_role(&urls.app, wait).await?;
+    let system_role = check_role(&urls.system, wait).await?;
+    let mut connection = connect(&urls.system, wait).await?;
+    let needed = migrator().iter().map(|migration| migration.version).max().unwrap_or_default();
+    let mut waiting = Waiting::new(wait);
+    loop {
+        let found = schema_version(&mut connection).await?;
+        if found >= needed {
+            break;
+        }
+        let reason = format!("waiting for the schema: it has version {found}, this binary needs {needed}");
+        if !waiting.next(&reason).await {
+            return Err(MigrateError::Outdated { found, needed });
+        }
+    }
+    let held: Option<Held> = sqlx::query_as(
+        "select master_key_check, sealed_pepper, app_role::text, system_role::text from deployment",
+    )
+    .fetch_optional(&mut connection)
+    .await
+    .map_err(Error::from)?;
+    let _ = connection.close().await;
+    let Some(held) = held.filter(|held| held.app_role == app_role && held.system_role == system_role) else {
+        return Err(MigrateError::OtherRoles(app_role, system_role));
+    };
+    accept_master_key(master, &held)
+}
+
+/// Returns the version of the schema; 0 if there is none, or none that this role may use.
+async fn schema_version(connection: &mut PgConnection) -> Result<i64, MigrateError> {
+    let version = "select coalesce(max(version), 0) from _sqlx_migrations where success";
+    match sqlx::query_scalar(version).fetch_one(connection).await {
+        Ok(version) => Ok(version),
+        Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42P01" | "42501")) => {
+            Ok(0)
+        }
+        Err(error) => Err(Error::from(error).into()),
+    }
 }
 
 /// Accepts the configured key if it, or the key that it replaces, is the deployment's.
@@ -66,13 +142,13 @@ pub async fn replace_master_key(
     master: &MasterKey,
     origin: &Origin,
 ) -> Result<(), MigrateError> {
-    let mut owner = connect(owner_url).await?;
+    let mut owner = connect(owner_url, StartWait::NONE).await?;
     sqlx::query("update deployment set master_key_check = $1, sealed_pepper = $2")
         .bind(master.check_value().as_slice())
         .bind(master.seal_pepper(origin))
         .execute(&mut owner)
         .await
-        .map_err(|error| failed(error.into()))?;
+        .map_err(Error::from)?;
     let _ = owner.close().await;
     Ok(())
 }
@@ -81,29 +157,31 @@ pub async fn replace_master_key(
 struct Held {
     master_key_check: Vec<u8>,
     sealed_pepper: Option<Vec<u8>>,
+    app_role: String,
+    system_role: String,
 }
 
 /// Creates or upgrades the tables only, as the owner.
 pub async fn schema(owner_url: &str) -> Result<(), MigrateError> {
-    let mut owner = connect(owner_url).await?;
-    MIGRATIONS.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
+    let mut owner = connect(owner_url, StartWait::NONE).await?;
+    migrator().run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
     let _ = owner.close().await;
     Ok(())
 }
 
-async fn connect(url: &str) -> Result<PgConnection, MigrateError> {
-    PgConnection::connect(url).await.map_err(|error| MigrateError::Unreachable(error.to_string()))
+async fn connect(url: &str, wait: StartWait<'_>) -> Result<PgConnection, MigrateError> {
+    start::connect(url, wait).await.map_err(MigrateError::Unreachable)
 }
 
 /// Returns the role of a URL; fails when row-level security would not apply to it.
-async fn check_role(url: &str) -> Result<String, MigrateError> {
-    let mut connection = connect(url).await?;
+async fn check_role(url: &str, wait: StartWait<'_>) -> Result<String, MigrateError> {
+    let mut connection = connect(url, wait).await?;
     let (role, powerful): (String, bool) = sqlx::query_as(
         "select rolname::text, rolsuper or rolbypassrls from pg_roles where rolname = current_user",
     )
     .fetch_one(&mut connection)
     .await
-    .map_err(|error| failed(error.into()))?;
+    .map_err(Error::from)?;
     let _ = connection.close().await;
     if powerful { Err(MigrateError::TooPowerful(role)) } else { Ok(role) }
 }
@@ -119,7 +197,7 @@ async fn claim_deployment(
         "insert into deployment (master_key_check, app_role, system_role)
          values ($1, $2::text::name, $3::text::name)
          on conflict (singleton) do update set app_role = excluded.app_role, system_role = excluded.system_role
-         returning master_key_check, sealed_pepper",
+         returning master_key_check, sealed_pepper, app_role::text, system_role::text",
     )
     .bind(master.check_value().as_slice())
     .bind(app_role)
@@ -130,8 +208,14 @@ async fn claim_deployment(
     Ok(held)
 }
 
-/// Grants the two roles their privileges and revokes those that could change history.
+/// Grants the two roles their privileges and revokes those that could change history, unless that is done
+/// already: each change of privileges invalidates the plans of all processes.
 async fn grant(owner: &mut PgConnection, app_role: &str, system_role: &str) -> Result<(), Error> {
+    let is_lacking: bool =
+        sqlx::query_scalar(IS_LACKING).bind([app_role, system_role]).fetch_one(&mut *owner).await?;
+    if !is_lacking {
+        return Ok(());
+    }
     let mut tx = owner.begin().await?;
     // One statement per role; `format` in SQL quotes the names.
     for role in [app_role, system_role] {
@@ -141,6 +225,25 @@ async fn grant(owner: &mut PgConnection, app_role: &str, system_role: &str) -> R
     tx.commit().await?;
     Ok(())
 }
+
+/// Whether one of the roles $1 has other privileges on a table than [`GRANT`] leaves it. An owner that
+/// serves itself keeps its tables.
+const IS_LACKING: &str = "
+select exists (
+    select
+    from pg_class c
+    cross join unnest($1::text[]) as role
+    cross join unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) as privilege
+    where c.relnamespace = 'public'::regnamespace
+      and c.relkind in ('r', 'p')
+      and not c.relispartition
+      and (c.relname in ('event', 'audit') or not pg_has_role(role, c.relowner, 'member'))
+      and has_table_privilege(role, c.oid, privilege) <> case
+          when c.relname in ('deployment', '_sqlx_migrations') then privilege = 'SELECT'
+          when c.relname in ('event', 'audit') then privilege in ('SELECT', 'INSERT')
+          else true
+      end
+)";
 
 /// Revokes changes of history: an event is never updated and is deleted only with its session, by a
 /// separate function. An audit row is never updated or deleted.
@@ -157,6 +260,7 @@ begin
         execute format('grant usage on schema public to %s', grantee);
         execute format('grant select, insert, update, delete on all tables in schema public to %s', grantee);
         execute format('revoke all on _sqlx_migrations from %s', grantee);
+        execute format('grant select on _sqlx_migrations to %s', grantee);
         execute format('revoke insert, update, delete on deployment from %s', grantee);
     end if;
     for event_table in
@@ -167,9 +271,3 @@ begin
     end loop;
 end
 $$";
-
-fn failed(error: Error) -> MigrateError {
-    MigrateError::Failed(
-        std::error::Error::source(&error).map_or_else(|| error.to_string(), |source| source.to_string()),
-    )
-}

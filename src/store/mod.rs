@@ -15,6 +15,7 @@ mod parameter;
 pub mod pool;
 mod sandboxes;
 mod sessions;
+pub mod start;
 mod triggers;
 mod work;
 

@@ -15,7 +15,7 @@ use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use sojourn::{
     base::{Origin, seal::MasterKey},
-    store::{Urls, embedded::Embedded, migrate},
+    store::{Urls, embedded::Embedded, migrate, start::StartWait},
 };
 use sqlx::{Connection, PgConnection};
 use tempfile::TempDir;
@@ -57,7 +57,7 @@ impl Ground {
         fs::create_dir(&data_dir)?;
         let embedded = Embedded::start(&data_dir, &Origin::system(), &|line| println!("{line}")).await?;
         let urls = embedded.urls();
-        migrate::migrate(&urls, master()).await?;
+        migrate::migrate(&urls, master(), StartWait::NONE).await?;
         let pid_file = data_dir.join("postgres/pgdata/postmaster.pid");
         let text = fs::read_to_string(pid_file).context("the server's pid")?;
         let postmaster = text.lines().next().unwrap_or_default().trim().parse()?;

@@ -5,11 +5,19 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output, Stdio},
+    time::Duration,
 };
 
+use futures::future::join_all;
+use sojourn::store::Urls;
 use sqlx::AssertSqlSafe;
+use tokio::time::sleep;
 
-use crate::support::{database::Database, service::Ground};
+use crate::support::{
+    database::Database,
+    relay::{Mode, Relay, through},
+    service::{Ground, Service},
+};
 
 /// Runs the binary with only these variables of ours.
 fn sojourn(words: &[&str], variables: &[(&str, &str)]) -> Output {
@@ -60,13 +68,117 @@ async fn an_unreachable_database_is_reported() {
     let port =
         TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port").port();
     let url = format!("postgres://nobody@127.0.0.1:{port}/nothing");
-    let output = sojourn(&["serve"], &[("DATABASE_URL", &url), ("SOJOURN_DATA_DIR", path(data.path()))]);
+    let output = sojourn(
+        &["serve"],
+        &[
+            ("DATABASE_URL", &url),
+            ("SOJOURN_DATA_DIR", path(data.path())),
+            ("SOJOURN_DATABASE_WAIT_SECONDS", "0.3"),
+        ],
+    );
     assert!(refusal(&output).contains("the database cannot be reached"));
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(text.matches("waiting for the database").count(), 1, "{text}");
     let output =
         sojourn(&["serve"], &[("DATABASE_URL", "mysql://x/y"), ("SOJOURN_MAX_CONCURRENT_TURNS", "0")]);
     assert!(refusal(&output).contains("DATABASE_URL must look like postgres://"));
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(text.contains("SOJOURN_MAX_CONCURRENT_TURNS must be 1 to 1024"), "all problems at once: {text}");
+}
+
+#[tokio::test]
+async fn processes_that_start_together_all_serve() {
+    for ground in [Ground::empty().await, Ground::new().await] {
+        let roles = ["all", "api", "worker"].map(|role| format!("--role={role}"));
+        let starts = (0..10).map(|at| {
+            let (ground, role) = (&ground, &roles[at % roles.len()]);
+            async move { ground.serve(&[role]).await }
+        });
+        let mut services = join_all(starts).await;
+        let owner = services[0].owner();
+        let session = owner.play(serde_json::json!([{ "text": "All of them." }])).await;
+        owner.settled(&session, 1).await;
+        assert_eq!(ground.count("select count(*) from org").await, 1, "the first organization");
+        let files = std::fs::read_dir(ground.data_dir.path()).expect("the directory");
+        let names: Vec<_> = files.map(|file| file.expect("a file").file_name()).collect();
+        let is_left = |name: &std::ffi::OsString| {
+            let name = name.to_string_lossy();
+            name.contains("draft") || name.contains("writable")
+        };
+        assert!(!names.iter().any(is_left), "{names:?}");
+        join_all(services.drain(..).map(Service::stop)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_starts_before_its_database_waits_for_it() {
+    let ground = Ground::new().await;
+    // A port that was free a moment ago and has no listener.
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|socket| socket.local_addr()).expect("a port");
+    let urls = through(&ground.urls(), free);
+    let start = Service::on(&urls, ground.data_dir.path(), &[]);
+    let open = async {
+        sleep(Duration::from_millis(600)).await;
+        let relay = Relay::start(&ground.urls(), free, Mode::Reset).await;
+        sleep(Duration::from_millis(600)).await;
+        relay.set(Mode::Forward);
+        relay
+    };
+    let (service, relay) = tokio::join!(start, open);
+    let owner = service.owner();
+    let session = owner.play(serde_json::json!([{ "text": "In time." }])).await;
+    owner.settled(&session, 1).await;
+    service.stop().await;
+    drop(relay);
+}
+
+#[tokio::test]
+async fn a_process_without_the_owner_waits_for_the_schema() {
+    let ground = Ground::empty().await;
+    let Urls { owner, app, system } = ground.urls();
+    let common = [
+        ("DATABASE_URL", app.as_str()),
+        ("SOJOURN_SYSTEM_DATABASE_URL", &system),
+        ("SOJOURN_DATA_DIR", path(ground.data_dir.path())),
+        ("SOJOURN_MASTER_KEY", "a passphrase that is long enough for tests"),
+    ];
+    let with = |more: &[(&'static str, &str)]| {
+        let all = common.iter().chain(more);
+        all.map(|(name, value)| (name.to_string(), value.to_string())).collect::<Vec<_>>()
+    };
+    let run = |words: &[&str], variables: &[(String, String)]| {
+        let variables: Vec<_> =
+            variables.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        sojourn(words, &variables)
+    };
+    let output = run(&["serve", "--role=worker"], &with(&[("SOJOURN_DATABASE_WAIT_SECONDS", "0.3")]));
+    assert!(refusal(&output).contains("run `sojourn migrate`"), "{output:?}");
+
+    let worker = ground.serve_without_owner(&["--role=worker"]);
+    let migrated = async {
+        sleep(Duration::from_millis(500)).await;
+        let output = run(&["migrate"], &with(&[("SOJOURN_OWNER_DATABASE_URL", &owner)]));
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let (worker, ()) = tokio::join!(worker, migrated);
+    worker.stop().await;
+
+    // The previous binary on a database that a later one migrated.
+    ground
+        .sql(
+            "insert into _sqlx_migrations (version, description, success, checksum, execution_time)
+             values (9999, 'later', true, '', 0)",
+        )
+        .await;
+    ground.serve(&[]).await.stop().await;
+    ground.serve_without_owner(&["--role=worker"]).await.stop().await;
+
+    // Roles that nobody granted anything.
+    let output = run(
+        &["serve", "--role=worker"],
+        &[with(&[]), vec![("DATABASE_URL".to_owned(), system.clone())]].concat(),
+    );
+    assert!(refusal(&output).contains("was not migrated for the roles"), "{output:?}");
 }
 
 #[tokio::test]
@@ -177,11 +289,9 @@ async fn a_second_organization_gets_a_key_of_its_own() {
 #[tokio::test]
 async fn the_key_of_the_first_organization_is_kept_for_its_owner_only() {
     let (database, data) = (Database::create().await, data_dir());
-    // All checks run before the port is bound, so a taken port ends the start after them.
-    let output = sojourn(
-        &["admin", "create-org", "first"],
-        &[("DATABASE_URL", &database.owner_url), ("SOJOURN_DATA_DIR", path(data.path()))],
-    );
+    let settings = [("DATABASE_URL", database.owner_url.as_str()), ("SOJOURN_DATA_DIR", path(data.path()))];
+    assert!(sojourn(&["migrate"], &settings).status.success());
+    let output = sojourn(&["admin", "create-org", "first"], &settings);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let key = String::from_utf8(output.stdout).expect("UTF-8");
     assert_eq!(sojourn::base::key::verify_check(key.trim()), Some(true));

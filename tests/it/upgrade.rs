@@ -9,7 +9,7 @@ use std::{
 use sha2::{Digest, Sha384};
 use sojourn::{
     base::{seal::MasterKey, text::hex},
-    store::{Urls, migrate},
+    store::{Urls, migrate, start::StartWait},
 };
 use sqlx::{AssertSqlSafe, Connection, PgConnection, migrate::Migrator};
 
@@ -193,7 +193,7 @@ async fn upgraded(database: &Database) -> PgConnection {
         app: database.app_url.clone(),
         system: database.system_url.clone(),
     };
-    migrate::migrate(&urls, key).await.expect("an upgrade");
+    migrate::migrate(&urls, key, StartWait::NONE).await.expect("an upgrade");
     let after = rows(&mut superuser).await;
     for (table, count) in before {
         assert_eq!(after.get(&table), Some(&count), "rows of {table}");

@@ -6,6 +6,7 @@ pub mod images;
 pub mod ordinary;
 pub mod pages;
 pub mod program;
+pub mod relay;
 pub mod sandboxes;
 pub mod service;
 pub mod wait;

@@ -57,6 +57,13 @@ impl Ground {
         Service::start(settings(&self.urls(), self.data_dir.path(), more)).await
     }
 
+    /// Starts a service that does not know the owner's URL.
+    pub async fn serve_without_owner(&self, more: &[&str]) -> Service {
+        let mut settings = settings(&self.urls(), self.data_dir.path(), more);
+        settings.database.owner_database_url = None;
+        Service::start(settings).await
+    }
+
     /// Starts a service whose connections all use the owner's role.
     pub async fn serve_as_one_role(&self) -> Service {
         let owner = &self.database.owner_url;
@@ -76,7 +83,9 @@ impl Ground {
     pub async fn organization(&self, name: &str) -> String {
         let settings = settings(&self.urls(), self.data_dir.path(), &[]);
         let pools = sojourn::store::pool::PoolSizes { app: 1, system: 1 };
-        let record = app::Record::open(&settings.database, pools, &|_| {}).await.expect("the record");
+        let record = app::Record::open(&settings.database, pools, app::Migration::Own, &|_| {})
+            .await
+            .expect("the record");
         let (_, key) = record.create_org(name).await.expect("an organization");
         record.close().await.expect("a clean end");
         sojourn::base::ExposeSecret::expose_secret(&key).to_owned()

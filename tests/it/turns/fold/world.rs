@@ -17,7 +17,7 @@ use sojourn::{
     journal::{Error, Journal},
     queue::{Lease, Queue},
     store::{
-        Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes,
+        Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes, start::StartWait,
     },
 };
 use sqlx::{Connection, PgConnection};
@@ -47,7 +47,7 @@ impl World {
             system: database.system_url.clone(),
         };
         let master = MasterKey::generate(&origin);
-        migrate::migrate(&urls, master.clone()).await.expect("a schema");
+        migrate::migrate(&urls, master.clone(), StartWait::NONE).await.expect("a schema");
         let store = Store::open(&urls, PoolSizes { app: 4, system: 4 }, master).expect("two pools");
         let blobs = tempfile::tempdir().expect("a directory");
         let notifications = Notifications::new(Uuid::from_u128(1));
