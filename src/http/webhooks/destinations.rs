@@ -36,6 +36,7 @@ pub(crate) async fn create(
             return Err(ApiError::conflict("too_many_destinations", message));
         }
         let view = store(&caller.app, unit, id, session.head, wanted).await?;
+        unit.tx().mark_destinations_changed(id).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -80,6 +81,8 @@ pub(crate) async fn patch(
     Body(change): Body<PatchDestination>,
 ) -> Result<Response> {
     let mut tx = caller.begin().await?;
+    // First, because it locks the session: lock order is session before destination.
+    tx.mark_destinations_changed(session).await?;
     let destination = update(&caller.app, &mut tx, Some(session), destination, change).await?;
     tx.commit().await?;
     Ok(respond(&view(destination)?))

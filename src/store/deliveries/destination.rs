@@ -122,6 +122,21 @@ impl Tx {
         Ok(())
     }
 
+    /// Tells appends that wait for the row of a locked session that its destinations have changed.
+    pub async fn mark_destinations_changed(&mut self, session: SessionId) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query(
+            "update session
+             set destination_changes = destination_changes + 1
+             where org_id = $1 and session_id = $2",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
     /// Returns the destinations of a session or the organization's webhooks.
     ///
     /// Newest first; at most `DESTINATIONS_MAX` or `WEBHOOKS_MAX` exist.

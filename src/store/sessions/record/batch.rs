@@ -3,11 +3,11 @@
 //! Each member is checked separately: a stale one changes nothing, the others are written. Rows are
 //! locked in one order, sessions before sums before jobs, so two of these statements cannot
 //! deadlock. A session that another transaction has locked is left out, so a slow caller delays
-//! only its own turn.
+//! only its own turn; so is one whose destinations just changed.
 
 use super::{
     MemberRow, Record, Recorded,
-    fence::{fence, turn_open},
+    fence::{destinations_seen, fence, turn_open},
     fold::{
         Member, each, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query,
         member_rows, start_fits,
@@ -60,6 +60,9 @@ const RECORD_BATCH: &str = concat!(
     select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
     from m
     join session s using (org_id, session_id)
+    where ",
+    destinations_seen!("s"),
+    "
     order by s.org_id, s.session_id
     for update of s skip locked
 ), fit as (

@@ -55,6 +55,26 @@ macro_rules! held {
 }
 pub(in crate::store) use held;
 
+/// Whether the row `$session` of `session`, perhaps read after a wait for it, has the destinations that this
+/// statement sees. Otherwise its events would not be delivered to a destination that was just created.
+macro_rules! destinations_seen {
+    ($session:literal) => {
+        concat!(
+            $session,
+            ".destination_changes = (
+          select seen.destination_changes
+          from session seen
+          where seen.org_id = ",
+            $session,
+            ".org_id and seen.session_id = ",
+            $session,
+            ".session_id
+      )"
+        )
+    };
+}
+pub(in crate::store) use destinations_seen;
+
 /// Whether the turn of `m`, if it has one, may still write to the session `u`.
 ///
 /// Nothing is written for a turn that is over, by whoever comes late.

@@ -5,7 +5,7 @@
 
 use super::{
     MemberRow, Recorded, Row,
-    fence::{fence, turn_open},
+    fence::{destinations_seen, fence, turn_open},
     fold::{Member, each, log_columns, log_query, member_rows, one},
 };
 use crate::{
@@ -45,6 +45,8 @@ const LOG: &str = concat!(
     fence!(),
     " and ",
     turn_open!(),
+    " and ",
+    destinations_seen!("u"),
     "
     returning u.org_id, u.session_id, u.updated_at as ts, u.head - m.events as base
 ), appended as (
@@ -70,6 +72,9 @@ const LOG_BATCH: &str = concat!(
     select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id
     from m
     join session s using (org_id, session_id)
+    where ",
+    destinations_seen!("s"),
+    "
     order by s.org_id, s.session_id
     for update of s skip locked
 ), s as (

@@ -2,7 +2,7 @@
 
 use super::{
     Record, Recorded, Row,
-    fence::{fence, turn_open},
+    fence::{destinations_seen, fence, turn_open},
     fold::{
         Member, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query, one,
         start_fits,
@@ -27,6 +27,14 @@ impl Store {
     /// input waits, so no wake is lost. Without a turn the events belong to the session alone, for
     /// example events of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
+        match self.try_record(record).await? {
+            // It waited for the row while a destination was created: once more, with a current view.
+            Recorded::Moved => self.try_record(record).await,
+            recorded => Ok(recorded),
+        }
+    }
+
+    async fn try_record(&self, record: &Record) -> Result<Recorded> {
         let member = &Member::of(record);
         if member.delta.is_none() {
             return self.record_log(member).await;
@@ -42,7 +50,10 @@ const RECORD: &str = concat!(
     fold_columns!(one_row),
     ", s as (
     ",
-    fold_session!("m", concat!(fence!(), " and ", start_fits!(), " and ", turn_open!())),
+    fold_session!(
+        "m",
+        concat!(fence!(), " and ", start_fits!(), " and ", turn_open!(), " and ", destinations_seen!("u"))
+    ),
     "
 ), appended as (
     ",

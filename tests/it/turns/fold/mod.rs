@@ -1,10 +1,9 @@
 //! The row of a session is the fold of its log, for all writers: callers through `Unit`, leased turns through
 //! `Writer`, one after the other or concurrently.
 
+mod concurrent;
 mod group_commit;
 mod world;
-
-use std::time::Duration;
 
 use proptest::{
     prelude::*,
@@ -13,7 +12,7 @@ use proptest::{
 use serde_json::{Map, json};
 use sojourn::{
     domain::{
-        Actor, Block, Body, Cost, Event, Level, OperationId, Session, SessionId, StopReason, TurnId, Usage,
+        Actor, Block, Body, Cost, Event, OperationId, Session, SessionId, StopReason, TurnId, Usage,
         context::ContextChange,
         decide::{Change, Command, Input, Rejection},
         event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
@@ -403,66 +402,4 @@ fn whatever_happens_to_a_session_its_row_is_the_fold_of_its_log() {
     });
     runtime.block_on(world.store.close());
     outcome.unwrap_or_else(|failed| panic!("{failed}"));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
-    let world = World::open().await;
-    let id = world.create(Some(said("first", false))).await;
-    let caller = async {
-        for at in 0..40u64 {
-            let command = match at % 4 {
-                3 => Command::Patch(Change { title: Some(Some(format!("{at}"))), ..Change::default() }),
-                _ => Command::Steer(said("more", false)),
-            };
-            world.command(id, command).await.expect("a command");
-        }
-    };
-    let worker = async {
-        let mut ended = 0;
-        while ended < 8 {
-            let mut leases = world.claim(1).await;
-            let Some(lease) = leases.pop() else { continue };
-            let session = world.store.load_session(world.org, id).await.expect("a row");
-            let Some(turn) = session.queued.as_ref() else {
-                lease.finish().await.expect("an end");
-                continue;
-            };
-            let writer = world.journal.writer(lease.fence(), Some(turn.id));
-            let start = Body::TurnStarted {
-                turn_id: turn.id,
-                input_from_seq: turn.input_from_seq,
-                input_to_seq: turn.input_to_seq,
-                attempt: 1,
-                fee_micros: 0,
-            };
-            match writer.record(vec![draft(&world, turn.id, start)]).await {
-                Ok(_) => {}
-                // A message came in between: read again.
-                Err(Halted::Moved) => {
-                    lease.release(Duration::ZERO).await.expect("a release");
-                    continue;
-                }
-                Err(halted) => panic!("{halted}"),
-            }
-            for place in 0..5 {
-                let bodies = step(place, 0, 1);
-                let drafts = bodies.into_iter().map(|body| draft(&world, turn.id, body)).collect();
-                writer.record(drafts).await.expect("a step");
-            }
-            let done = end(turn.id, YieldReason::Completed, &[]);
-            writer.record(vec![draft(&world, turn.id, done)]).await.expect("an end");
-            ended += 1;
-            if ended < 8 {
-                world.command(id, Command::Steer(said("and more", false))).await.expect("a command");
-            }
-        }
-    };
-    tokio::join!(caller, worker);
-    let session = world.compare(id).await;
-    assert_eq!((session.turns, session.usage.steps), (8, 40));
-    let log = world.log(id).await;
-    assert_eq!(log.iter().filter(|event| matches!(event.draft.body, Body::UserMessage { .. })).count(), 38);
-    assert!(log.iter().all(|event| event.draft.level <= Level::Internal));
-    world.store.close().await;
 }

@@ -34,7 +34,7 @@ pub struct World {
     pub origin: Origin,
     pub org: OrgId,
     _blobs: TempDir,
-    database: Database,
+    pub database: Database,
 }
 
 impl World {
