@@ -36,6 +36,11 @@ begin
     if not pg_try_advisory_xact_lock(hashtextextended('sojourn_jobs_held:' || org::text, 0)) then
         return null;
     end if;
-    return (select count(*) from job where org_id = org and worker_id is not null and ready_at > now());
+    -- By pairs, for which only `job_held_until` can serve.
+    return (
+        select count(*)
+        from job
+        where (org_id, ready_at) > (org, now()) and (org_id, ready_at) <= (org, 'infinity') and worker_id is not null
+    );
 end
 $$;

@@ -173,7 +173,10 @@ const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the sta
 /// Finds the jobs first and then the session of each by its key.
 ///
 /// Limits, locks and `offset 0` keep the planner from a plan that reads every session of the
-/// organization, and the literal limit at the end keeps it from a join that reads them all.
+/// organization, and the literal limit at the end keeps it from a join that reads them all. The jobs of an
+/// organization are compared by pairs, for which only `job_ready` can serve: `job_recent` has the order, too,
+/// and would read the ready jobs of all organizations for each. `coalesce` is a subquery, because below row
+/// level security the planner takes it for a function that could leak rows, and does not use it in an index.
 ///
 /// `$after` is the organization served last, `$concurrency` the default of an organization.
 const CLAIM: &str = "
@@ -182,7 +185,7 @@ with recursive recent as materialized (
     from job
     where worker_id is null
       and not is_scheduled
-      and ready_at >= coalesce($since - $margin_ms * interval '1 millisecond', '-infinity')
+      and ready_at >= (select coalesce($since - $margin_ms * interval '1 millisecond', '-infinity'))
       and ready_at <= now()
     order by ready_at
     limit $window
@@ -252,11 +255,10 @@ with recursive recent as materialized (
         cross join lateral (
             select j.org_id, j.session_id, j.kind, j.is_abandoned as taken_over, j.ready_at
             from job j
-            where j.org_id = e.org_id
+            where (j.org_id, j.ready_at) >= (e.org_id, (select since from mode))
+              and (j.org_id, j.ready_at) <= (e.org_id, now())
               and j.worker_id is null
               and not j.is_scheduled
-              and j.ready_at >= (select since from mode)
-              and j.ready_at <= now()
               and (e.suspended_at is null or j.kind = 'turn')
               and (j.node_id is null or j.node_id = $node or j.kind <> 'idle' and not exists (
                   select from node n
@@ -274,7 +276,7 @@ with recursive recent as materialized (
                          or j.kind = 'operation' and o.kind = 'turn' and o.ready_at <= now())
                   offset 0
               )
-            order by j.ready_at
+            order by j.org_id, j.ready_at
             limit greatest(0, least($jobs_max, e.concurrency - e.held))
             for update skip locked
         ) d
@@ -336,7 +338,7 @@ with scheduled as (
     from job
     where worker_id is null
       and is_scheduled
-      and ready_at >= coalesce($since, '-infinity')
+      and ready_at >= (select coalesce($since, '-infinity'::timestamptz))
       and ready_at <= now()
     order by ready_at
     limit $jobs_max
@@ -347,7 +349,7 @@ with scheduled as (
     where worker_id is not null
       and $takes_over
       and pg_postmaster_start_time() + $lease_ms * interval '1 millisecond' <= now()
-      and ready_at >= coalesce($since, '-infinity')
+      and ready_at >= (select coalesce($since, '-infinity'::timestamptz))
       and ready_at <= now()
     order by ready_at
     limit $jobs_max
