@@ -170,18 +170,46 @@ pub struct DueJobs {
 /// The limit is a literal in the statement, larger than any claim.
 const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the statement must cover a claim");
 
-/// Finds the jobs first and then the session of each by its key.
+/// Job `j` of an organization `e` may run on this node, and no other job of its session prevents it.
 ///
-/// Limits, locks and `offset 0` keep the planner from a plan that reads every session of the
-/// organization, and the literal limit at the end keeps it from a join that reads them all. The jobs of an
-/// organization are compared by pairs, for which only `job_ready` can serve: `job_recent` has the order, too,
-/// and would read the ready jobs of all organizations for each. `coalesce` is a subquery, because below row
-/// level security the planner takes it for a function that could leak rows, and does not use it in an index.
+/// `offset 0` keeps the planner from a join that reads every job of the organization.
+macro_rules! can_run {
+    () => {
+        "(e.suspended_at is null or j.kind = 'turn')
+          and (j.node_id is null or j.node_id = $node or j.kind <> 'idle' and not exists (
+              select from node n
+              where n.node_id = j.node_id
+                and n.seen_at > now() - greatest($node_silence_ms * interval '1 millisecond', n.orphan_timeout)
+          ))
+          and not exists (
+              select from job o
+              where o.org_id = j.org_id
+                and o.session_id = j.session_id
+                and (j.kind in ('turn', 'operation') and o.kind in ('turn', 'operation', 'idle') and o.kind <> j.kind
+                     and o.worker_id is not null and o.ready_at > now()
+                     or j.kind = 'idle' and o.kind in ('turn', 'operation')
+                     and (o.worker_id is not null or o.ready_at <= now())
+                     or j.kind = 'operation' and o.kind = 'turn' and o.ready_at <= now())
+              offset 0
+          )"
+    };
+}
+
+/// Finds candidates without locks, then locks each job and its session by their keys, in order, until
+/// there are enough. Every claim and release changes `ready_at`: a job that still has the same one was
+/// not claimed since.
+///
+/// Limits and locks keep the planner from a plan that reads every session of the organization, and the
+/// literal limit at the end keeps it from a join that reads them all. The jobs of an organization are
+/// compared by pairs, for which only `job_ready` can serve: `job_recent` has the order, too, and would
+/// read the ready jobs of all organizations for each. `coalesce` is a subquery, because below row level
+/// security the planner takes it for a function that could leak rows, and does not use it in an index.
 ///
 /// `$after` is the organization served last, `$concurrency` the default of an organization.
-const CLAIM: &str = "
+const CLAIM: &str = concat!(
+    "
 with recursive recent as materialized (
-    select org_id, session_id, kind, ready_at
+    select org_id, session_id, kind, ready_at, node_id, is_abandoned
     from job
     where worker_id is null
       and not is_scheduled
@@ -190,12 +218,7 @@ with recursive recent as materialized (
     order by ready_at
     limit $window
 ), mode as materialized (
-    select count(*) = $window as is_backlog,
-           case
-               when count(*) = $window then '-infinity'
-               else coalesce($since - $margin_ms * interval '1 millisecond', '-infinity')
-           end as since
-    from recent
+    select count(*) = $window as is_backlog from recent
 ), visited as (
     (
         select org_id, 1 as place
@@ -241,58 +264,70 @@ with recursive recent as materialized (
     select org_id, row_number() over (order by org_id <= $after, org_id)
     from (select distinct org_id from recent) r
     where not (select is_backlog from mode)
-), eligible as materialized (
+), counted as materialized (
     select r.org_id, r.place, t.weight, t.suspended_at, coalesce(t.concurrency, $concurrency) as concurrency,
            sojourn_jobs_held(r.org_id) as held
     from round r
     join org t on t.org_id = r.org_id and t.deleted_at is null
+), eligible as materialized (
+    select org_id, place, weight, suspended_at, least($jobs_max, concurrency - held) as jobs_max
+    from counted
+    where concurrency > held
+), candidate as (
+    select e.*, j.session_id, j.kind, j.ready_at, j.is_abandoned
+    from recent j
+    join eligible e using (org_id)
+    where not (select is_backlog from mode)
+      and ",
+    can_run!(),
+    "
+    union all
+    select e.*, j.session_id, j.kind, j.ready_at, j.is_abandoned
+    from eligible e
+    cross join lateral (
+        select j.session_id, j.kind, j.ready_at, j.is_abandoned
+        from job j
+        where (j.org_id, j.ready_at) >= (e.org_id, '-infinity')
+          and (j.org_id, j.ready_at) <= (e.org_id, now())
+          and j.worker_id is null
+          and not j.is_scheduled
+          and ",
+    can_run!(),
+    "
+        order by j.org_id, j.ready_at
+        limit e.jobs_max
+    ) j
+    where (select is_backlog from mode)
 ), due as (
-    select d.org_id, d.session_id, d.kind, d.taken_over, d.lap, d.place
+    select *
     from (
-        select d.org_id, d.session_id, d.kind, d.taken_over, e.place,
-               ceil(row_number() over (partition by d.org_id order by d.ready_at)::float8 / e.weight) as lap
-        from eligible e
+        select c.org_id, c.session_id, c.kind, c.is_abandoned as taken_over, c.lap, c.place
+        from (
+            select *, ceil(rank::float8 / weight) as lap
+            from (select *, row_number() over (partition by org_id order by ready_at) as rank from candidate) c
+            where rank <= jobs_max
+            order by lap, place
+        ) c
         cross join lateral (
-            select j.org_id, j.session_id, j.kind, j.is_abandoned as taken_over, j.ready_at
-            from job j
-            where (j.org_id, j.ready_at) >= (e.org_id, (select since from mode))
-              and (j.org_id, j.ready_at) <= (e.org_id, now())
-              and j.worker_id is null
-              and not j.is_scheduled
-              and (e.suspended_at is null or j.kind = 'turn')
-              and (j.node_id is null or j.node_id = $node or j.kind <> 'idle' and not exists (
-                  select from node n
-                  where n.node_id = j.node_id
-                    and n.seen_at > now() - greatest($node_silence_ms * interval '1 millisecond', n.orphan_timeout)
-              ))
-              and not exists (
-                  select from job o
-                  where o.org_id = j.org_id
-                    and o.session_id = j.session_id
-                    and (j.kind in ('turn', 'operation') and o.kind in ('turn', 'operation', 'idle') and o.kind <> j.kind
-                         and o.worker_id is not null and o.ready_at > now()
-                         or j.kind = 'idle' and o.kind in ('turn', 'operation')
-                         and (o.worker_id is not null or o.ready_at <= now())
-                         or j.kind = 'operation' and o.kind = 'turn' and o.ready_at <= now())
-                  offset 0
-              )
-            order by j.org_id, j.ready_at
-            limit greatest(0, least($jobs_max, e.concurrency - e.held))
+            select from job j
+            where j.org_id = c.org_id
+              and j.session_id = c.session_id
+              and j.kind = c.kind
+              and j.ready_at = c.ready_at
+            limit 1
             for update skip locked
-        ) d
+        ) j
         cross join lateral (
             select from session s
-            where s.org_id = d.org_id
-              and s.session_id = d.session_id
+            where s.org_id = c.org_id
+              and s.session_id = c.session_id
               and s.epoch = (
-                  select e.epoch from session e where e.org_id = d.org_id and e.session_id = d.session_id
+                  select e.epoch from session e where e.org_id = c.org_id and e.session_id = c.session_id
               )
-              and (e.suspended_at is null or s.running_turn_id is null)
+              and (c.suspended_at is null or s.running_turn_id is null)
             limit 1
             for update skip locked
         ) s
-        where e.held is not null
-        order by lap, e.place
         limit $jobs_max
     ) d
     limit 64
@@ -325,11 +360,12 @@ with recursive recent as materialized (
                )
            ), now()) as next_since,
            (select is_backlog from mode) and (select count(*) from round) = $orgs_max as has_more,
-           exists (select from eligible where held is null) as is_contended
+           exists (select from counted where held is null) as is_contended
 )
 select claimed.*, next.*
 from next
-left join claimed on true";
+left join claimed on true"
+);
 
 /// Scheduled jobs whose time has come, and jobs whose holder did not renew its lease.
 const READY_DUE: &str = "
