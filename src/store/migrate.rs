@@ -1,12 +1,19 @@
 //! Schema migrations to this binary's version, and checks of the database roles.
 
-use sqlx::{Connection, PgConnection, migrate::Migrator};
+use std::time::Duration;
+
+use sqlx::{AssertSqlSafe, Connection, PgConnection, migrate::Migrator};
 
 use super::{
     Error, Urls,
+    pool::GENERIC_PLANS,
     start::{self, StartWait, Waiting, exclusively},
 };
-use crate::base::{Origin, seal::MasterKey};
+use crate::base::{
+    Origin,
+    limit::{IDLE_TRANSACTION_TIMEOUT, STATEMENT_TIMEOUT},
+    seal::MasterKey,
+};
 
 /// The migrations of this binary. Later ones that the database has are accepted: an operator may go back to
 /// the previous binary.
@@ -72,6 +79,9 @@ pub async fn migrate(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Res
         sqlx::query("select sojourn_roll_months()").execute(&mut owner).await.map_err(Error::from)?;
         grant(&mut owner, &app_role, &system_role).await?;
         let _ = owner.close().await;
+        set_defaults(&urls.app, &[], wait).await?;
+        let of_system = if app_role == system_role { &[][..] } else { &[GENERIC_PLANS] };
+        set_defaults(&urls.system, of_system, wait).await?;
         Ok(master)
     })
     .await
@@ -206,6 +216,58 @@ async fn claim_deployment(
     .await?;
     sqlx::query("call sojourn_set_system_role()").execute(owner).await?;
     Ok(held)
+}
+
+/// Sets defaults of the role of a URL in its database, for its next connections.
+///
+/// They are settings of the role and not of a connection, because a pooler in transaction mode does not
+/// pass those on. A role may change its own.
+async fn set_defaults(
+    url: &str,
+    more: &[(&'static str, &'static str)],
+    wait: StartWait<'_>,
+) -> Result<(), MigrateError> {
+    let millis = |duration: Duration| format!("{}ms", duration.as_millis());
+    let mut wanted = vec![
+        ("statement_timeout", millis(STATEMENT_TIMEOUT)),
+        ("idle_in_transaction_session_timeout", millis(IDLE_TRANSACTION_TIMEOUT)),
+        // The server notices that a process is gone without a reset: while it waits for it, and while it
+        // executes its statement.
+        ("tcp_keepalives_idle", "10s".to_owned()),
+        ("tcp_keepalives_interval", "5s".to_owned()),
+        ("tcp_keepalives_count", "2".to_owned()),
+        ("tcp_user_timeout", "20s".to_owned()),
+        ("client_connection_check_interval", "5s".to_owned()),
+    ];
+    wanted.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
+    let mut connection = connect(url, wait).await?;
+    let written: Vec<String> = sqlx::query_scalar(
+        "select unnest(setconfig)
+         from pg_db_role_setting
+         join pg_roles r on r.oid = setrole
+         join pg_database d on d.oid = setdatabase
+         where r.rolname = current_user and d.datname = current_database()",
+    )
+    .fetch_all(&mut connection)
+    .await
+    .map_err(Error::from)?;
+    for (name, value) in wanted {
+        if written.contains(&format!("{name}={value}")) {
+            continue;
+        }
+        // `format` in SQL quotes the names.
+        let statement: String = sqlx::query_scalar(
+            "select format('alter role %I in database %I set %I = %L', current_user, current_database(), $1, $2)",
+        )
+        .bind(name)
+        .bind(&value)
+        .fetch_one(&mut connection)
+        .await
+        .map_err(Error::from)?;
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await.map_err(Error::from)?;
+    }
+    let _ = connection.close().await;
+    Ok(())
 }
 
 /// Grants the two roles their privileges and revokes those that could change history, unless that is done

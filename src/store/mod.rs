@@ -6,6 +6,7 @@
 
 pub(crate) mod column;
 mod configuration;
+mod connection;
 mod deliveries;
 pub mod embedded;
 pub mod migrate;

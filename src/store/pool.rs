@@ -3,13 +3,22 @@
 use std::{str::FromStr, time::Duration};
 
 use sqlx::{
-    AssertSqlSafe, Connection, PgConnection, PgPool, Postgres, Transaction,
+    Connection as _,
     postgres::{PgConnectOptions, PgPoolOptions},
 };
+use tokio::time::timeout;
 
-use super::Result;
+use super::{
+    Result,
+    connection::{Connection, Pool},
+};
+
 use crate::{
-    base::{Timestamp, limit, seal::MasterKey},
+    base::{
+        Timestamp,
+        limit::{self, CONNECTION_CHECK_TIMEOUT},
+        seal::MasterKey,
+    },
     domain::OrgId,
 };
 
@@ -25,7 +34,10 @@ pub struct Urls {
 }
 
 /// Makes the server plan a statement once per connection, whatever its values.
-const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
+///
+/// A default of the system role: the service's own statements are few and frequent, and they find rows by
+/// complete keys. A plan for the actual values is worth less than the time to plan it.
+pub(super) const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generic_plan");
 
 /// Connections for the appends of leased turns: those in progress, and some that wait for a row
 /// lock of a caller.
@@ -40,17 +52,19 @@ const CONNECTION_TRUSTED_FOR: Duration = Duration::from_millis(100);
 /// Database of a running process. Cheap to clone.
 #[derive(Clone)]
 pub struct Store {
-    pub(super) app: PgPool,
-    pub(super) system: PgPool,
+    pub(super) app: Pool,
+    pub(super) system: Pool,
     /// For the appends of leased turns only. They are few at a time and their statements take
     /// longest to plan, so they stay on the few connections that have planned them.
-    pub(super) append: PgPool,
+    pub(super) append: Pool,
+    /// For the connection that listens. It is none of a pool: a dead one would occupy a place there.
+    pub(super) listen: PgConnectOptions,
     pub(super) master: MasterKey,
 }
 
 /// A transaction that sees one organization's rows. Dropping it without commit rolls back.
 pub struct Tx {
-    pub(super) inner: Transaction<'static, Postgres>,
+    pub(super) inner: Connection,
     pub(super) org: OrgId,
 }
 
@@ -66,15 +80,13 @@ impl Store {
     pub fn open(urls: &Urls, sizes: PoolSizes, master: MasterKey) -> Result<Self> {
         let app = PgConnectOptions::from_str(&urls.app)?.application_name("sojourn-app");
         let mut system = PgConnectOptions::from_str(&urls.system)?.application_name("sojourn-system");
-        // The service's own statements are few and frequent, and they find rows by complete keys. A
-        // plan for the actual values is worth less than the time to plan it.
-        system = system.options([GENERIC_PLANS]);
         if urls.app == urls.system {
             // One role for both: a connection setting states the purpose.
-            system = system.options([("sojourn.scope", "system")]);
+            system = system.options([GENERIC_PLANS, ("sojourn.scope", "system")]);
         }
         let append = pool(system.clone(), sizes.system.min(APPEND_CONNECTIONS_MAX));
-        Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), append, master })
+        let listen = system.clone().application_name("sojourn-listen");
+        Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), append, listen, master })
     }
 
     /// Begins a transaction that sees only `org`'s rows.
@@ -101,7 +113,7 @@ impl Store {
             limit::IDEMPOTENCY_WAIT.as_millis(),
             limit::STATEMENT_TIMEOUT.as_millis(),
         );
-        let inner = self.app.begin_with(AssertSqlSafe(begin)).await?;
+        let inner = self.app.begin_with(begin).await?;
         Ok(Tx { inner, org })
     }
 
@@ -140,13 +152,13 @@ impl Tx {
         Ok(self.inner.commit().await?)
     }
 
-    pub(super) fn connection(&mut self) -> &mut PgConnection {
+    pub(super) fn connection(&mut self) -> &mut Connection {
         &mut self.inner
     }
 }
 
-fn pool(options: PgConnectOptions, size: u32) -> PgPool {
-    PgPoolOptions::new()
+fn pool(options: PgConnectOptions, size: u32) -> Pool {
+    let pool = PgPoolOptions::new()
         .max_connections(size)
         .acquire_timeout(Duration::from_secs(5))
         .max_lifetime(Duration::from_secs(1_800))
@@ -154,10 +166,12 @@ fn pool(options: PgConnectOptions, size: u32) -> PgPool {
         .before_acquire(|connection, held| {
             Box::pin(async move {
                 if held.idle_for >= CONNECTION_TRUSTED_FOR {
-                    connection.ping().await?;
+                    let answered = timeout(CONNECTION_CHECK_TIMEOUT, connection.ping()).await;
+                    answered.map_err(|_| sqlx::Error::PoolTimedOut)??;
                 }
                 Ok(true)
             })
         })
-        .connect_lazy_with(options)
+        .connect_lazy_with(options);
+    Pool::new(pool)
 }

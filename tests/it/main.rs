@@ -27,6 +27,7 @@ mod restore;
 mod sandbox;
 mod scheduled_wake;
 mod schedules;
+mod silent_database;
 mod simulation;
 mod slow_client;
 mod startup;

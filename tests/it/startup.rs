@@ -121,7 +121,7 @@ async fn a_process_that_starts_before_its_database_waits_for_it() {
     let start = Service::on(&urls, ground.data_dir.path(), &[]);
     let open = async {
         sleep(Duration::from_millis(600)).await;
-        let relay = Relay::start(&ground.urls(), free, Mode::Reset).await;
+        let relay = Relay::start(&ground.urls(), Some(free), Mode::Reset).await;
         sleep(Duration::from_millis(600)).await;
         relay.set(Mode::Forward);
         relay

@@ -198,7 +198,9 @@ impl Store {
     /// These are partitions of the delivery tables. Also deletes expired rows from the default
     /// partitions, which receive rows when no monthly partition existed in time.
     pub async fn roll_months(&self) -> Result<()> {
-        sqlx::query("select sojourn_roll_months()").execute(&self.system).await?;
+        let mut tx = self.system.begin_long().await?;
+        sqlx::query("select sojourn_roll_months()").execute(&mut tx).await?;
+        tx.commit().await?;
         for old in [
             "delete from delivery_default where created_at < date_trunc('month', now() - interval '30 days')",
             "delete from delivery_attempt_default where at < date_trunc('month', now() - interval '30 days')",

@@ -1,9 +1,8 @@
 //! Notices to an organization's webhooks, through the outbox.
 
-use sqlx::PgConnection;
 use uuid::Uuid;
 
-use crate::store::{Result, Tx};
+use crate::store::{Result, Tx, connection::Connection};
 use crate::{
     base::Id,
     domain::{DeliveryId, DestinationId, Notice, OrgId},
@@ -11,7 +10,7 @@ use crate::{
 
 /// Inserts deliveries for every matching webhook of the organization except `except`.
 pub(in crate::store) async fn tell(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     notice: &Notice,
     except: Option<DestinationId>,

@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::store::{
     Error, Result, Store,
     audit::{self, Act},
+    connection::Connection,
     notice,
     org::unwrap,
     parameter::named,
@@ -276,7 +277,7 @@ impl Store {
 /// Writes the result to the delivery and its attempt log.
 ///
 /// Returns whether the destination is marked as failing; `None` when another process has written.
-async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
+async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
     let (status, retry_at) = match settled.status {
         Status::Delivered => ("delivered", None),
         Status::Failed { retry_at } => ("failed", Some(retry_at)),
@@ -328,7 +329,7 @@ async fn write(tx: &mut sqlx::PgConnection, claimed: &Claimed, settled: &Settled
 /// Returns its session and the reason when it was disabled now. Most attempts change nothing, so a
 /// busy receiver's row is not written with every delivery.
 async fn update_destination_state(
-    tx: &mut sqlx::PgConnection,
+    tx: &mut Connection,
     claimed: &Claimed,
     settled: &Settled,
 ) -> Result<Option<(Option<Uuid>, String)>> {

@@ -5,12 +5,13 @@
 
 use std::collections::HashMap;
 
-use sqlx::{FromRow, PgConnection};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
     column::{count, from_json, uncount},
+    connection::Connection,
     record::{Fence, leased},
 };
 use crate::{
@@ -174,7 +175,7 @@ impl BelowRow {
 
 /// Reads the limits that apply to a session: its own first, then those of its ancestors.
 pub(in crate::store) async fn budgets(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     session: SessionId,
     call: Option<&str>,
@@ -209,7 +210,7 @@ pub(in crate::store) async fn budgets(
 /// Statements after the lock see everything that was committed before. The root of a tree does not
 /// change while a session below it is open.
 pub(in crate::store) async fn lock_tree(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     session: SessionId,
 ) -> Result<()> {
@@ -231,7 +232,7 @@ pub(in crate::store) async fn lock_tree(
 
 /// Records a limit warning. Returns whether it is the first for this value of the limit.
 pub(in crate::store) async fn is_first_warning(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     session: SessionId,
     spend: &Spend,

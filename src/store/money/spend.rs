@@ -4,13 +4,14 @@
 //! read in a single statement after the lock. The append of a call's end turns its reservation into
 //! cost in one statement too, so the sum of both never misses any cost.
 
-use sqlx::{FromRow, PgConnection};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
     budget::{budgets, is_first_warning, lock_tree, of_held_leases},
     column::{count, from_json, json, uncount},
+    connection::Connection,
     record::{Fence, leased},
 };
 use crate::{
@@ -118,7 +119,7 @@ struct ReservingCall<'a> {
 }
 
 async fn spend_status(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     agent: Option<AgentId>,
     reserving: Option<ReservingCall<'_>>,
@@ -247,11 +248,11 @@ impl Store {
     /// # Errors
     /// `Conflict` when there is no such organization.
     pub async fn top_up(&self, org: OrgId, micros: i64) -> Result<i64> {
-        top_up(&mut *self.system.acquire().await?, org, micros).await
+        top_up(&mut self.system.acquire().await?, org, micros).await
     }
 }
 
-async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Result<i64> {
+async fn top_up(connection: &mut Connection, org: OrgId, micros: i64) -> Result<i64> {
     let (balance,): (i64,) = sqlx::query_as(
         "insert into billing as a (org_id, balance_micros)
          values ($1, $2)
@@ -269,7 +270,7 @@ async fn top_up(connection: &mut PgConnection, org: OrgId, micros: i64) -> Resul
 /// Checks caps and balance, one caller of an organization at a time.
 ///
 /// Reads after the lock see everything that was committed before.
-async fn check_caps(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+async fn check_caps(tx: &mut Connection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
         .bind(format!("spend/{}", fence.org))
         .execute(&mut *tx)
@@ -283,14 +284,14 @@ async fn check_caps(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Resul
 }
 
 /// Checks the limits of a session tree, one caller of the tree at a time.
-async fn check_tree_limits(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
+async fn check_tree_limits(tx: &mut Connection, fence: Fence, ask: &Ask<'_>) -> Result<Verdict> {
     lock_tree(tx, fence.org, fence.session).await?;
     let budgets = budgets(tx, fence.org, fence.session, ask.call).await?;
     Ok(budget::check_budgets(&budgets, ask.most))
 }
 
 /// Writes a reservation; false when the fence does not hold.
-async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
+async fn write_reservation(tx: &mut Connection, fence: Fence, ask: &Ask<'_>) -> Result<bool> {
     let to_model = concat!(
         "insert into reservation (org_id, session_id, agent_id, epoch, micros, tokens)
          select u.org_id, u.session_id, $4, $3, $5, $7 ",
@@ -328,7 +329,7 @@ async fn write_reservation(tx: &mut PgConnection, fence: Fence, ask: &Ask<'_>) -
 /// Records a report of a cap; returns whether it is the first one for this value of the cap within
 /// its window.
 async fn is_first_cap_report(
-    tx: &mut PgConnection,
+    tx: &mut Connection,
     org: OrgId,
     agent: Option<AgentId>,
     kind: &str,

@@ -1,10 +1,10 @@
 //! Audit log: actions on an organization and their actors. Append-only.
 
 use serde_json::Value;
-use sqlx::{FromRow, PgConnection};
+use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Result, Store, Tx, column::json};
+use crate::store::{Result, Store, Tx, column::json, connection::Connection};
 use crate::{
     base::{Id, Timestamp},
     domain::{Actor, AuditId, OrgId},
@@ -49,7 +49,7 @@ pub struct Filter {
 }
 
 pub(in crate::store) async fn record_audit(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     act: &Act<'_>,
 ) -> Result<()> {

@@ -1,9 +1,9 @@
 //! Organizations and their data keys.
 
-use sqlx::{FromRow, PgConnection};
+use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Error, Result, Store, Tx};
+use crate::store::{Error, Result, Store, Tx, connection::Connection};
 use crate::{
     base::{
         Id, Origin, Timestamp,
@@ -184,7 +184,7 @@ impl Store {
     /// Its row stays without a name, for the audit log. The workers remove data outside the
     /// database.
     pub async fn delete_org(&self, org: OrgId) -> Result<()> {
-        let mut tx = self.system.begin().await?;
+        let mut tx = self.system.begin_long().await?;
         let done = sqlx::query(
             "update org
              set name = 'deleted', data_key = '', retention_days = null, suspended_at = coalesce(suspended_at, now()),
@@ -192,7 +192,7 @@ impl Store {
              where org_id = $1 and deleted_at is null",
         )
         .bind(org.uuid())
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         if done.rows_affected() == 0 {
             return Err(Error::NotFound);
@@ -215,7 +215,7 @@ impl Store {
         .fetch_all(&self.system)
         .await?;
         for (org,) in &rows {
-            let mut tx = self.system.begin().await?;
+            let mut tx = self.system.begin_long().await?;
             purge(&mut tx, *org).await?;
             sqlx::query(
                 "update org
@@ -224,7 +224,7 @@ impl Store {
             )
             .bind(org)
             .bind(ORG_PURGE_REPEAT_FOR.as_secs_f64())
-            .execute(&mut *tx)
+            .execute(&mut tx)
             .await?;
             tx.commit().await?;
         }
@@ -320,7 +320,7 @@ impl Tx {
 }
 
 /// Deletes every row of an organization and records its data outside the database.
-async fn purge(tx: &mut PgConnection, org: Uuid) -> Result<()> {
+async fn purge(tx: &mut Connection, org: Uuid) -> Result<()> {
     sqlx::query(
         "insert into purged_session_blobs (org_id, session_id)
          select org_id, session_id from session where org_id = $1

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 
-use sqlx::{FromRow, PgConnection};
+use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::{
     Error, Result, Store, Tx,
     agent::snapshot,
     column::{count, from_json, from_word, uncount, word},
+    connection::Connection,
     parameter::named,
     stuck::{self, overdue},
     turn,
@@ -321,13 +322,13 @@ impl Store {
         let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2"))
             .bind(org.uuid())
             .bind(session.uuid())
-            .fetch_one(&mut *connection)
+            .fetch_one(&mut connection)
             .await?;
         one(&mut connection, org, row).await
     }
 }
 
-async fn one(connection: &mut PgConnection, org: OrgId, row: Row) -> Result<Session> {
+async fn one(connection: &mut Connection, org: OrgId, row: Row) -> Result<Session> {
     let ids: Vec<_> = row.turn_ids().collect();
     if ids.is_empty() {
         return row.session(&HashMap::new());
@@ -345,7 +346,7 @@ async fn one(connection: &mut PgConnection, org: OrgId, row: Row) -> Result<Sess
 
 /// Reads the running, queued and last turns of some sessions, by the turns' primary key.
 async fn turns_of(
-    connection: &mut PgConnection,
+    connection: &mut Connection,
     org: OrgId,
     rows: &[Row],
 ) -> Result<HashMap<(Uuid, Uuid), Turn>> {

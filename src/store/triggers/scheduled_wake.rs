@@ -62,7 +62,7 @@ impl Store {
                 .bind(org)
                 .bind(session)
                 .bind(fence.epoch)
-                .fetch_optional(&mut *tx)
+                .fetch_optional(&mut tx)
                 .await?;
         let Some((now,)) = now else { return Ok(Set::Stale) };
         let before: Option<(Timestamp,)> = sqlx::query_as(
@@ -71,7 +71,7 @@ impl Store {
         .bind(org)
         .bind(session)
         .bind(wake.call_id)
-        .fetch_optional(&mut *tx)
+        .fetch_optional(&mut tx)
         .await?;
         if let Some((fire_at,)) = before {
             return Ok(Set::At(fire_at));
@@ -91,7 +91,7 @@ impl Store {
         )
         .bind(org)
         .bind(session)
-        .fetch_one(&mut *tx)
+        .fetch_one(&mut tx)
         .await?;
         if pending >= wake.pending_max {
             return Ok(Set::Full);
@@ -104,7 +104,7 @@ impl Store {
         .bind(wake.call_id)
         .bind(fire_at)
         .bind(storable(wake.note))
-        .execute(&mut *tx)
+        .execute(&mut tx)
         .await?;
         tx.commit().await?;
         Ok(Set::At(fire_at))

@@ -164,7 +164,7 @@ async fn one_role_for_everything_cannot_change_the_audit_log_either() {
 #[tokio::test]
 async fn a_month_of_deliveries_is_made_ahead_and_one_that_is_over_goes() {
     let world = World::still().await;
-    let body = serde_json::json!({ "webhook": "http://127.0.0.1:9/hook" });
+    let body = serde_json::json!({ "destinations": [{ "url": "https://example.com/hook" }] });
     world.owner.post("/sessions", body).await.ok();
     let mut superuser = world.ground.database.superuser().await;
     // The partition two months ahead does not exist yet, but has rows. Old rows without a partition exist
@@ -290,4 +290,50 @@ async fn set_org(connection: &mut PgConnection, org: uuid::Uuid) {
 async fn migrating_twice_changes_nothing() {
     let database = Database::create().await;
     migrate::schema(&database.owner_url).await.expect("the schema is there");
+}
+
+#[tokio::test]
+async fn months_are_rolled_beside_a_dump_without_stopping_a_writer() {
+    let world = World::still().await;
+    let destinations = serde_json::json!([{ "url": "https://example.com/hook" }]);
+    let agent = world.owner.inline_agent().await;
+    let body = serde_json::json!({ "agent": agent, "destinations": destinations });
+    let made = world.owner.post("/sessions", body).await.ok();
+    let messages = format!("/sessions/{}/messages", made["session"]["id"].as_str().expect("an id"));
+    let database = &world.ground.database;
+    let (mut dump, mut superuser) = (database.superuser().await, database.superuser().await);
+    let ahead =
+        "to_char(date_trunc('month', now() at time zone 'utc') + interval '2 months', '\"delivery_\"YYYYMM')";
+    let last: String = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select {ahead}")))
+        .fetch_one(&mut superuser)
+        .await
+        .expect("a name");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop table {last}")))
+        .execute(&mut superuser)
+        .await
+        .expect("it is dropped");
+    sqlx::raw_sql("begin; lock table delivery, delivery_attempt, audit, destination in access share mode")
+        .execute(&mut dump)
+        .await
+        .expect("the locks of pg_dump");
+    let roll = async {
+        for _ in 0..20 {
+            world.store.roll_months().await.expect("it does not wait");
+        }
+    };
+    let write = async {
+        for _ in 0..20 {
+            world.owner.post(&messages, serde_json::json!({ "text": "Go on." })).await.ok();
+        }
+    };
+    tokio::join!(roll, write);
+    sqlx::raw_sql("commit").execute(&mut dump).await.expect("the end of the dump");
+    world.store.roll_months().await.expect("the months");
+    let is_made: bool = sqlx::query_scalar("select to_regclass($1) is not null")
+        .bind(&last)
+        .fetch_one(&mut superuser)
+        .await
+        .expect("a look");
+    assert!(is_made, "{last} is created once the reader is gone");
+    world.end().await;
 }

@@ -1,10 +1,10 @@
-//! A TCP relay in front of the tests' Postgres, which can close connections as a server that restarts.
+//! A TCP relay in front of the tests' Postgres, which can refuse, reset or silently stop forwarding.
 
 use std::{net::SocketAddr, path::PathBuf};
 
 use sojourn::store::Urls;
 use tokio::{
-    io::copy_bidirectional,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixStream},
     sync::watch,
     task::JoinSet,
@@ -16,18 +16,23 @@ pub enum Mode {
     Forward,
     /// Accepts connections and closes them, as a server that restarts.
     Reset,
+    /// Forwards nothing and closes nothing, as a host that vanished. What was sent meanwhile is lost.
+    Silent,
 }
 
 /// A relay on loopback. Its connections end when it is dropped.
 pub struct Relay {
+    pub address: SocketAddr,
     mode: watch::Sender<Mode>,
     _tasks: JoinSet<()>,
 }
 
 impl Relay {
-    /// Listens on `address` in front of the server of these URLs.
-    pub async fn start(urls: &Urls, address: SocketAddr, mode: Mode) -> Self {
-        let listener = TcpListener::bind(address).await.expect("the port");
+    /// Listens on `address`, or on a free port, in front of the server of these URLs.
+    pub async fn start(urls: &Urls, address: Option<SocketAddr>, mode: Mode) -> Self {
+        let listen = address.unwrap_or_else(|| "127.0.0.1:0".parse().expect("an address"));
+        let listener = TcpListener::bind(listen).await.expect("a port");
+        let address = listener.local_addr().expect("an address");
         let socket = socket(&urls.owner);
         let (mode, watched) = watch::channel(mode);
         let mut tasks = JoinSet::new();
@@ -41,24 +46,30 @@ impl Relay {
                 connections.spawn(forward(client, socket.clone(), watched.clone()));
             }
         });
-        Self { mode, _tasks: tasks }
+        Self { address, mode, _tasks: tasks }
     }
 
     /// Changes the behavior, also of open connections.
     pub fn set(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
+
+    /// The URLs of the server through the relay.
+    pub fn urls(&self, urls: &Urls) -> Urls {
+        through(urls, self.address)
+    }
 }
 
-/// The URLs of the same roles and database at another address.
+/// URLs of the same roles and database at another address.
 pub fn through(urls: &Urls, address: SocketAddr) -> Urls {
-    let at = |url: &str| {
-        let (role, rest) =
-            url.strip_prefix("postgres://").and_then(|rest| rest.split_once('@')).expect("a role");
-        let database = rest.split_once('/').and_then(|(_, rest)| rest.split('?').next()).expect("a database");
-        format!("postgres://{role}@{address}/{database}?sslmode=disable")
-    };
+    let at = |url: &str| at(url, address);
     Urls { owner: at(&urls.owner), app: at(&urls.app), system: at(&urls.system) }
+}
+
+fn at(url: &str, address: SocketAddr) -> String {
+    let (role, rest) = url.strip_prefix("postgres://").and_then(|rest| rest.split_once('@')).expect("a role");
+    let database = rest.split_once('/').and_then(|(_, rest)| rest.split('?').next()).expect("a database");
+    format!("postgres://{role}@{address}/{database}?sslmode=disable")
 }
 
 /// The Unix socket of a URL with `host` as a directory.
@@ -69,10 +80,33 @@ fn socket(url: &str) -> PathBuf {
     PathBuf::from(dir).join(format!(".s.PGSQL.{port}"))
 }
 
-async fn forward(mut client: TcpStream, socket: PathBuf, mut mode: watch::Receiver<Mode>) {
-    let mut server = UnixStream::connect(socket).await.expect("the server");
+async fn forward(client: TcpStream, socket: PathBuf, mut mode: watch::Receiver<Mode>) {
+    let server = UnixStream::connect(socket).await.expect("the server");
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let states = (mode.clone(), mode.clone());
     tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut server) => {}
+        () = copy(from_client, to_server, states.0) => {}
+        () = copy(from_server, to_client, states.1) => {}
         _ = mode.wait_for(|mode| *mode == Mode::Reset) => {}
+    }
+}
+
+async fn copy(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    mode: watch::Receiver<Mode>,
+) {
+    let mut buffer = vec![0; 16 << 10];
+    let mut is_lost = false;
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        is_lost |= *mode.borrow() == Mode::Silent;
+        // Bytes of a connection that lost some cannot be forwarded any more.
+        if !is_lost && to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+    if is_lost {
+        std::future::pending::<()>().await;
     }
 }
