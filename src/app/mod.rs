@@ -21,6 +21,7 @@ use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
         limit::{NODE_HEARTBEAT_TIMEOUT, SANDBOX_ORPHAN_MARGIN},
+        loops::Loops,
         seal::MasterKey,
     },
     blob::Blobs,
@@ -255,15 +256,15 @@ async fn serve_record(
 
     let parts = Parts::new(settings, record)?;
     let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
-    let (mut front, mut back) = (JoinSet::new(), JoinSet::new());
+    let (mut front, mut back) = (JoinSet::new(), Loops::default());
     let late = CancellationToken::new();
     parts.start_notifications(&mut back, &late, has_api);
     // Streams end at the start of the shutdown; otherwise open ones would delay the end of HTTP.
     let (store, origin) = (record.store.clone(), record.origin.clone());
     let streams = Streams::new(store, parts.notifications.clone(), origin, stop.clone());
     if let Some(listener) = listener {
-        back.spawn(parts.dispatcher(settings).run(late.clone()));
-        back.spawn(parts.scheduler(settings).run(late.clone()));
+        back.spawn("dispatcher", parts.dispatcher(settings).run(late.clone()));
+        back.spawn("scheduler", parts.scheduler(settings).run(late.clone()));
         let router = parts.http(settings, streams.clone())?.router(web::router(&http::description()));
         front.spawn(served(http::serve(listener, router, stop.clone())));
     }
@@ -272,19 +273,28 @@ async fn serve_record(
         front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(worker) = worker {
-        front.spawn(async move {
-            worker.run(stop).await;
-            Ok(())
-        });
+        let stop = stop.clone();
+        front.spawn(async move { Ok(worker.run(stop).await?) });
     }
     started(Started { address, metrics, api_key, is_empty });
     let mut outcome = Ok(());
-    while let Some(ended) = front.join_next().await {
-        outcome = outcome.and(ended.map_err(anyhow::Error::from).flatten());
+    loop {
+        let ended = tokio::select! {
+            ended = front.join_next() => match ended {
+                Some(ended) => ended.map_err(anyhow::Error::from).flatten(),
+                None => break,
+            },
+            ended = back.ended() => Err(ended.into()),
+        };
+        if !stop.is_cancelled() {
+            tracing::error!("a part of the process ended; stopping the process");
+            stop.cancel();
+        }
+        outcome = outcome.and(ended);
     }
     streams.drained().await;
     late.cancel();
-    while back.join_next().await.is_some() {}
+    back.joined().await;
     parts.journal.drained().await;
     outcome
 }
@@ -319,13 +329,13 @@ impl Parts {
     }
 
     /// Starts the exchange of notifications; only an API has followers of streams.
-    fn start_notifications(&self, tasks: &mut JoinSet<()>, stop: &CancellationToken, has_followers: bool) {
+    fn start_notifications(&self, loops: &mut Loops, stop: &CancellationToken, has_followers: bool) {
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
-        tasks.spawn(async move { notifications.publish(&store, token).await });
+        loops.spawn("notification", async move { notifications.publish(&store, token).await });
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
-        tasks.spawn(async move { notifications.publish_deltas(&store, token).await });
+        loops.spawn("delta", async move { notifications.publish_deltas(&store, token).await });
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
-        tasks.spawn(async move { notifications.listen(&store, has_followers, token).await });
+        loops.spawn("listening", async move { notifications.listen(&store, has_followers, token).await });
     }
 
     fn dispatcher(&self, settings: &Settings) -> Dispatcher {

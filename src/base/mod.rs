@@ -12,6 +12,7 @@ pub(crate) mod id;
 pub(crate) mod json;
 pub mod key;
 pub mod limit;
+pub mod loops;
 pub(crate) mod origin;
 pub mod seal;
 pub mod text;

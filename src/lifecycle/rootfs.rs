@@ -48,7 +48,8 @@ pub(crate) enum RootfsStatus {
 impl Sandboxes {
     /// Builds the requested root file systems of this node until `stop`.
     pub(crate) async fn build_root_file_systems(self, stop: CancellationToken) {
-        let Some(images) = self.images.clone() else { return };
+        // Without a sandbox provider nothing is built.
+        let Some(images) = self.images.clone() else { return stop.cancelled().await };
         let mut beats = interval(ROOTFS_POLL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut making = FuturesUnordered::new();

@@ -2,7 +2,8 @@
 //!
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
 //! lease. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
-//! leaves running commands to the next worker.
+//! leaves running commands to the next worker. If one of its loops ends, the process stops: a worker that no
+//! longer renews leases or sends heartbeats does harm.
 
 mod jobs;
 mod node;
@@ -17,7 +18,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    base::limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
+    base::{
+        limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
+        loops::{LoopEnded, Loops},
+    },
     queue::{Lease, Queue},
     turn::Runtime,
 };
@@ -33,17 +37,22 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Runs jobs until `stop`, then drains. Returns when no lease is held.
-    pub(crate) async fn run(self, stop: CancellationToken) {
+    ///
+    /// # Errors
+    /// If one of its loops ended before. Then it cancels `stop` itself.
+    pub(crate) async fn run(self, stop: CancellationToken) -> Result<(), LoopEnded> {
         let renewals_stop = CancellationToken::new();
         let (drain, draining) = watch::channel(false);
-        let mut tasks = JoinSet::new();
-        tasks.spawn({
+        let mut loops = Loops::default();
+        loops.spawn("lease renewal", {
             let (queue, renewals_stop) = (self.queue.clone(), renewals_stop.clone());
             async move { queue.keep(renewals_stop).await }
         });
-        tasks.spawn(self.clone().reap(stop.clone()));
-        tasks.spawn(self.clone().sweep(stop.clone()));
-        tasks.spawn(self.runtime.sandboxes.clone().build_root_file_systems(stop.clone()));
+        loops.spawn("node upkeep", self.clone().reap(stop.clone()));
+        loops.spawn("sweeper", self.clone().sweep(stop.clone()));
+        let builds = self.runtime.sandboxes.clone();
+        loops.spawn("root file system", builds.build_root_file_systems(stop.clone()));
+        let mut outcome = Ok(());
         let mut slots = JoinSet::new();
         let mut polls = interval(CLAIM_POLL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -54,6 +63,12 @@ impl Worker {
                 _ = polls.tick(), if slots.len() < self.slots => self.ready_due_jobs().await,
                 Some(_) = slots.join_next() => {}
                 () = stop.cancelled() => {}
+                ended = loops.ended() => {
+                    if !stop.is_cancelled() {
+                        outcome = Err(ended);
+                        stop.cancel();
+                    }
+                }
             }
         }
         drain.send_replace(true);
@@ -69,7 +84,8 @@ impl Worker {
             Err(error) => tracing::warn!(%error, "jobs could not be released; their leases expire"),
         }
         renewals_stop.cancel();
-        while tasks.join_next().await.is_some() {}
+        loops.joined().await;
+        outcome
     }
 
     async fn ready_due_jobs(&self) {
