@@ -22,8 +22,8 @@ import yaml
 SCRATCH = pathlib.Path(os.environ["SCRATCH"])
 COMPOSE = yaml.safe_load(pathlib.Path("deploy/compose.yaml").read_text())
 PATIENCE_SECONDS = 60
-# Keys that are not container options here: build, order, restarts, network.
-ELSEWHERE = {"build", "depends_on", "healthcheck", "networks", "ports", "restart", "stop_grace_period"}
+# Keys that are not container options here: build, command, order, restarts, network.
+ELSEWHERE = {"build", "command", "depends_on", "healthcheck", "networks", "ports", "restart", "stop_grace_period"}
 # Output that exceeds an event: it is stored in the blob directory that both services share.
 LONG = 29_000
 # Privileges without root, as documented in the Dockerfile at the stage `worker`.
@@ -151,12 +151,14 @@ def options(service):
     return said
 
 
-def start(name, image, service, postgres, **more):
+def start(name, image, service, postgres, wait=False, **more):
     environment = {key: filled(value) for key, value in service["environment"].items()}
     for key, value in environment.items():
         environment[key] = value.replace("@postgres:5432/", f"@127.0.0.1:{postgres.port}/")
     environment = [f"--env={key}={value}" for key, value in (environment | more).items()]
-    docker("run", "--detach", "--network=host", f"--name={name}", *options(service), *environment, image)
+    mode = [] if wait else ["--detach"]
+    command = service.get("command", [])
+    docker("run", *mode, "--network=host", f"--name={name}", *options(service), *environment, image, *command)
 
 
 def stop(name, service):
@@ -240,6 +242,8 @@ def main():
     postgres = Postgres()
     try:
         postgres.prepare()
+        start("migrate", "sojourn-api", COMPOSE["services"]["migrate"], postgres, wait=True)
+        ok("migrate prepares the schema")
         api = Api(postgres)
         api.call("POST", "/agents", {"name": "image", "prompt": "", "model": "scripted/inline"})
         service = COMPOSE["services"]["worker"]

@@ -17,7 +17,7 @@ use sojourn::{
         pool::PoolSizes,
     },
 };
-use sqlx::Connection;
+use sqlx::{AssertSqlSafe, Connection};
 use uuid::Uuid;
 
 use crate::support::{service::Ground, wait::wait_for};
@@ -98,15 +98,25 @@ async fn waiting_orgs(ground: &Ground, count: u32) {
     }
 }
 
-/// Makes the turns of these organizations ready, by their places in the order of ids.
-async fn make_ready(ground: &Ground, places: &str) {
-    let statement = format!(
+/// Makes the turns of these organizations ready, by their places in the order of ids. Returns how many jobs are
+/// due then. What its own connection read is in the statistics when it returns.
+async fn make_ready(ground: &Ground, places: &str) -> i64 {
+    let update = format!(
         "update job j
          set ready_at = now(), is_scheduled = false
          from (select org_id, row_number() over (order by org_id) as place from org) o
          where o.org_id = j.org_id and j.worker_id is null and ({places})"
     );
-    ground.sql(&statement).await;
+    let mut superuser = ground.database.superuser().await;
+    sqlx::raw_sql(AssertSqlSafe(update)).execute(&mut superuser).await.expect("jobs");
+    let (due, ()) = sqlx::query_as(
+        "select count(*), pg_stat_force_next_flush() from job where worker_id is null and ready_at <= now()",
+    )
+    .fetch_one(&mut superuser)
+    .await
+    .expect("a count");
+    superuser.close().await.expect("a clean end");
+    due
 }
 
 #[tokio::test]
@@ -124,9 +134,7 @@ async fn every_due_job_is_claimed_whoever_waits() {
             format!("place in (3, {half}, {})", count - 3),
             "place % 37 = 5".to_owned(),
         ] {
-            make_ready(&ground, &places).await;
-            let due =
-                ground.count("select count(*) from job where worker_id is null and ready_at <= now()").await;
+            let due = make_ready(&ground, &places).await;
             let before = ground.count(JOBS_READ).await;
             let leases = claim_all(&queue).await;
             assert_eq!(leases.len() as i64, due, "{count} organizations, {places}");
