@@ -3,6 +3,7 @@
 //! Streams end first (readers resume at another process), then requests, then the worker drains, then
 //! dispatchers, notifications and the database.
 
+mod blobs;
 mod data_dir;
 mod reach;
 mod sandboxes;
@@ -201,6 +202,20 @@ pub async fn migrate(database: &config::Database, says: &(dyn Fn(&str) + Send + 
     Record::open(database, pools, Migration::Own, says).await?.close().await
 }
 
+/// Makes the blob store of the settings the deployment's. Returns false if it was already.
+pub async fn adopt_blob_store(
+    settings: &Settings,
+    says: &(dyn Fn(&str) + Send + Sync),
+) -> anyhow::Result<bool> {
+    let pools = PoolSizes { app: 1, system: 1 };
+    let record = Record::open(&settings.database, pools, Migration::IfOwner, says).await?;
+    let adopted = blobs::adopt(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await;
+    let closed = record.close().await;
+    let adopted = adopted?;
+    closed?;
+    Ok(adopted)
+}
+
 /// Serves until `stop`; calls `started` once everything runs.
 pub async fn serve(
     settings: Settings,
@@ -254,7 +269,7 @@ async fn serve_record(
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics = watched.as_ref().map(TcpListener::local_addr).transpose()?;
 
-    let parts = Parts::new(settings, record)?;
+    let parts = Parts::new(settings, record).await?;
     let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), Loops::default());
     let late = CancellationToken::new();
@@ -310,10 +325,10 @@ struct Parts {
 }
 
 impl Parts {
-    fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
+    async fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
         let process = Uuid::from_bytes(record.origin.bytes());
         let notifications = Notifications::new(process);
-        let blobs = open_blobs(settings)?;
+        let blobs = blobs::open(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await?;
         let journal =
             Journal::new(record.store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let node = data_dir::node_id(&settings.database.data_dir, &record.origin)?;
@@ -420,15 +435,6 @@ impl Parts {
 async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
     serving.await;
     Ok(())
-}
-
-fn open_blobs(settings: &Settings) -> anyhow::Result<Blobs> {
-    let data_dir = &settings.database.data_dir;
-    let Some(url) = &settings.blob_store else {
-        return Ok(Blobs::local(&data_dir.join("blobs"))?);
-    };
-    let options: Vec<_> = std::env::vars().filter(|(name, _)| name.starts_with("AWS_")).collect();
-    Blobs::s3(url, &options, &data_dir.join("scratch")).context("SOJOURN_BLOB_STORE")
 }
 
 async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {

@@ -18,10 +18,19 @@ use std::{
 use bytes::Bytes;
 use futures::{Stream, TryStreamExt};
 use object_store::{
-    GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, aws::AmazonS3Builder, buffered::BufWriter,
-    local::LocalFileSystem, path::Path as Key, prefix::PrefixStore,
+    GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, aws::AmazonS3Builder,
+    buffered::BufWriter, local::LocalFileSystem, path::Path as Key, prefix::PrefixStore,
 };
-use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::{
+    io::{AsyncWriteExt, BufReader},
+    time::timeout,
+};
+use uuid::Uuid;
+
+use crate::base::limit::BLOB_TIMEOUT;
+
+/// Key of the id of the store.
+const ID_KEY: &str = "store-id";
 
 /// Bytes of a file per read; each read is a job on another thread.
 const COPY_BYTES: usize = 1 << 20;
@@ -41,8 +50,6 @@ pub enum Error {
 #[derive(Clone)]
 pub struct Blobs {
     store: Arc<dyn ObjectStore>,
-    /// The same store, but a write is synced to disk before it returns.
-    synced: Arc<dyn ObjectStore>,
     /// Directory for temporary files of uploads and downloads.
     scratch: PathBuf,
     /// The directory of the blobs, if they are stored locally.
@@ -55,11 +62,11 @@ impl Blobs {
         fs::create_dir_all(directory)?;
         let scratch = directory.with_extension("scratch");
         fs::create_dir_all(&scratch)?;
-        let store = LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true);
-        let synced =
+        // A row names a blob, so its bytes must be as durable as the row.
+        let store =
             LocalFileSystem::new_with_prefix(directory)?.with_automatic_cleanup(true).with_fsync(true);
         let directory = Some(directory.to_owned());
-        Ok(Self { store: Arc::new(store), synced: Arc::new(synced), scratch, directory })
+        Ok(Self { store: Arc::new(store), scratch, directory })
     }
 
     /// Opens blobs in an S3-compatible bucket: `s3://bucket/prefix`.
@@ -77,12 +84,13 @@ impl Blobs {
         }
         let store: Arc<dyn ObjectStore> = Arc::new(PrefixStore::new(builder.build()?, prefix));
         fs::create_dir_all(scratch)?;
-        Ok(Self { synced: Arc::clone(&store), store, scratch: scratch.to_owned(), directory: None })
+        Ok(Self { store, scratch: scratch.to_owned(), directory: None })
     }
 
-    /// Stores a blob; replaces an existing one with the same key.
+    /// Stores a blob durably; replaces an existing one with the same key.
     pub async fn put(&self, key: &str, content: Bytes) -> Result<(), Error> {
-        self.store.put(&Key::from(key), content.into()).await?;
+        let key = Key::from(key);
+        limited(self.store.put(&key, content.into())).await?;
         Ok(())
     }
 
@@ -107,9 +115,45 @@ impl Blobs {
         }
     }
 
+    /// Returns the id of this store; `None` if it has none yet.
+    pub async fn id(&self) -> Result<Option<Uuid>, Error> {
+        match self.get(ID_KEY).await {
+            Ok(text) => parse_id(&text).map(Some),
+            Err(Error::NotFound) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives this store an id, unless another process has. Returns the one that it has.
+    pub async fn create_id(&self, id: Uuid) -> Result<Uuid, Error> {
+        let text = || id.to_string().into_bytes().into();
+        let key = Key::from(ID_KEY);
+        let put = async {
+            match self.store.put_opts(&key, text(), PutMode::Create.into()).await {
+                Ok(_)
+                | Err(object_store::Error::AlreadyExists { .. } | object_store::Error::Precondition { .. }) => {
+                    Ok(true)
+                }
+                // A bucket without conditional writes.
+                Err(object_store::Error::NotImplemented { .. }) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        if !limited(put).await? {
+            self.replace_id(id).await?;
+        }
+        parse_id(&self.get(ID_KEY).await?)
+    }
+
+    /// Gives this store this id.
+    pub async fn replace_id(&self, id: Uuid) -> Result<(), Error> {
+        self.put(ID_KEY, id.to_string().into_bytes().into()).await
+    }
+
     /// Reads a whole blob.
     pub async fn get(&self, key: &str) -> Result<Bytes, Error> {
-        Ok(self.store.get(&Key::from(key)).await?.bytes().await?)
+        let key = Key::from(key);
+        limited(async { self.store.get(&key).await?.bytes().await }).await
     }
 
     /// Streams a blob, part by part.
@@ -133,7 +177,7 @@ impl Blobs {
     /// Stores the content of a file atomically and durably.
     pub async fn put_file(&self, key: &str, file: File) -> Result<(), Error> {
         let mut file = BufReader::with_capacity(COPY_BYTES, tokio::fs::File::from_std(file));
-        let mut writer = BufWriter::new(Arc::clone(&self.synced), Key::from(key));
+        let mut writer = BufWriter::new(Arc::clone(&self.store), Key::from(key));
         match tokio::io::copy_buf(&mut file, &mut writer).await {
             Ok(_) => Ok(writer.shutdown().await?),
             Err(error) => {
@@ -170,6 +214,19 @@ impl Blobs {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Waits for the store, for as long as a whole blob may take.
+async fn limited<T>(asked: impl Future<Output = object_store::Result<T>>) -> Result<T, Error> {
+    match timeout(BLOB_TIMEOUT, asked).await {
+        Ok(answered) => Ok(answered?),
+        Err(_) => Err(Error::Unavailable(format!("no answer within {} s", BLOB_TIMEOUT.as_secs()))),
+    }
+}
+
+fn parse_id(text: &[u8]) -> Result<Uuid, Error> {
+    Uuid::try_parse_ascii(text.trim_ascii())
+        .map_err(|_| Error::Unavailable(format!("the blob {ID_KEY} does not contain an id")))
 }
 
 impl From<object_store::Error> for Error {

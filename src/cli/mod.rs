@@ -75,6 +75,11 @@ enum Command {
         #[command(flatten)]
         database: Box<Database>,
     },
+    /// Use the configured blob store from now on, after the blobs were moved to it
+    AdoptBlobStore {
+        #[command(flatten)]
+        settings: Box<Settings>,
+    },
     /// Check that this machine meets the requirements
     Doctor {
         #[command(flatten)]
@@ -138,6 +143,11 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Migrate { database } => {
             app::migrate(&database, &|line| eprintln!("{line}")).await?;
             eprintln!("the schema is up to date");
+        }
+        Command::AdoptBlobStore { settings } => {
+            let is_new = app::adopt_blob_store(&settings, &|line| eprintln!("{line}")).await?;
+            let outcome = if is_new { "is" } else { "was already" };
+            eprintln!("the configured blob store {outcome} the deployment's");
         }
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {

@@ -56,6 +56,14 @@ impl ApiError {
         Self::new(ErrorType::NotFound, "there is no such resource")
     }
 
+    /// 404 for the complete body of an event that is lost.
+    pub(super) fn content_missing() -> Self {
+        Self::new(
+            ErrorType::NotFound,
+            "the complete body is missing from the blob store; the event has its beginning",
+        )
+    }
+
     /// 409 with a machine-readable reason.
     pub(super) fn conflict(code: &'static str, message: impl Into<Cow<'static, str>>) -> Self {
         Self { code: Some(code.into()), ..Self::new(ErrorType::Conflict, message) }

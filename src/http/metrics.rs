@@ -49,6 +49,8 @@ async fn count(store: &Store) -> store::Result<()> {
     gauge!("sojourn_sandboxes", "state" => "ending").set(now.sandboxes_ending as f64);
     gauge!("sojourn_deliveries_pending").set(now.deliveries_pending as f64);
     gauge!("sojourn_deliveries_due_age_seconds").set(now.deliveries_due_age_seconds);
+    gauge!("sojourn_event_content_pending").set(now.event_content_pending as f64);
+    gauge!("sojourn_event_content_age_seconds").set(now.event_content_age_seconds);
     Ok(())
 }
 
@@ -63,6 +65,8 @@ fn describe() {
         ("sojourn_sandboxes", "Existing sandboxes, by state."),
         ("sojourn_deliveries_pending", "Deliveries that are not settled."),
         ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
+        ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
+        ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
     ] {
         metrics::describe_gauge!(name, text);
     }
@@ -91,6 +95,7 @@ fn describe() {
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),
         ("sojourn_turns_ended_total", "Ended turns, by reason."),
         ("sojourn_turns_taken_over_total", "Turns taken over from a crashed worker."),
+        ("sojourn_blobs_lost_total", "Blobs that a turn needed and the blob store did not have, by kind."),
         ("sojourn_delivery_attempts_total", "Webhook delivery attempts, by outcome."),
     ] {
         metrics::describe_counter!(name, text);

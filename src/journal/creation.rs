@@ -1,6 +1,6 @@
 //! New sessions: decided from what a caller wants, then stored with their first events.
 
-use super::{Error, Unit, unit::numbered};
+use super::{Error, Unit, spill::pack, unit::numbered};
 use crate::{
     domain::{
         Session, SessionId, apply,
@@ -13,17 +13,12 @@ impl Unit {
     /// Decides a new session: its row, its first queued turn and its first events.
     ///
     /// No row is stored yet.
-    pub async fn decide_session(
-        &self,
-        id: SessionId,
-        new: NewSession,
-        stamp: &Stamp,
-    ) -> Result<Creation, Error> {
+    pub fn decide_session(&self, id: SessionId, new: NewSession, stamp: &Stamp) -> Result<Creation, Error> {
         let drafts = decide::create(new, stamp);
         let Some((session, _)) = apply::fold(id, &numbered(&drafts, 0, stamp.origin.now())) else {
             unreachable!("a new log begins with session.created");
         };
-        let events = self.journal.pack(self.tx.org(), id, drafts).await?;
+        let events = pack(self.tx.org(), id, drafts)?;
         Ok(Creation { session, events, token: None, kept: None })
     }
 

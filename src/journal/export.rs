@@ -4,7 +4,10 @@ use bytes::Bytes;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use super::{Error, Journal, Unit};
+use super::{
+    Error, Journal, Unit,
+    spill::{pack, take_contents},
+};
 use crate::{
     base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS, RETENTION_BATCH},
     domain::{
@@ -108,7 +111,8 @@ impl Unit {
         self.tx.write_imported_usage(&session).await?;
         for events in log.chunks(APPEND_EVENTS_MAX) {
             let drafts = events.iter().map(|event| event.draft.clone()).collect();
-            let packed = self.journal.pack(org, session.id, drafts).await?;
+            let mut packed = pack(org, session.id, drafts)?;
+            self.contents.extend(take_contents(org, session.id, &mut packed));
             let times: Vec<_> = events.iter().map(|event| event.ts).collect();
             self.tx.append_imported(session.id, events[0].seq - 1, &times, &packed).await?;
         }

@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-use super::{Error, Journal, Log, LogSize, meter};
+use super::{Error, Journal, Log, LogSize, meter, spill::pack};
 
 /// Appends to the log under one lease, for one turn or for the session alone.
 #[derive(Clone)]
@@ -62,7 +62,8 @@ impl Journal {
     ) -> Result<Vec<Event>, Halted> {
         let Fence { org, session, .. } = fence;
         let ts = self.origin.now();
-        let events = self.pack(org, session, drafts).await?;
+        let mut events = pack(org, session, drafts)?;
+        self.store_contents(org, session, &mut events).await?;
         let began = Instant::now();
         let record = Record { fence, turn, ts, events };
         let (recorded, record) = self.record_committer.record(record).await.map_err(Error::from)?;

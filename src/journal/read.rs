@@ -48,7 +48,7 @@ impl Journal {
             let Some(last) = entries.last() else { return Ok(log) };
             after = last.seq;
             for entry in &entries {
-                log.push(self.whole(entry).await?);
+                log.push(self.whole(org, entry).await?);
             }
         }
     }
@@ -65,18 +65,24 @@ impl Journal {
         let entries = self.store.read_events(org, session, &range).await?;
         let mut page = Vec::with_capacity(entries.len());
         for entry in &entries {
-            page.push(self.whole(entry).await?);
+            page.push(self.whole(org, entry).await?);
         }
         Ok(page)
     }
 
-    /// Decodes one event with its complete body.
-    async fn whole(&self, entry: &Entry) -> Result<Event, Error> {
+    /// Decodes one event with its complete body. If that is lost, with the truncated one and a marker.
+    async fn whole(&self, org: OrgId, entry: &Entry) -> Result<Event, Error> {
         let corrupt = |error: &dyn std::fmt::Display| crate::store::Error::Corrupt(error.to_string());
         let Some(key) = &entry.content_ref else {
             return entry.event(None).map_err(|error| corrupt(&error).into());
         };
-        let content = self.blobs.get(key).await?;
+        let Some(content) = self.content(org, entry.session, entry.id, key).await? else {
+            metrics::counter!("sojourn_blobs_lost_total", "kind" => "event").increment(1);
+            tracing::error!(session.id = %entry.session, event.id = %entry.id, "the complete body of an event is missing");
+            let mut event = entry.event(None).map_err(|error| corrupt(&error))?;
+            event.draft.body.mark_truncated();
+            return Ok(event);
+        };
         let text = std::str::from_utf8(&content).map_err(|error| corrupt(&error))?;
         entry.event(Some(text)).map_err(|error| corrupt(&error).into())
     }

@@ -1,49 +1,136 @@
 //! Event bodies too large for a row: complete in a blob, truncated in the row.
 //!
-//! The blob is written before the append, so an event never references a missing blob. A failed
-//! append leaves an unreferenced blob, which is removed with its session.
+//! A leased turn stores the blob before it appends. A caller's command stores the complete body in the table
+//! `event_content`, in its transaction, and so does a turn whose blob store does not answer; a worker moves
+//! it to the blob store. A failed append leaves an unreferenced blob, which is removed with its session.
 
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use serde_json::{Map, Value};
 
 use super::{Error, Journal};
 use crate::{
-    base::{limit::EVENT_BODY_BYTES_MAX, text},
-    domain::{OrgId, SessionId, event::Draft},
-    store::{column, event::Packed},
+    base::{
+        limit::{EVENT_BODY_BYTES_MAX, EVENT_CONTENT_CLAIM_TTL, EVENT_CONTENTS_CLAIMED},
+        text,
+    },
+    blob,
+    domain::{EventId, OrgId, SessionId, event::Draft},
+    store::{self, column, event::Packed, event_content::EventContent},
 };
 
 /// Maximum length of a string in a truncated body, in bytes; tried in this order.
 const STRING_BYTES: [usize; 3] = [4_096, 512, 64];
 
+/// Prepares events for insertion. Their complete bodies must be stored too.
+pub(super) fn pack(org: OrgId, session: SessionId, drafts: Vec<Draft>) -> Result<Vec<Packed>, Error> {
+    drafts
+        .into_iter()
+        .map(|draft| {
+            let (body, whole) = split(&draft)?;
+            let bytes = whole.as_ref().map_or(body.len(), String::len);
+            Ok(Packed {
+                content_ref: whole.as_ref().map(|_| content_key(org, session, draft.id)),
+                body_bytes: i32::try_from(bytes).unwrap_or(i32::MAX),
+                draft,
+                body,
+                whole,
+            })
+        })
+        .collect()
+}
+
+/// Takes the complete bodies of truncated events.
+pub(super) fn take_contents(org: OrgId, session: SessionId, events: &mut [Packed]) -> Vec<EventContent> {
+    events
+        .iter_mut()
+        .filter_map(|event| {
+            Some(EventContent { org, session, event: event.draft.id, body: event.whole.take()? })
+        })
+        .collect()
+}
+
+/// Blob key of the complete body of an event.
+fn content_key(org: OrgId, session: SessionId, event: EventId) -> String {
+    format!("{}/{}/events/{}", org.uuid(), session.uuid(), event.uuid())
+}
+
 impl Journal {
-    /// Prepares events for insertion.
-    pub(super) async fn pack(
+    /// Stores the complete bodies of events before they are appended.
+    pub(super) async fn store_contents(
         &self,
         org: OrgId,
         session: SessionId,
-        drafts: Vec<Draft>,
-    ) -> Result<Vec<Packed>, Error> {
-        let mut packed = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let (body, whole) = split(&draft)?;
-            let content_ref = match whole {
-                Some(whole) => {
-                    let key = format!("{}/{}/events/{}", org.uuid(), session.uuid(), draft.id.uuid());
-                    self.blobs.put(&key, Bytes::from(whole.clone())).await?;
-                    Some((key, whole.len()))
-                }
-                None => None,
-            };
-            let bytes = content_ref.as_ref().map_or(body.len(), |(_, bytes)| *bytes);
-            packed.push(Packed {
-                draft,
-                body,
-                content_ref: content_ref.map(|(key, _)| key),
-                body_bytes: i32::try_from(bytes).unwrap_or(i32::MAX),
-            });
+        events: &mut [Packed],
+    ) -> Result<(), Error> {
+        let mut waiting = Vec::new();
+        for content in take_contents(org, session, events) {
+            if let Err(error) = self.put_content(&content).await {
+                tracing::warn!(%error, session.id = %session, "a body is stored in the database until the blob store answers");
+                waiting.push(content);
+            }
         }
-        Ok(packed)
+        if !waiting.is_empty() {
+            self.store.insert_event_contents(org, &waiting).await?;
+        }
+        Ok(())
+    }
+
+    /// Moves complete bodies from the database to the blob store. Returns their number.
+    ///
+    /// # Errors
+    /// If one could not be stored; it is tried again after `EVENT_CONTENT_CLAIM_TTL`.
+    pub async fn move_contents(&self) -> Result<usize, Error> {
+        let claimed =
+            self.store.claim_event_contents(EVENT_CONTENTS_CLAIMED, EVENT_CONTENT_CLAIM_TTL).await?;
+        let count = claimed.len();
+        let mut moved = stream::iter(claimed)
+            .map(|content| async move { self.move_content(&content).await })
+            .buffer_unordered(count.max(1));
+        let mut outcome = Ok(count);
+        while let Some(result) = moved.next().await {
+            outcome = outcome.and_then(|count| result.map(|()| count));
+        }
+        outcome
+    }
+
+    async fn move_content(&self, content: &EventContent) -> Result<(), Error> {
+        self.put_content(content).await?;
+        if self.store.delete_event_content(content).await? {
+            return Ok(());
+        }
+        // Another worker stored it, or the session was deleted and nothing removes the blob.
+        match self.store.load_session(content.org, content.session).await {
+            Err(store::Error::NotFound) => {
+                Ok(self.blobs.delete(&content_key(content.org, content.session, content.event)).await?)
+            }
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    async fn put_content(&self, content: &EventContent) -> Result<(), blob::Error> {
+        let key = content_key(content.org, content.session, content.event);
+        self.blobs.put(&key, Bytes::from(content.body.clone())).await
+    }
+
+    /// Reads the complete body of a truncated event; `None` if it is lost.
+    pub async fn content(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        event: EventId,
+        key: &str,
+    ) -> Result<Option<Bytes>, Error> {
+        // First the database: a worker stores a blob before it deletes the row.
+        if let Some(body) = self.store.event_content(org, session, event).await? {
+            return Ok(Some(body.into()));
+        }
+        match self.blobs.get(key).await {
+            Ok(content) => Ok(Some(content)),
+            Err(blob::Error::NotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }
 

@@ -11,12 +11,16 @@ use crate::{
         Tx,
         command::Change,
         event::Packed,
+        event_content::EventContent,
         idempotency::{Claimed, Slot, SlotState},
         notification::Notification,
     },
 };
 
-use super::{Error, Journal};
+use super::{
+    Error, Journal,
+    spill::{pack, take_contents},
+};
 
 /// One transaction of one organization. Dropping it without commit rolls back.
 pub struct Unit {
@@ -26,6 +30,8 @@ pub struct Unit {
     grown: Vec<Grown>,
     /// Idempotency slots claimed in this transaction that have no response yet.
     claimed: Vec<Claimed>,
+    /// Complete bodies of the appended events that are truncated in their rows.
+    pub(super) contents: Vec<EventContent>,
 }
 
 /// A log that grew in this transaction.
@@ -55,6 +61,7 @@ impl Journal {
             notifications: Vec::new(),
             grown: Vec::new(),
             claimed: Vec::new(),
+            contents: Vec::new(),
         })
     }
 }
@@ -151,7 +158,10 @@ impl Unit {
     }
 
     /// Commits, then sends the notifications.
-    pub async fn commit(self) -> Result<(), Error> {
+    pub async fn commit(mut self) -> Result<(), Error> {
+        if !self.contents.is_empty() {
+            self.tx.insert_event_contents(&self.contents).await?;
+        }
         self.tx.commit().await?;
         for Grown { session, base, ts, by } in self.grown {
             self.journal.notify_growth(session, base, ts, &by);
@@ -175,7 +185,7 @@ impl Unit {
         let (base, now) = (session.head, stamp.origin.now());
         let events = numbered(&drafts, base, now);
         let ended: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
-        let by = self.journal.pack(self.tx.org(), session.id, drafts).await?;
+        let by = pack(self.tx.org(), session.id, drafts)?;
         let is_due = session.status != Status::Archived && events.iter().any(wakes);
         let change = Change { session: &session, ended: &ended, base, events: &by, is_due };
         let written = self.tx.write_back(&change).await?;
@@ -219,9 +229,10 @@ impl Unit {
         session: SessionId,
         base: i64,
         ts: Timestamp,
-        by: Vec<Packed>,
+        mut by: Vec<Packed>,
         has_deliveries: bool,
     ) {
+        self.contents.extend(take_contents(self.tx.org(), session, &mut by));
         self.grown.push(Grown { session, base, ts, by });
         self.notifications.push(Notification::List(self.tx.org()));
         if has_deliveries {

@@ -253,6 +253,7 @@ impl SandboxSession {
                     if !matches!(fault, Fault::NotFound(_)) {
                         return Err(fault);
                     }
+                    metrics::counter!("sojourn_blobs_lost_total", "kind" => "checkpoint").increment(1);
                     tracing::error!(checkpoint.id = %checkpoint.checkpoint, %fault, "a checkpoint cannot be restored");
                 }
             }

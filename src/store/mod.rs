@@ -4,6 +4,7 @@
 //! row-level security. `system` does the service's own work and names the organization in every
 //! statement. This module decides nothing: the rules are in `domain`.
 
+mod blob_store;
 pub(crate) mod column;
 mod configuration;
 mod connection;
@@ -31,7 +32,9 @@ pub(crate) use organizations::{audit, operator, org};
 pub use sandboxes::sandbox;
 pub(crate) use sandboxes::{checkpoint, operation, output, sandbox_summary};
 pub use sessions::record;
-pub(crate) use sessions::{command, creation, event, idempotency, listing, session, token, turn};
+pub(crate) use sessions::{
+    command, creation, event, event_content, idempotency, listing, session, token, turn,
+};
 pub use triggers::scheduled_wake;
 pub(crate) use triggers::{invoke_token, run, schedule, trigger};
 pub(crate) use work::stuck;

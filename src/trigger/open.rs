@@ -109,7 +109,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
         created.key = Some(key);
     }
     let new = NewSession { created, context: ContextChange::default(), input: Some(input) };
-    let creation = unit.decide_session(stamp.origin.id(), new, stamp).await?;
+    let creation = unit.decide_session(stamp.origin.id(), new, stamp)?;
     Ok(unit.create(creation).await?)
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use crate::{
+    base::limit::{BLOB_RETRY, UNREADABLE_RETRY},
     domain::{
         AgentId, Body, Event, Session,
         budget::{Budget, MaxUsage},
@@ -15,7 +16,7 @@ use crate::{
     harness::{self, Halt},
     journal::{self, Halted, Writer},
     lifecycle::LeasedSandbox,
-    store::spend::Ask,
+    store::{self, spend::Ask},
 };
 
 /// The log of a session under a lease.
@@ -46,16 +47,29 @@ impl LeasedJournal {
     }
 }
 
-fn unavailable(error: journal::Error) -> Halt {
-    Halt::Unavailable(error.to_string())
-}
-
 fn halt(halted: Halted) -> Halt {
     match halted {
         Halted::Stale => Halt::Stale,
         Halted::Moved => Halt::Moved,
-        Halted::Failed(error) => Halt::Unavailable(error.to_string()),
+        Halted::Failed(error) => unavailable(error),
     }
+}
+
+/// Returns how a turn whose session cannot be read or written stops.
+///
+/// Its slot waits for the database, which every turn needs. It does not wait for the blob store, which other
+/// turns may not need, or for a row that this version cannot read.
+pub(crate) fn unavailable(error: impl Into<journal::Error>) -> Halt {
+    let error = error.into();
+    let delay = match &error {
+        journal::Error::Blob(_) => BLOB_RETRY,
+        journal::Error::Store(store::Error::Corrupt(_) | store::Error::Database(_)) => UNREADABLE_RETRY,
+        journal::Error::Store(_) | journal::Error::Rejected(_) => {
+            return Halt::Unavailable(error.to_string());
+        }
+    };
+    tracing::error!(%error, delay_seconds = delay.as_secs(), "a turn cannot continue; its slot is released");
+    Halt::Wait(delay)
 }
 
 #[async_trait]

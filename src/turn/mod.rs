@@ -32,7 +32,7 @@ use crate::{
 };
 
 use journal::LeasedJournal;
-use preflight::unavailable;
+pub(crate) use journal::unavailable;
 use signals::SignalSource;
 use spans::{TracedModel, TracedTools};
 use tools::LeasedTools;
@@ -87,7 +87,7 @@ impl Runtime {
         // Both reads at once: the request to the model leaves one round trip sooner.
         let (prepared, log) =
             tokio::join!(self.prepare_parts(writer.fence().org, session, attempt), writer.cached_log());
-        let log: Log = log.map_err(|error| Halt::Unavailable(error.to_string()))?;
+        let log: Log = log.map_err(unavailable)?;
         let Parts { turn, tools, spec, policy } = match prepared? {
             Ok(parts) => parts,
             Err(refusal) => return Ok(Err(refusal)),

@@ -3,6 +3,7 @@
 //! A failed check rejects the session: an event with the reason, the canceled turn, no sandbox. A turn
 //! that another worker started is not checked again.
 
+use super::unavailable;
 use crate::{
     domain::{
         OrgId, Session,
@@ -10,7 +11,7 @@ use crate::{
         spend::{Spend, Verdict, verdict},
     },
     harness::Halt,
-    store::{self, Store, billing::Billing},
+    store::{Store, billing::Billing},
 };
 
 /// Reason why a turn cannot run.
@@ -79,9 +80,4 @@ pub(super) async fn check(
         // Each call reserves its maximum cost before it starts.
         Verdict::Granted { .. } | Verdict::Wait | Verdict::Unpriced => Ok(checked),
     })
-}
-
-/// Creates the halt of a turn whose rows cannot be read.
-pub(super) fn unavailable(error: store::Error) -> Halt {
-    Halt::Unavailable(error.to_string())
 }

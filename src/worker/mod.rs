@@ -49,6 +49,7 @@ impl Worker {
             async move { queue.keep(renewals_stop).await }
         });
         loops.spawn("node upkeep", self.clone().reap(stop.clone()));
+        loops.spawn("event content", self.clone().move_contents(stop.clone()));
         loops.spawn("sweeper", self.clone().sweep(stop.clone()));
         let builds = self.runtime.sandboxes.clone();
         loops.spawn("root file system", builds.build_root_file_systems(stop.clone()));

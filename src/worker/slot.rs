@@ -21,7 +21,7 @@ use crate::{
         job::{Claimed, Kind},
         notification::Notification,
     },
-    turn::{Attempt, RECOVERY_EXHAUSTED, Refusal, end_early},
+    turn::{Attempt, RECOVERY_EXHAUSTED, Refusal, end_early, unavailable},
 };
 
 impl Worker {
@@ -227,8 +227,4 @@ async fn run_turn(
         server.bill_late().await;
     }
     ended
-}
-
-fn unavailable(error: store::Error) -> Halt {
-    Halt::Unavailable(error.to_string())
 }

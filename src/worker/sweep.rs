@@ -1,4 +1,5 @@
-//! Sweeper: finds sessions that have work but no job, and purges deleted organizations again.
+//! Sweeper: finds sessions that have work but no job, purges deleted organizations again, and moves large
+//! bodies of events to the blob store.
 //!
 //! Every job is enqueued in the transaction of its cause, so the sweep finds nothing while the
 //! service is healthy; each finding is repaired and logged as an error.
@@ -8,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{HOUSEKEEPING_BATCH, SWEEP_INTERVAL},
+    base::limit::{EVENT_CONTENT_POLL, EVENT_CONTENTS_CLAIMED, HOUSEKEEPING_BATCH, SWEEP_INTERVAL},
     store::notification::Notification,
 };
 
@@ -20,6 +21,24 @@ impl Worker {
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.find_stuck().await;
             self.runtime.sandboxes.journal.expire_cached_logs();
+        }
+    }
+
+    /// Moves large bodies of events from the database to the blob store, until `stop`.
+    pub(super) async fn move_contents(self, stop: CancellationToken) {
+        let mut ticks = interval(EVENT_CONTENT_POLL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
+            loop {
+                match self.runtime.sandboxes.journal.move_contents().await {
+                    Ok(moved) if moved as i64 == EVENT_CONTENTS_CLAIMED && !stop.is_cancelled() => {}
+                    Ok(_) => break,
+                    Err(error) => {
+                        tracing::warn!(%error, "bodies of events could not be moved to the blob store; retrying");
+                        break;
+                    }
+                }
+            }
         }
     }
 

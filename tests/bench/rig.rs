@@ -179,7 +179,7 @@ impl Rig {
         let id = self.origin.id();
         let mut unit = self.journal.begin(self.org).await?;
         let new = NewSession { created, context: ContextChange::default(), input };
-        let creation = unit.decide_session(id, new, &stamp).await?;
+        let creation = unit.decide_session(id, new, &stamp)?;
         unit.create(creation).await?;
         unit.commit().await?;
         Ok(id)

@@ -23,3 +23,14 @@ pub const LOG_CACHE_BYTES_MAX: usize = 32 << 20;
 pub const LOG_CACHE_TTL: Duration = Duration::from_secs(300);
 /// Events that the history builder reads in one query.
 pub const HISTORY_PAGE_ROWS: i64 = 1_000;
+/// Time to write or read a body in the blob store. One that is not written in this time is stored in the database.
+pub const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
+/// Delay of a turn whose bodies the blob store does not return.
+pub const BLOB_RETRY: Duration = Duration::from_secs(5);
+/// Delay of a turn with a row that this version cannot read; a worker of another version may.
+pub const UNREADABLE_RETRY: Duration = Duration::from_secs(30);
+/// Bodies that a worker moves to the blob store at once, and the time for which it claims them.
+pub const EVENT_CONTENTS_CLAIMED: i64 = 16;
+pub const EVENT_CONTENT_CLAIM_TTL: Duration = Duration::from_secs(60);
+/// Interval at which workers look for bodies to move.
+pub const EVENT_CONTENT_POLL: Duration = Duration::from_secs(1);

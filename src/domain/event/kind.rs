@@ -2,7 +2,24 @@
 
 use super::{Body, Level, informational};
 
+/// Ends a text whose rest is lost.
+const REST_LOST: &str = "\n[The rest of this text is lost.]";
+
 impl Body {
+    /// Marks the body as the beginning of one whose rest is lost, for the model that reads it.
+    pub fn mark_truncated(&mut self) {
+        if let Self::UserMessage { text, .. }
+        | Self::AgentMessage { text, .. }
+        | Self::ToolResult { output: text, .. } = self
+        {
+            text.push_str(REST_LOST);
+        }
+        // A provider refuses its own blocks with cut signatures; the parsed ones remain.
+        if let Self::StepCompleted(step) = self {
+            step.raw.clear();
+        }
+    }
+
     /// Returns whether an event of a worker changes what a list of sessions shows.
     pub fn changes_status(&self) -> bool {
         matches!(

@@ -254,7 +254,7 @@ async fn decide_new(
     let id: SessionId = app.0.journal.origin().id();
     let stamp = Stamp { actor: creator.actor.clone(), origin: app.0.journal.origin().clone() };
     let (token, shown) = new_token(app);
-    let creation = unit.decide_session(id, NewSession { created, context, input }, &stamp).await?;
+    let creation = unit.decide_session(id, NewSession { created, context, input }, &stamp)?;
     let mut body = json!({ "session": SessionView::from(creation.session.clone()) });
     if !sources.is_empty() {
         body["sources"] = serde_json::to_value(&sources).expect("response types serialize to JSON");

@@ -165,7 +165,10 @@ pub(crate) async fn content(
 ) -> Result<Response> {
     let entry = visible(&mut caller.begin().await?, &caller, event).await?;
     let whole = match &entry.content_ref {
-        Some(key) => HttpBody::from(caller.app.0.blobs.get(key).await?),
+        Some(key) => {
+            let content = caller.app.0.journal.content(caller.org, entry.session, entry.id, key).await?;
+            HttpBody::from(content.ok_or_else(ApiError::content_missing)?)
+        }
         None => HttpBody::from(entry.body),
     };
     let mut response = whole.into_response();

@@ -23,6 +23,8 @@ pub struct Packed {
     pub body: String,
     /// Blob key of the complete body, when `body` was truncated.
     pub content_ref: Option<String>,
+    /// The complete body, when `body` was truncated and it is not stored yet.
+    pub whole: Option<String>,
     /// Size of the complete body in bytes.
     pub body_bytes: i32,
 }

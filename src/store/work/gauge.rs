@@ -27,6 +27,10 @@ pub struct Gauges {
     pub deliveries_pending: i64,
     /// Age of the oldest due delivery, in seconds.
     pub deliveries_due_age_seconds: f64,
+    /// Large bodies of events that wait to be moved to the blob store.
+    pub event_content_pending: i64,
+    /// Age of the oldest of them, in seconds.
+    pub event_content_age_seconds: f64,
 }
 
 impl Store {
@@ -42,7 +46,8 @@ impl Store {
                 job.*,
                 (select count(*) from job where worker_id is not null) as jobs_held,
                 sandbox.*,
-                delivery.*
+                delivery.*,
+                content.*
              from (
                  select
                      count(*) as jobs_ready,
@@ -75,7 +80,12 @@ impl Store {
                      greatest(extract(epoch from now() - min(ready_at)), 0)::float8 as deliveries_due_age_seconds
                  from delivery
                  where ready_at is not null
-             ) delivery",
+             ) delivery, (
+                 select
+                     count(*) as event_content_pending,
+                     coalesce(extract(epoch from now() - min(created_at)), 0)::float8 as event_content_age_seconds
+                 from event_content
+             ) content",
         )
         .fetch_one(&self.system)
         .await?)

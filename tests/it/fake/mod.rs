@@ -1,6 +1,7 @@
 //! Fakes of external systems.
 
 pub mod anthropic;
+pub mod bucket;
 pub mod dialect;
 pub mod git;
 pub mod openai;

@@ -30,6 +30,13 @@ impl Program {
         Self::started(ground, more, command)
     }
 
+    /// The same, with more environment variables.
+    pub fn with_environment(ground: &Ground, more: &[&str], variables: Vec<(&str, String)>) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        command.envs(variables);
+        Self::started(ground, more, command)
+    }
+
     fn started(ground: &Ground, more: &[&str], mut command: Command) -> Self {
         let urls = ground.urls();
         let mut child = command

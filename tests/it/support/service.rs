@@ -79,6 +79,11 @@ impl Ground {
         Urls { owner: owner_url.clone(), app: app_url.clone(), system: system_url.clone() }
     }
 
+    /// Makes the blob directory below `data_dir` the deployment's. Returns whether it was another.
+    pub async fn adopt_blob_store(&self, data_dir: &Path) -> bool {
+        app::adopt_blob_store(&settings(&self.urls(), data_dir, &[]), &|_| {}).await.expect("a blob store")
+    }
+
     /// Creates another organization; returns its API key.
     pub async fn organization(&self, name: &str) -> String {
         let settings = settings(&self.urls(), self.data_dir.path(), &[]);
@@ -140,7 +145,16 @@ impl Service {
         Self::start(settings(urls, data_dir, more)).await
     }
 
+    /// The same; returns why it did not start.
+    pub async fn try_on(urls: &Urls, data_dir: &Path, more: &[&str]) -> Result<Self, String> {
+        Self::try_start(settings(urls, data_dir, more)).await
+    }
+
     async fn start(settings: Settings) -> Self {
+        Self::try_start(settings).await.unwrap_or_else(|error| panic!("the service did not start: {error}"))
+    }
+
+    async fn try_start(settings: Settings) -> Result<Self, String> {
         assert_eq!(settings.problems(), Vec::<String>::new());
         let stop = CancellationToken::new();
         let (tell, told) = oneshot::channel();
@@ -155,10 +169,11 @@ impl Service {
             }
         });
         let Ok((address, metrics)) = told.await else {
-            panic!("the service did not start: {:?}", served.join().expect("no panic"));
+            let ended = served.join().expect("no panic");
+            return Err(ended.err().map_or_else(|| "it ended".to_owned(), |error| format!("{error:#}")));
         };
         let base = address.map_or_else(String::new, |address| format!("http://{address}/v3"));
-        Self { base, metrics, stop, http: reqwest::Client::new(), served }
+        Ok(Self { base, metrics, stop, http: reqwest::Client::new(), served })
     }
 
     /// Metrics of a scrape, by name and labels.

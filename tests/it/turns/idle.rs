@@ -44,7 +44,8 @@ fn files(directory: &Path) -> usize {
 
 /// Number of files in the blob store.
 pub fn blobs(ground: &Ground) -> usize {
-    files(&ground.data_dir.path().join("blobs"))
+    let blobs = ground.data_dir.path().join("blobs");
+    files(&blobs) - usize::from(blobs.join("store-id").exists())
 }
 
 /// Destroys the only sandbox from outside; its disk stays.

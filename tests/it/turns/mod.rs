@@ -1,6 +1,7 @@
 //! Turns from message to result, over HTTP and in real sandboxes.
 
 mod archive;
+mod blobs;
 mod cancel;
 mod control;
 mod direct;

@@ -26,6 +26,7 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
 
     // The machine is up, its service is not: another node waits as long as the sandbox may run.
     let other = tempfile::tempdir().unwrap();
+    std::os::unix::fs::symlink(ground.data_dir.path().join("blobs"), other.path().join("blobs")).unwrap();
     let second = Service::on(&ground.urls(), other.path(), &[]).await;
     let owner = second.owner();
     ground

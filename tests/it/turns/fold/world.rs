@@ -106,7 +106,7 @@ impl World {
         };
         let mut unit = self.journal.begin(self.org).await.expect("a unit");
         let new = NewSession { created, context: ContextChange::default(), input };
-        let creation = unit.decide_session(id, new, &self.stamp()).await.expect("a decision");
+        let creation = unit.decide_session(id, new, &self.stamp()).expect("a decision");
         unit.create(creation).await.expect("its first events");
         unit.commit().await.expect("a commit");
         id
