@@ -145,7 +145,7 @@ fn blobs(ground: &Ground, org: OrgId) -> usize {
 #[tokio::test]
 async fn a_deleted_organization_leaves_no_blob() {
     let ground = Ground::new().await;
-    let service = ground.serve(&["--role=api"]).await;
+    let service = ground.serve(&[]).await;
     let stranger = service.caller(&ground.organization("strangers").await);
     let mut orgs = Vec::new();
     for caller in [&service.owner(), &stranger] {
@@ -158,7 +158,8 @@ async fn a_deleted_organization_leaves_no_blob() {
         orgs.push(id);
     }
     let [kept, gone] = [0, 1].map(|at: usize| orgs[at].parse::<OrgId>().expect("an id"));
-    assert_eq!((blobs(&ground, kept), blobs(&ground, gone)), (2, 2));
+    wait_for("the blobs", async || ((blobs(&ground, kept), blobs(&ground, gone)) == (2, 2)).then_some(()))
+        .await;
     run(&ground, &["delete-org", &orgs[1], "--confirm", &orgs[1]]);
     service.stop().await;
     // A worker that does not know yet may write a blob for a minute; after that they are removed.

@@ -171,7 +171,8 @@ fn metadata(uri: &Uri) -> Result<Vec<(String, String)>> {
             continue;
         }
         let field = name.strip_prefix("metadata[").and_then(|rest| rest.strip_suffix(']'));
-        match field {
+        // `metadata[a][b]` names a field of an object, and values of metadata are compared as texts.
+        match field.filter(|field| !field.contains("][")) {
             Some(field) => metadata.push((field.to_owned(), value)),
             None => return Err(ApiError::invalid(name.clone(), format!("unknown parameter `{name}`"))),
         }

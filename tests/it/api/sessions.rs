@@ -260,6 +260,7 @@ async fn a_list_shows_what_its_filters_name() {
     }
     for (query, param) in [
         ("status=asleep", "status"),
+        ("metadata[team][name]=red", "metadata[team][name]"),
         ("colour=red", "colour"),
         ("metadata=red", "metadata"),
         ("limit=0", "limit"),
