@@ -92,6 +92,7 @@ impl Run<'_> {
     ) -> Result<bool, Halt> {
         let mut drafts = Vec::new();
         let mut unavailable = None;
+        let mut log_unavailable = None;
         for (call, settled) in batch.iter().zip(settled) {
             match settled {
                 Ok(result) => drafts.extend(self.result_events(&call.origin, result)),
@@ -101,13 +102,20 @@ impl Run<'_> {
                     self.record_late_exec_cost(batch).await?;
                     return Err(Halt::Stale);
                 }
-                Err(Fault::LogUnavailable(reason)) => return Err(Halt::Unavailable(reason)),
+                Err(Fault::LogUnavailable(reason)) => log_unavailable = Some(reason),
                 Err(Fault::EndTurn { code, reason }) => unavailable = Some((code, reason)),
                 // The port retries these itself; what is left of them ends the turn too.
                 Err(fault @ (Fault::SandboxGone | Fault::SandboxUnreachable(_) | Fault::TellModel(_))) => {
                     unavailable = Some((NO_SANDBOX, fault.to_string()));
                 }
             }
+        }
+        if let Some(reason) = log_unavailable {
+            // The other calls have run.
+            if !drafts.is_empty() {
+                self.record(drafts).await?;
+            }
+            return Err(Halt::Unavailable(reason));
         }
         match unavailable {
             None => {

@@ -26,7 +26,7 @@ struct RecordBatcher {
 
 struct Waiting {
     record: Record,
-    answer: oneshot::Sender<Result<(Recorded, Record)>>,
+    answer: oneshot::Sender<(Result<Recorded>, Record)>,
 }
 
 impl RecordCommitter {
@@ -34,15 +34,19 @@ impl RecordCommitter {
         Self(Committer::of(RecordBatcher { store }, tasks))
     }
 
-    /// Writes a record in one batch with other waiting records. Returns the record.
+    /// Writes a record in one batch with other waiting records. Returns the record too; `None` if the process
+    /// is shutting down.
     ///
     /// If the future is dropped, the record may or may not be written, as with a statement whose
     /// reply was not read.
-    pub(super) async fn record(&self, record: Record) -> Result<(Recorded, Record)> {
+    pub(super) async fn record(&self, record: Record) -> (Result<Recorded>, Option<Record>) {
         let (answer, answered) = oneshot::channel();
         self.0.add((), Waiting { record, answer });
-        // The task of the batch ended with its process and sent no reply.
-        answered.await.unwrap_or_else(|_| Err(Error::unanswered("the process is shutting down")))
+        match answered.await {
+            Ok((recorded, record)) => (recorded, Some(record)),
+            // The task of the batch ended with its process and sent no reply.
+            Err(_) => (Err(Error::unanswered("the process is shutting down")), None),
+        }
     }
 }
 
@@ -93,7 +97,7 @@ async fn alone(committer: Committer<RecordBatcher>, waiting: Waiting) {
 impl Waiting {
     fn tell(self, recorded: Result<Recorded>) {
         // The turn's future may have been dropped; then nobody receives.
-        let _ = self.answer.send(recorded.map(|recorded| (recorded, self.record)));
+        let _ = self.answer.send((recorded, self.record));
     }
 }
 

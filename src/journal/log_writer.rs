@@ -12,6 +12,7 @@ use crate::{
         spend::Verdict,
     },
     store::{
+        event::Packed,
         notification::Notification,
         record::{Fence, Record, Recorded},
         spend::Ask,
@@ -42,6 +43,14 @@ pub enum Halted {
     Failed(#[from] Error),
 }
 
+/// An append that failed.
+#[derive(Debug)]
+pub struct AppendError {
+    pub halted: Halted,
+    /// The events. After `Failed` they may be in the log or not: the next epoch of the lease shows it.
+    pub drafts: Vec<Draft>,
+}
+
 impl Journal {
     /// Creates a writer for one lease and, if given, one turn under it.
     pub fn writer(&self, fence: Fence, turn: Option<TurnId>) -> Writer {
@@ -60,38 +69,61 @@ impl Journal {
         turn: Option<TurnId>,
         drafts: Vec<Draft>,
     ) -> Result<Vec<Event>, Halted> {
+        self.append(fence, turn, drafts).await.map_err(|error| error.halted)
+    }
+
+    async fn append(
+        &self,
+        fence: Fence,
+        turn: Option<TurnId>,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<Event>, AppendError> {
         let Fence { org, session, .. } = fence;
         let ts = self.origin.now();
-        let mut events = pack(org, session, drafts)?;
-        self.store_contents(org, session, &mut events).await?;
+        let mut events = match pack(org, session, drafts) {
+            Ok(events) => events,
+            Err(error) => return Err(AppendError { halted: error.into(), drafts: Vec::new() }),
+        };
+        if let Err(error) = self.store_contents(org, session, &mut events).await {
+            return Err(AppendError { halted: error.into(), drafts: unpack(events) });
+        }
         let began = Instant::now();
         let record = Record { fence, turn, ts, events };
-        let (recorded, record) = self.record_committer.record(record).await.map_err(Error::from)?;
-        match recorded {
-            Recorded::After { base, has_deliveries } => {
+        let (recorded, record) = self.record_committer.record(record).await;
+        let events = record.map(|record| record.events).unwrap_or_default();
+        let halted = match recorded {
+            Ok(Recorded::After { base, has_deliveries }) => {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
-                meter::count(&record.events);
-                self.notify_growth(session, base, ts, &record.events);
+                meter::count(&events);
+                self.notify_growth(session, base, ts, &events);
                 // Same condition as in the store, which marks the session as changed in the list.
-                if record.events.iter().any(|event| event.draft.body.changes_status()) {
+                if events.iter().any(|event| event.draft.body.changes_status()) {
                     self.notifications.send(Notification::List(org));
                 }
                 if has_deliveries {
                     self.notifications.send(Notification::Delivery);
                 }
                 let places = base + 1..;
-                Ok(places
-                    .zip(record.events)
+                return Ok(places
+                    .zip(events)
                     .map(|(seq, event)| Event { seq, ts, draft: event.draft })
-                    .collect())
+                    .collect());
             }
-            Recorded::Stale => {
-                self.bill_late(fence, record.events.iter().map(|event| &event.draft)).await?;
-                Err(Halted::Stale)
+            Ok(Recorded::Stale) => {
+                match self.bill_late(fence, events.iter().map(|event| &event.draft)).await {
+                    Ok(()) => Halted::Stale,
+                    Err(error) => error.into(),
+                }
             }
-            Recorded::Moved => Err(Halted::Moved),
-        }
+            Ok(Recorded::Moved) => Halted::Moved,
+            Err(error) => Error::from(error).into(),
+        };
+        Err(AppendError { halted, drafts: unpack(events) })
     }
+}
+
+fn unpack(events: Vec<Packed>) -> Vec<Draft> {
+    events.into_iter().map(|event| event.draft).collect()
 }
 
 impl Journal {
@@ -125,6 +157,11 @@ impl Writer {
     /// `Stale` when the fence does not hold; nothing is written then.
     pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
         self.journal.record(self.fence, self.turn, drafts).await
+    }
+
+    /// The same; returns the events if it fails.
+    pub async fn append(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, AppendError> {
+        self.journal.append(self.fence, self.turn, drafts).await
     }
 
     /// Reads the log.

@@ -34,7 +34,7 @@ use log_cache::LogCache;
 pub use create_batch::{AgentCache, CreationCommitter, Decide, Request};
 pub use export::Export;
 pub use log_cache::{Log, LogSize};
-pub use log_writer::{Halted, Writer};
+pub use log_writer::{AppendError, Halted, Writer};
 pub use operation::operation_blob;
 pub use unit::{Executed, Unit};
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Map;
 
-use super::{Runtime, journal::LeasedJournal, preflight::Refusal, tools::LeasedTools};
+use super::{
+    Runtime, journal::LeasedJournal, kept_drafts::KeptDrafts, preflight::Refusal, tools::LeasedTools,
+};
 use crate::{
     domain::{
         Actor, Body, TurnId,
@@ -32,7 +34,12 @@ pub(crate) async fn end_early(
 ) -> Result<(), Halt> {
     let Refusal { code, message, spend, rejects } = refusal;
     let sandbox = runtime.sandboxes.lease(writer.clone(), SandboxSpec::default(), EgressPolicy::default());
-    let journal = LeasedJournal { writer: writer.clone(), sandbox: Arc::clone(&sandbox), agent: None };
+    let journal = LeasedJournal {
+        writer: writer.clone(),
+        sandbox: Arc::clone(&sandbox),
+        agent: None,
+        kept: KeptDrafts::default(),
+    };
     let log = journal.log().await?;
     let origin = runtime.sandboxes.journal.origin();
     let draft = |body: Body| Draft {

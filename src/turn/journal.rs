@@ -4,8 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::{
+    halt::{halt, unavailable},
+    kept_drafts::KeptDrafts,
+};
 use crate::{
-    base::limit::{BLOB_RETRY, UNREADABLE_RETRY},
     domain::{
         AgentId, Body, Event, Session,
         budget::{Budget, MaxUsage},
@@ -14,9 +17,9 @@ use crate::{
         spend::Verdict,
     },
     harness::{self, Halt},
-    journal::{self, Halted, Writer},
+    journal::{AppendError, Halted, Writer},
     lifecycle::LeasedSandbox,
-    store::{self, spend::Ask},
+    store::spend::Ask,
 };
 
 /// The log of a session under a lease.
@@ -26,6 +29,8 @@ pub(super) struct LeasedJournal {
     pub(super) sandbox: Arc<LeasedSandbox>,
     /// The agent whose spend caps apply; `None` when no model is called.
     pub(super) agent: Option<AgentId>,
+    /// The turn's events of an append that failed.
+    pub(super) kept: KeptDrafts,
 }
 
 impl LeasedJournal {
@@ -38,38 +43,16 @@ impl LeasedJournal {
         }
         let taken = egress.take();
         let mut all = egress.drafts(&taken, &self.writer);
+        let own = all.len();
         all.extend(drafts);
-        let recorded = self.writer.record(all).await;
-        if recorded.is_err() {
+        self.writer.append(all).await.map_err(|AppendError { halted, drafts }| {
             egress.restore(&taken);
-        }
-        recorded
+            if matches!(halted, Halted::Failed(_)) {
+                self.kept.keep(drafts.into_iter().skip(own));
+            }
+            halted
+        })
     }
-}
-
-fn halt(halted: Halted) -> Halt {
-    match halted {
-        Halted::Stale => Halt::Stale,
-        Halted::Moved => Halt::Moved,
-        Halted::Failed(error) => unavailable(error),
-    }
-}
-
-/// Returns how a turn whose session cannot be read or written stops.
-///
-/// Its slot waits for the database, which every turn needs. It does not wait for the blob store, which other
-/// turns may not need, or for a row that this version cannot read.
-pub(crate) fn unavailable(error: impl Into<journal::Error>) -> Halt {
-    let error = error.into();
-    let delay = match &error {
-        journal::Error::Blob(_) => BLOB_RETRY,
-        journal::Error::Store(store::Error::Corrupt(_) | store::Error::Database(_)) => UNREADABLE_RETRY,
-        journal::Error::Store(_) | journal::Error::Rejected(_) => {
-            return Halt::Unavailable(error.to_string());
-        }
-    };
-    tracing::error!(%error, delay_seconds = delay.as_secs(), "a turn cannot continue; its slot is released");
-    Halt::Wait(delay)
 }
 
 #[async_trait]

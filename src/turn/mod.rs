@@ -4,7 +4,9 @@
 //! the leased sandbox and the catalogue of tools.
 
 mod end_early;
+mod halt;
 mod journal;
+mod kept_drafts;
 mod preflight;
 mod services;
 mod signals;
@@ -31,8 +33,9 @@ use crate::{
     tool::Catalog,
 };
 
+pub(crate) use halt::unavailable;
 use journal::LeasedJournal;
-pub(crate) use journal::unavailable;
+pub(crate) use kept_drafts::KeptDrafts;
 use signals::SignalSource;
 use spans::{TracedModel, TracedTools};
 use tools::LeasedTools;
@@ -52,6 +55,7 @@ pub(crate) struct Runtime {
 pub(crate) struct LeasedTurn {
     turn: harness::Turn,
     writer: Writer,
+    kept: KeptDrafts,
     tools: Option<Vec<String>>,
     log: Vec<Event>,
     log_size: LogSize,
@@ -59,10 +63,12 @@ pub(crate) struct LeasedTurn {
 }
 
 /// A turn and its attempt, from 1.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub turn: TurnId,
     pub number: i32,
+    /// Receives the events of an append that failed.
+    pub kept: KeptDrafts,
 }
 
 impl Runtime {
@@ -82,7 +88,7 @@ impl Runtime {
         &self,
         session: &Session,
         writer: &Writer,
-        attempt: Attempt,
+        attempt: &Attempt,
     ) -> Result<Result<LeasedTurn, Refusal>, Halt> {
         // Both reads at once: the request to the model leaves one round trip sooner.
         let (prepared, log) =
@@ -94,14 +100,15 @@ impl Runtime {
         };
         let sandbox = self.sandboxes.lease(writer.clone(), spec, policy);
         let (log_size, log) = (log.size(), log.events);
-        Ok(Ok(LeasedTurn { turn, writer: writer.clone(), tools, log, log_size, sandbox }))
+        let (writer, kept) = (writer.clone(), attempt.kept.clone());
+        Ok(Ok(LeasedTurn { turn, writer, kept, tools, log, log_size, sandbox }))
     }
 
     async fn prepare_parts(
         &self,
         org: OrgId,
         session: &Session,
-        attempt: Attempt,
+        attempt: &Attempt,
     ) -> Result<Result<Parts, Refusal>, Halt> {
         let store = &self.sandboxes.store;
         let Some(snapshot) = &session.created.agent_snapshot else {
@@ -203,7 +210,7 @@ impl LeasedTurn {
         lease: watch::Receiver<LeaseState>,
         draining: watch::Receiver<bool>,
     ) -> Result<(), Halt> {
-        let Self { turn, writer, tools, log, log_size, sandbox } = self;
+        let Self { turn, writer, kept, tools, log, log_size, sandbox } = self;
         let signals = SignalSource::new(lease, draining, turn.id);
         let leased = LeasedTools::new(
             runtime.catalogue.clone(),
@@ -214,7 +221,7 @@ impl LeasedTurn {
         );
         let tools = TracedTools(&leased);
         let agent = session.created.agent_id;
-        let journal = LeasedJournal { writer, sandbox, agent };
+        let journal = LeasedJournal { writer, sandbox, agent, kept };
         let origin = runtime.sandboxes.journal.origin();
         let ports =
             harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };

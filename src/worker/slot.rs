@@ -21,7 +21,7 @@ use crate::{
         job::{Claimed, Kind},
         notification::Notification,
     },
-    turn::{Attempt, RECOVERY_EXHAUSTED, Refusal, end_early, unavailable},
+    turn::{Attempt, KeptDrafts, RECOVERY_EXHAUSTED, Refusal, end_early, unavailable},
 };
 
 impl Worker {
@@ -46,7 +46,7 @@ async fn run_turns(
     draining: watch::Receiver<bool>,
 ) -> Result<&'static str, store::Error> {
     let claimed = *lease.claimed();
-    let mut attempts = Attempts { claimed, known: None };
+    let mut attempts = Attempts { claimed, known: None, kept: KeptDrafts::default() };
     let mut failures = 0;
     loop {
         match run_next(worker, &lease, &mut attempts, &draining).await {
@@ -84,7 +84,7 @@ async fn run_turns(
 /// when it does not continue.
 ///
 /// The lease survives a restart of the database: while no other worker holds it, continuing from the
-/// log costs no attempt. A statement that was sent and not answered may still be executed, so the log
+/// log and the kept events costs no attempt. A statement that was sent and not answered may still be executed, so the log
 /// is read only after the new epoch excludes that.
 async fn resume(
     worker: &Worker,
@@ -140,6 +140,8 @@ struct Attempts {
     claimed: Claimed,
     /// The last turn with its attempt: continuing within the lease is the same attempt.
     known: Option<(TurnId, i32)>,
+    /// Events of the last turn that may not be in the log.
+    kept: KeptDrafts,
 }
 
 impl Attempts {
@@ -171,6 +173,9 @@ async fn run_next(
         return Err(Halt::Drained);
     }
     let writer = worker.runtime.sandboxes.journal.writer(lease.fence(), Some(turn));
+    if attempts.kept.append(&writer).await? {
+        return Ok(Some(()));
+    }
     // A worker that dies before it appends anything does not raise the attempt in the log.
     if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
         let message =
@@ -198,7 +203,8 @@ async fn run_next(
         Err(lifecycle::Error::Stale) => return Err(Halt::Stale),
         Err(error) => return Err(Halt::Unavailable(error.to_string())),
     }
-    run_turn(worker, lease, &session, writer, Attempt { turn, number: attempt }, draining).await.map(Some)
+    let attempt = Attempt { turn, number: attempt, kept: attempts.kept.clone() };
+    run_turn(worker, lease, &session, writer, attempt, draining).await.map(Some)
 }
 
 /// Runs a turn, and serves callers' operations beside it.
@@ -211,7 +217,7 @@ async fn run_turn(
     draining: &watch::Receiver<bool>,
 ) -> Result<(), Halt> {
     let runtime = &worker.runtime;
-    let prepared = match runtime.prepare(session, &writer, attempt).await? {
+    let prepared = match runtime.prepare(session, &writer, &attempt).await? {
         Ok(prepared) => prepared,
         Err(refusal) => return end_early(runtime, &writer, attempt.turn, refusal).await,
     };

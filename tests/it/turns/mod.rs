@@ -13,6 +13,7 @@ mod handover;
 mod hold;
 mod idle;
 pub mod image;
+mod kept_drafts;
 mod leaks;
 mod limits;
 mod nodes;
