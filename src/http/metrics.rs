@@ -51,6 +51,9 @@ async fn count(store: &Store) -> store::Result<()> {
     gauge!("sojourn_deliveries_due_age_seconds").set(now.deliveries_due_age_seconds);
     gauge!("sojourn_event_content_pending").set(now.event_content_pending as f64);
     gauge!("sojourn_event_content_age_seconds").set(now.event_content_age_seconds);
+    for (kind, age) in store.retention_ages().await? {
+        gauge!("sojourn_retention_age_seconds", "kind" => kind).set(age);
+    }
     Ok(())
 }
 
@@ -66,6 +69,7 @@ fn describe() {
         ("sojourn_deliveries_pending", "Deliveries that are not settled."),
         ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
         ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
+        ("sojourn_retention_age_seconds", "How long the oldest row has been past its time, by kind."),
         ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
     ] {
         metrics::describe_gauge!(name, text);
@@ -95,6 +99,10 @@ fn describe() {
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),
         ("sojourn_turns_ended_total", "Ended turns, by reason."),
         ("sojourn_turns_taken_over_total", "Turns taken over from a crashed worker."),
+        (
+            "sojourn_retention_deleted_total",
+            "Rows and sessions deleted because their time was over, by kind.",
+        ),
         ("sojourn_blobs_lost_total", "Blobs that a turn needed and the blob store did not have, by kind."),
         ("sojourn_delivery_attempts_total", "Webhook delivery attempts, by outcome."),
     ] {

@@ -9,9 +9,9 @@ use super::{
     spill::{pack, take_contents},
 };
 use crate::{
-    base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS, RETENTION_BATCH},
+    base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS},
     domain::{
-        Actor, Notice, OrgId, Session, SessionId,
+        Notice, OrgId, Session, SessionId,
         decide::{Rejection, Stamp},
         transcript::{self, Transcript},
     },
@@ -37,35 +37,6 @@ impl Journal {
     /// Removes the blobs of a deleted session.
     pub async fn remove_blobs(&self, org: OrgId, session: SessionId) -> Result<(), Error> {
         Ok(self.blobs.remove_all(&format!("{}/{}", org.uuid(), session.uuid())).await?)
-    }
-
-    /// Removes the blobs of deleted sessions. Returns the number of sessions.
-    pub async fn remove_purged_blobs(&self) -> Result<usize, Error> {
-        let sessions = self.store.purged_session_blobs().await?;
-        for (org, session) in &sessions {
-            self.remove_blobs(*org, *session).await?;
-            self.store.blobs_removed(*org, *session).await?;
-        }
-        Ok(sessions.len())
-    }
-
-    /// Deletes archived sessions whose organization's retention period is over.
-    ///
-    /// Deletes one batch (`RETENTION_BATCH`), each session in its own transaction. Returns the size
-    /// of the batch.
-    pub async fn delete_expired(&self) -> Result<usize, Error> {
-        let expired = self.store.expired_sessions(RETENTION_BATCH).await?;
-        let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
-        for (org, session) in &expired {
-            let mut unit = self.begin(*org).await?;
-            match unit.delete(*session, &stamp, "retention").await {
-                Ok(()) => unit.commit().await?,
-                // Another worker deleted it first, or one of its descendants is open.
-                Err(Error::Store(crate::store::Error::NotFound) | Error::Rejected(_)) => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(expired.len())
     }
 }
 

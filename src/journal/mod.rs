@@ -16,6 +16,7 @@ mod meter;
 mod operation;
 mod parents;
 mod read;
+mod retention;
 mod spill;
 mod unit;
 
@@ -36,6 +37,7 @@ pub use export::Export;
 pub use log_cache::{Log, LogSize};
 pub use log_writer::{AppendError, Halted, Writer};
 pub use operation::operation_blob;
+pub use retention::Page;
 pub use unit::{Executed, Unit};
 
 /// Journal of a process. Cheap to clone.

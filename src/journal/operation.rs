@@ -84,16 +84,4 @@ impl Journal {
             let _ = timeout_at(until.min(Instant::now() + OPERATION_POLL), watch.changed()).await;
         }
     }
-
-    /// Deletes operations older than one day, with the files of their callers.
-    ///
-    /// Returns the number of operations.
-    pub async fn expire_operations(&self) -> Result<usize, Error> {
-        let old = self.store.old_operations().await?;
-        for (org, session, operation) in &old {
-            self.blobs.delete(&operation_blob(*org, *session, *operation)).await?;
-            self.store.delete_operation(*org, *session, *operation).await?;
-        }
-        Ok(old.len())
-    }
 }

@@ -100,6 +100,11 @@ impl Queue {
         }))
     }
 
+    /// Returns the id of the worker process.
+    pub fn worker(&self) -> Uuid {
+        self.0.claimant.worker
+    }
+
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
     /// Repeats the claim while organizations remain that it has not visited, until it finds a job.

@@ -33,12 +33,12 @@ pub use sandboxes::sandbox;
 pub(crate) use sandboxes::{checkpoint, operation, output, sandbox_summary};
 pub use sessions::record;
 pub(crate) use sessions::{
-    command, creation, event, event_content, idempotency, listing, session, token, turn,
+    command, creation, event, event_content, idempotency, listing, purge, session, token, turn,
 };
 pub use triggers::scheduled_wake;
 pub(crate) use triggers::{invoke_token, run, schedule, trigger};
-pub(crate) use work::stuck;
 pub use work::{job, notification};
+pub(crate) use work::{leader, stuck};
 
 pub use pool::{Store, Tx, Urls};
 

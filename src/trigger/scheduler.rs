@@ -10,10 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::fire::{actor, count, fail, fire_due};
 use crate::{
-    base::limit::{
-        HOUSEKEEPING_BATCH, SCHEDULE_RUN_DAYS, TRIGGER_BATCH, TRIGGER_HOUSEKEEPING_EVERY_POLLS, TRIGGER_POLL,
-        TRIGGERS_CONCURRENT_MAX,
-    },
+    base::limit::{TRIGGER_BATCH, TRIGGER_POLL, TRIGGERS_CONCURRENT_MAX},
     domain::{
         OrgId, ScheduleId,
         decide::{Command, Stamp},
@@ -38,17 +35,10 @@ impl Scheduler {
     pub(crate) async fn run(self, stop: CancellationToken) {
         let mut ticks = interval(TRIGGER_POLL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut polls = 0u32;
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
             self.settle_runs().await;
             self.fire_schedules().await;
             self.wake_sessions().await;
-            if polls.is_multiple_of(TRIGGER_HOUSEKEEPING_EVERY_POLLS)
-                && let Err(error) = self.store.delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH).await
-            {
-                tracing::warn!(%error, "could not delete old schedule runs");
-            }
-            polls = polls.wrapping_add(1);
         }
     }
 

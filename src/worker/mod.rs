@@ -1,4 +1,4 @@
-//! The worker loop: claims jobs into slots, renews leases, and runs node upkeep and the sweeper.
+//! The worker loop: claims jobs into slots, renews leases, and runs node upkeep, the sweeper and retention.
 //!
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
 //! lease. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
@@ -7,8 +7,11 @@
 
 mod jobs;
 mod node;
+mod retention;
 mod slot;
 mod sweep;
+
+use std::time::Duration;
 
 use tokio::{
     sync::watch,
@@ -23,6 +26,7 @@ use crate::{
         loops::{LoopEnded, Loops},
     },
     queue::{Lease, Queue},
+    store::leader::Task,
     turn::Runtime,
 };
 
@@ -51,6 +55,7 @@ impl Worker {
         loops.spawn("node upkeep", self.clone().reap(stop.clone()));
         loops.spawn("event content", self.clone().move_contents(stop.clone()));
         loops.spawn("sweeper", self.clone().sweep(stop.clone()));
+        loops.spawn("retention", self.clone().delete_expired(stop.clone()));
         let builds = self.runtime.sandboxes.clone();
         loops.spawn("root file system", builds.build_root_file_systems(stop.clone()));
         let mut outcome = Ok(());
@@ -87,6 +92,20 @@ impl Worker {
         renewals_stop.cancel();
         loops.joined().await;
         outcome
+    }
+
+    /// Returns whether this process is the leader of a task, for the next `ttl`.
+    async fn leads(&self, task: Task, ttl: Duration) -> bool {
+        self.runtime.sandboxes.store.lead(task, self.queue.worker(), ttl).await.unwrap_or_else(|error| {
+            tracing::warn!(%error, ?task, "the leader of a task is not known");
+            false
+        })
+    }
+
+    async fn give_up(&self, task: Task) {
+        if let Err(error) = self.runtime.sandboxes.store.give_up(task, self.queue.worker()).await {
+            tracing::warn!(%error, ?task, "another process leads only after a while");
+        }
     }
 
     async fn ready_due_jobs(&self) {

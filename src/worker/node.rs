@@ -1,4 +1,4 @@
-//! Node upkeep: heartbeat, reaper of sandboxes and disks without an owner, retention.
+//! Node upkeep: heartbeat, reaper of sandboxes, disks and root file systems without an owner.
 
 use std::collections::HashSet;
 
@@ -8,15 +8,13 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{
-        HOUSEKEEPING_BATCH, NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX,
-    },
+    base::limit::{NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX},
     sandbox::Sandbox,
     store::sandbox::Liveness,
 };
 
 impl Worker {
-    /// Sends the node's heartbeat; every few heartbeats removes resources without an owner and expired rows.
+    /// Sends the node's heartbeat; every few heartbeats removes resources without an owner.
     pub(super) async fn reap(self, stop: CancellationToken) {
         let mut beats = interval(NODE_HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -60,26 +58,6 @@ impl Worker {
     }
 
     async fn remove_unused(&self) {
-        if let Err(error) = self.runtime.sandboxes.store.delete_expired_responses(HOUSEKEEPING_BATCH).await {
-            tracing::warn!(%error, "expired idempotency keys could not be deleted");
-        }
-        if let Err(error) = self.runtime.sandboxes.journal.expire_operations().await {
-            tracing::warn!(%error, "completed operations could not be deleted");
-        }
-        if let Err(error) = self.runtime.sandboxes.store.fold_shards().await {
-            tracing::warn!(%error, "usage shards could not be merged");
-        }
-        if let Err(error) = self.runtime.sandboxes.store.roll_months().await {
-            tracing::warn!(%error, "could not create next month's partitions");
-        }
-        match self.runtime.sandboxes.journal.delete_expired().await {
-            Ok(0) => {}
-            Ok(deleted) => tracing::info!(deleted, "expired sessions deleted"),
-            Err(error) => tracing::warn!(%error, "expired sessions could not be deleted"),
-        }
-        if let Err(error) = self.runtime.sandboxes.journal.remove_purged_blobs().await {
-            tracing::warn!(%error, "blobs of deleted sessions could not be removed; retrying");
-        }
         if let Err(error) =
             self.runtime.sandboxes.store.delete_unused_rootfs(self.runtime.sandboxes.node).await
         {

@@ -9,19 +9,24 @@ use tokio_util::sync::CancellationToken;
 
 use super::Worker;
 use crate::{
-    base::limit::{EVENT_CONTENT_POLL, EVENT_CONTENTS_CLAIMED, HOUSEKEEPING_BATCH, SWEEP_INTERVAL},
-    store::notification::Notification,
+    base::limit::{
+        EVENT_CONTENT_POLL, EVENT_CONTENTS_CLAIMED, HOUSEKEEPING_BATCH, SWEEP_INTERVAL, SWEEP_LEADER_TTL,
+    },
+    store::{leader::Task, notification::Notification},
 };
 
 impl Worker {
-    /// Sweeps at the start and then at an interval, until `stop`.
+    /// Sweeps at an interval whenever this process is the leader, until `stop`.
     pub(super) async fn sweep(self, stop: CancellationToken) {
         let mut ticks = interval(SWEEP_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            self.find_stuck().await;
+            if self.leads(Task::Sweep, SWEEP_LEADER_TTL).await {
+                self.find_stuck().await;
+            }
             self.runtime.sandboxes.journal.expire_cached_logs();
         }
+        self.give_up(Task::Sweep).await;
     }
 
     /// Moves large bodies of events from the database to the blob store, until `stop`.

@@ -24,6 +24,7 @@ mod model;
 mod net;
 mod organization;
 mod restore;
+mod retention;
 mod sandbox;
 mod scheduled_wake;
 mod schedules;

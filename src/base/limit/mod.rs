@@ -10,6 +10,7 @@ mod egress;
 mod image;
 mod log;
 mod operation;
+mod retention;
 mod source;
 mod trigger;
 
@@ -23,6 +24,7 @@ pub use egress::*;
 pub use image::*;
 pub use log::*;
 pub use operation::*;
+pub use retention::*;
 pub use source::*;
 pub use trigger::*;
 
@@ -469,11 +471,6 @@ pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
 pub const SANDBOX_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Heartbeats between two runs of the reaper.
 pub const REAP_EVERY_HEARTBEATS: u32 = 6;
-/// Archived sessions that one round of housekeeping deletes.
-pub const RETENTION_BATCH: i64 = 100;
-/// Time after a delete when its blobs are removed again; a worker that had not seen the delete may
-/// have written one.
-pub const BLOB_PURGE_REPEAT_AFTER: Duration = Duration::from_secs(60);
 /// Time after its deletion during which an organization is purged repeatedly; longer than a key is
 /// cached and a request may take.
 pub const ORG_PURGE_REPEAT_FOR: Duration = Duration::from_secs(60);

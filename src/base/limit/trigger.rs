@@ -30,8 +30,6 @@ pub const TRIGGER_POLL: Duration = Duration::from_secs(1);
 pub const TRIGGER_BATCH: i64 = 200;
 /// Due items that one process handles concurrently, each with a database connection.
 pub const TRIGGERS_CONCURRENT_MAX: usize = 4;
-/// Polls between two rounds of housekeeping.
-pub const TRIGGER_HOUSEKEEPING_EVERY_POLLS: u32 = 60;
 /// Max time ahead at which an agent may schedule its own wake.
 pub const SCHEDULED_WAKE_AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 /// Pending wakes of one session.

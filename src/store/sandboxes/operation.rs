@@ -8,12 +8,13 @@ use uuid::Uuid;
 use crate::store::{
     Result, Store, Tx,
     column::{from_json, json},
+    purge::ScanPosition,
     record::{Fence, held},
 };
 use crate::{
     base::{
         Id, Timestamp,
-        limit::{HOUSEKEEPING_BATCH, OPERATION_HOURS, OPERATIONS_OPEN_MAX},
+        limit::{OPERATION_HOURS, OPERATIONS_OPEN_MAX},
     },
     domain::{
         Actor, OperationId, OrgId, SandboxId, SessionId,
@@ -29,6 +30,15 @@ pub struct Open {
     pub actor: Actor,
     /// The sandbox in which it started.
     pub sandbox: Option<SandboxId>,
+}
+
+/// An operation past its time.
+#[derive(Clone, Copy, Debug)]
+pub struct OldOperation {
+    pub org: OrgId,
+    pub session: SessionId,
+    pub operation: OperationId,
+    pub position: ScanPosition,
 }
 
 /// An operation as the API returns it.
@@ -263,24 +273,31 @@ impl Store {
         Ok(done.rows_affected() > 0)
     }
 
-    /// Returns a batch of operations answered more than a day ago. By the index
+    /// Returns operations answered more than `OPERATION_HOURS` ago, the oldest first. By the index
     /// `operation_completed`.
-    pub async fn old_operations(&self) -> Result<Vec<(OrgId, SessionId, OperationId)>> {
-        let rows: Vec<(Uuid, Uuid, Uuid)> = sqlx::query_as(
-            "select org_id, session_id, operation_id
+    pub async fn old_operations(&self, after: Option<ScanPosition>, limit: i64) -> Result<Vec<OldOperation>> {
+        let rows: Vec<(Uuid, Uuid, Uuid, Timestamp)> = sqlx::query_as(
+            "select org_id, session_id, operation_id, completed_at
              from operation
              where completed_at < now() - make_interval(hours => $1)
-             order by completed_at
-             limit $2",
+               and ($2::timestamptz is null or (completed_at, org_id, operation_id) > ($2, $3, $4))
+             order by completed_at, org_id, operation_id
+             limit $5",
         )
         .bind(OPERATION_HOURS)
-        .bind(HOUSEKEEPING_BATCH)
+        .bind(after.map(|after| after.at))
+        .bind(after.map(|after| after.org))
+        .bind(after.map(|after| after.id))
+        .bind(limit)
         .fetch_all(&self.system)
         .await?;
-        let ids = |(org, session, operation)| {
-            (Id::from_uuid(org), Id::from_uuid(session), Id::from_uuid(operation))
+        let old = |(org, session, operation, at)| OldOperation {
+            org: Id::from_uuid(org),
+            session: Id::from_uuid(session),
+            operation: Id::from_uuid(operation),
+            position: ScanPosition { org, at, id: operation },
         };
-        Ok(rows.into_iter().map(ids).collect())
+        Ok(rows.into_iter().map(old).collect())
     }
 
     /// Deletes an operation, after its blob.

@@ -71,6 +71,19 @@ impl Tx {
         Ok(Snapshot(text))
     }
 
+    /// Returns whether a removal that a reader did not see at this snapshot may have been deleted since.
+    pub async fn lacks_removals_since(&mut self, seen: &Snapshot) -> Result<bool> {
+        let org = self.org.uuid();
+        let lacks: Option<bool> = sqlx::query_scalar(
+            "select removals_deleted_to >= pg_snapshot_xmin($2::text::pg_snapshot) from org where org_id = $1",
+        )
+        .bind(org)
+        .bind(&seen.0)
+        .fetch_one(self.connection())
+        .await?;
+        Ok(lacks.unwrap_or_default())
+    }
+
     /// Returns sessions whose listing changed between two snapshots, after a position; each once.
     ///
     /// By the index `session_listed` and the primary key of `removal`.

@@ -72,6 +72,25 @@ impl Tx {
 }
 
 impl Store {
+    /// Deletes one batch of expired tokens. By the index `client_token_expiry`.
+    pub async fn delete_expired_tokens(&self, batch: i64) -> Result<u64> {
+        let done = sqlx::query(
+            "delete from client_token
+             where (org_id, session_id, hash) in (
+                 select org_id, session_id, hash
+                 from client_token
+                 where expires_at < now()
+                 order by expires_at
+                 limit $1
+                 for update skip locked
+             )",
+        )
+        .bind(batch)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
+    }
+
     /// Reads the live token of a bearer secret, by the unique index `client_token_hash`.
     pub async fn find_token(&self, secret: &str) -> Result<Option<LiveToken>> {
         let row: Option<Row> = sqlx::query_as(

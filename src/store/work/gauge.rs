@@ -2,7 +2,12 @@
 
 use sqlx::FromRow;
 
-use crate::store::{Result, Store};
+use crate::{
+    base::limit::{
+        BLOB_PURGE_REPEAT_AFTER, IDEMPOTENCY_HOURS, OPERATION_HOURS, REMOVAL_DAYS, SCHEDULE_RUN_DAYS,
+    },
+    store::{Result, Store},
+};
 
 /// Counts of all organizations at one moment.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
@@ -88,6 +93,58 @@ impl Store {
              ) content",
         )
         .fetch_one(&self.system)
+        .await?)
+    }
+
+    /// Returns for each kind of rows that retention deletes how long the oldest has been past its time, in
+    /// seconds. Each by an index of its time.
+    pub async fn retention_ages(&self) -> Result<Vec<(String, f64)>> {
+        Ok(sqlx::query_as(
+            "select kind, coalesce(greatest(extract(epoch from now() - due), 0), 0)::float8
+             from (
+                 select 'response' as kind, min(created_at) + make_interval(hours => $1) as due
+                 from idempotency
+                 where scope = 'header'
+                 union all
+                 select 'client_token', min(expires_at) from client_token
+                 union all
+                 select 'removal', min(removed_at) + make_interval(days => $2) from removal
+                 union all
+                 select 'schedule_run', min(created_at) + make_interval(days => $3)
+                 from schedule_run
+                 where state <> 'started'
+                 union all
+                 select 'operation', min(completed_at) + make_interval(hours => $4)
+                 from operation
+                 where completed_at is not null
+                 union all
+                 select 'session_blobs', min(created_at) + $5 * interval '1 second' from purged_session_blobs
+                 union all
+                 select 'session', min(s.stopped_at + make_interval(days => t.retention_days))
+                 from org t
+                 cross join lateral (
+                     select stopped_at
+                     from session s
+                     where s.org_id = t.org_id
+                       and s.status = 'archived'
+                       and not exists (
+                           select from session c
+                           where c.org_id = s.org_id
+                             and c.parent_session_id = s.session_id
+                             and c.status <> 'archived'
+                       )
+                     order by stopped_at
+                     limit 1
+                 ) s
+                 where t.retention_days is not null and t.deleted_at is null
+             ) oldest",
+        )
+        .bind(IDEMPOTENCY_HOURS)
+        .bind(REMOVAL_DAYS)
+        .bind(SCHEDULE_RUN_DAYS)
+        .bind(OPERATION_HOURS)
+        .bind(BLOB_PURGE_REPEAT_AFTER.as_secs_f64())
+        .fetch_all(&self.system)
         .await?)
     }
 }

@@ -1,7 +1,8 @@
-//! Jobs and their claims, nodes, stuck sessions, notifications between processes.
+//! Jobs and their claims, leaders, nodes, stuck sessions, notifications between processes.
 
 pub(crate) mod gauge;
 pub mod job;
+pub(crate) mod leader;
 pub(crate) mod node;
 pub mod notification;
 pub(crate) mod notify;

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
-use crate::store::{Result, Store};
+use crate::{
+    base::limit::NODE_DAYS,
+    store::{Result, Store},
+};
 
 impl Store {
     /// Records a node's heartbeat and how long its sandboxes may run after it stops.
@@ -20,5 +23,24 @@ impl Store {
         .execute(&self.system)
         .await?;
         Ok(())
+    }
+
+    /// Deletes nodes that have been silent for `NODE_DAYS` and have neither a sandbox nor a job, and the rows of
+    /// their root file systems.
+    pub async fn delete_silent_nodes(&self) -> Result<u64> {
+        let done = sqlx::query(
+            "with gone as (
+                delete from node n
+                where n.seen_at < now() - make_interval(days => $1)
+                  and not exists (select from sandbox s where s.node_id = n.node_id and s.state <> 'ended')
+                  and not exists (select from job j where j.node_id = n.node_id)
+                returning n.node_id
+             )
+             delete from rootfs where node_id in (select node_id from gone)",
+        )
+        .bind(NODE_DAYS)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
     }
 }

@@ -186,7 +186,7 @@ async fn now(store: &Store, org: OrgId) -> store::Result<Position> {
 async fn read(store: &Store, org: OrgId, from: &Position) -> store::Result<Page> {
     let mut tx = store.begin(org).await?;
     let current = tx.freeze().await?;
-    if !current.can_follow(&from.seen) {
+    if !current.can_follow(&from.seen) || tx.lacks_removals_since(&from.seen).await? {
         return Ok(Page::Foreign);
     }
     let (now, beyond) = match &from.way {

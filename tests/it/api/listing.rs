@@ -130,6 +130,13 @@ async fn a_cut_live_list_resumes_and_sends_missed_changes() {
         assert_eq!(frames[1]["id"], gone);
         assert!(is(&frames[2], &made, "queued"));
     }
+    // A reader that comes so late that the deletion is forgotten gets the whole list again.
+    world.ground.sql("update removal set removed_at = now() - interval '31 days'").await;
+    assert_eq!(world.store.delete_old_removals(10).await.expect("housekeeping"), 1);
+    let (_, mut late) = Reader::open(owner, &path, Some(&place)).await;
+    let listed = beginning(&mut late).await;
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0]["id"], made);
     world.end().await;
 }
 

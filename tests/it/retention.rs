@@ -1,0 +1,158 @@
+//! Deletion of what is past its time: all of it, by one worker, also behind what cannot be deleted.
+
+use std::{collections::BTreeSet, fs};
+
+use serde_json::json;
+use sqlx::Connection;
+
+use crate::support::{pages, service::Ground, wait::wait_for};
+
+/// What is past its time, in a table, and a statement that makes `count` of it from one session.
+const MADE: [(&str, &str); 6] = [
+    (
+        "idempotency where scope = 'header'",
+        "insert into idempotency (org_id, scope, key, fingerprint, created_at)
+         select org_id, 'header', gen_random_uuid()::text, '', now() - interval '25 hours'
+         from session, generate_series(1, 12000)",
+    ),
+    (
+        "client_token where expires_at < now()",
+        "insert into client_token (org_id, session_id, hash, scopes, level, expires_at)
+         select org_id, session_id, sha256(gen_random_uuid()::text::bytea), '{}', 1, now() - interval '1 second'
+         from session, generate_series(1, 12000)",
+    ),
+    (
+        "removal where removed_at < now() - interval '1 day'",
+        "insert into removal (org_id, session_id, removed_at)
+         select org_id, gen_random_uuid(), now() - interval '31 days' from session, generate_series(1, 12000)",
+    ),
+    (
+        "operation",
+        "insert into operation (org_id, session_id, operation_id, request, actor, answer, completed_at)
+         select org_id, session_id, gen_random_uuid(), '{}', '{}', '{}', now() - interval '25 hours'
+         from session, generate_series(1, 1500)",
+    ),
+    (
+        "node where seen_at < now() - interval '1 day'",
+        "insert into node (node_id, seen_at)
+         select gen_random_uuid(), now() - interval '31 days' from generate_series(1, 100)",
+    ),
+    (
+        "session where status = 'archived' and stopped_at < now() - interval '1 day'",
+        "insert into session
+         select (jsonb_populate_record(s, jsonb_build_object(
+             'session_id', gen_random_uuid(), 'status', 'archived', 'stopped_by', s.actor::jsonb,
+             'stopped_at', now() - interval '2 days'
+         ))).*
+         from session s, generate_series(1, 1500)",
+    ),
+];
+
+#[tokio::test]
+async fn everything_past_its_time_is_deleted_at_once() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api", "--metrics-listen=127.0.0.1:0"]).await;
+    let owner = api.owner();
+    let agent = owner.inline_agent().await;
+    let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let kept = format!("/sessions/{}", made["session"]["id"].as_str().expect("an id"));
+    owner.patch("/organization", json!({ "retention_days": 1 })).await.ok();
+    for (_, statement) in MADE {
+        ground.sql(statement).await;
+    }
+    let ages = api.metrics().await;
+    let age = |kind: &str| ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")];
+    assert!(age("session") > 80_000.0 && age("response") > 3_500.0 && age("operation") > 3_500.0, "{ages:?}");
+
+    let worker = ground.serve(&["--role=worker"]).await;
+    for (what, _) in MADE {
+        let rows = format!("select count(*) from {what}");
+        wait_for(what, async || (ground.count(&rows).await == 0).then_some(())).await;
+    }
+    owner.get(&kept).await.ok();
+    assert_eq!(ground.count("select count(*) from node").await, 1, "the worker's");
+    let ages = api.metrics().await;
+    for kind in ["session", "response", "client_token", "operation"] {
+        assert_eq!(ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")], 0.0, "{kind}");
+    }
+    worker.stop().await;
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn what_cannot_be_deleted_delays_nothing_else() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    api.stop().await;
+    // More than a page of sessions whose blobs cannot be removed, older than one whose blobs can.
+    let blobs = ground.data_dir.path().join("blobs");
+    ground
+        .sql(
+            "insert into purged_session_blobs (org_id, session_id, created_at)
+             select o.org_id, s.session_id, now() - interval '2 hours'
+             from (select gen_random_uuid() as org_id) o
+             cross join (select gen_random_uuid() as session_id from generate_series(1, 250)) s;
+             insert into purged_session_blobs (org_id, session_id, created_at)
+             select gen_random_uuid(), gen_random_uuid(), now() - interval '1 hour'",
+        )
+        .await;
+    let mut superuser = ground.database.superuser().await;
+    let org: uuid::Uuid =
+        sqlx::query_scalar("select org_id from purged_session_blobs order by created_at limit 1")
+            .fetch_one(&mut superuser)
+            .await
+            .expect("a row");
+    superuser.close().await.expect("a clean end");
+    let directory = blobs.join(org.to_string());
+    fs::write(&directory, "not a directory").unwrap();
+
+    let worker = ground.serve(&["--role=worker"]).await;
+    let rows = "select count(*) from purged_session_blobs";
+    wait_for("the one that can be deleted", async || (ground.count(rows).await == 250).then_some(())).await;
+    fs::remove_file(&directory).unwrap();
+    wait_for("the others", async || (ground.count(rows).await == 0).then_some(())).await;
+    worker.stop().await;
+}
+
+#[tokio::test]
+async fn one_worker_deletes_for_all_and_another_follows_it() {
+    let ground = Ground::new().await;
+    let first = ground.serve(&["--role=worker"]).await;
+    let leaders = "select count(*) from leader";
+    wait_for("leaders", async || (ground.count(leaders).await == 2).then_some(())).await;
+    let other = ground.serve(&["--role=worker"]).await;
+    first.stop().await;
+    wait_for("the other one", async || (ground.count(leaders).await == 2).then_some(())).await;
+    ground
+        .sql("insert into node (node_id, seen_at) values (gen_random_uuid(), now() - interval '31 days')")
+        .await;
+    let silent = "select count(*) from node where seen_at < now() - interval '1 day'";
+    wait_for("a deletion", async || (ground.count(silent).await == 0).then_some(())).await;
+    other.stop().await;
+    assert_eq!(ground.count(leaders).await, 0, "a process that ends gives its tasks up");
+}
+
+#[tokio::test]
+async fn the_page_about_retention_names_every_table() {
+    let ground = Ground::new().await;
+    let mut superuser = ground.database.superuser().await;
+    let tables: Vec<String> = sqlx::query_scalar(
+        "select relname::text from pg_class
+         where relnamespace = 'public'::regnamespace
+           and relkind in ('r', 'p')
+           and not relispartition
+           and relname <> '_sqlx_migrations'",
+    )
+    .fetch_all(&mut superuser)
+    .await
+    .expect("tables");
+    superuser.close().await.expect("a clean end");
+    let page = pages::text("docs/retention.md");
+    let (_, list) = page.split_once("| table | deleted |").expect("the list of tables");
+    let named: BTreeSet<_> = list
+        .lines()
+        .filter_map(|line| line.split('|').nth(1))
+        .flat_map(|cell| cell.split('`').skip(1).step_by(2).map(str::to_owned))
+        .collect();
+    assert_eq!(named, tables.into_iter().collect());
+}
