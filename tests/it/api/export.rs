@@ -284,7 +284,7 @@ async fn an_archived_session_goes_when_its_time_is_over() {
         owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     }
     let mut superuser = world.ground.database.superuser().await;
-    sqlx::query("update session set updated_at = now() - interval '8 days' where session_id = $1")
+    sqlx::query("update session set stopped_at = now() - interval '8 days' where session_id = $1")
         .bind(gone.parse::<sojourn::domain::SessionId>().expect("an id").uuid())
         .execute(&mut superuser)
         .await
