@@ -13,11 +13,11 @@ use crate::{
     store::{self, purge::ScanPosition},
 };
 
-/// What was done with a page.
+/// Result of the deletion of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page {
     pub deleted: usize,
-    /// Where the next page begins; `None` if this was the last one.
+    /// Position after which the next page begins; `None` if this was the last one.
     pub next: Option<ScanPosition>,
 }
 
@@ -36,9 +36,9 @@ impl Journal {
         let deleted = each(&page, |one| async move {
             let mut unit = self.begin(one.org).await?;
             match unit.delete(one.session, stamp, "retention").await {
-                Ok(()) => unit.commit().await,
+                Ok(()) => unit.commit().await.map(|()| true),
                 // Another worker deleted it first, or one of its descendants is open.
-                Err(Error::Store(store::Error::NotFound) | Error::Rejected(_)) => Ok(()),
+                Err(Error::Store(store::Error::NotFound) | Error::Rejected(_)) => Ok(false),
                 Err(error) => Err(error),
             }
         })
@@ -51,7 +51,8 @@ impl Journal {
         let page = self.store.purged_session_blobs(after, RETENTION_BATCH).await?;
         let deleted = each(&page, |one| async move {
             self.remove_blobs(one.org, one.session).await?;
-            Ok(self.store.blobs_removed(one.org, one.session).await?)
+            self.store.blobs_removed(one.org, one.session).await?;
+            Ok(true)
         })
         .await;
         Ok(Page::of(deleted, page.iter().map(|one| one.position)))
@@ -62,28 +63,27 @@ impl Journal {
         let page = self.store.old_operations(after, RETENTION_BATCH).await?;
         let deleted = each(&page, |one| async move {
             self.blobs.delete(&operation_blob(one.org, one.session, one.operation)).await?;
-            Ok(self.store.delete_operation(one.org, one.session, one.operation).await?)
+            self.store.delete_operation(one.org, one.session, one.operation).await?;
+            Ok(true)
         })
         .await;
         Ok(Page::of(deleted, page.iter().map(|one| one.position)))
     }
 }
 
-/// Deletes several at the same time. Returns how many.
+/// Deletes several at the same time; `delete` returns whether it did. Returns how many were deleted.
 async fn each<T, F>(page: &[T], delete: impl Fn(T) -> F) -> usize
 where
     T: Copy + Debug,
-    F: Future<Output = Result<(), Error>>,
+    F: Future<Output = Result<bool, Error>>,
 {
     let deleting = stream::iter(page.iter().copied()).map(|one| {
         let deleting = delete(one);
         async move {
-            deleting
-                .await
-                .inspect_err(
-                    |error| tracing::warn!(%error, ?one, "something past its time could not be deleted; retrying"),
-                )
-                .is_ok()
+            deleting.await.unwrap_or_else(|error| {
+                tracing::warn!(%error, ?one, "something past its time could not be deleted; retrying");
+                false
+            })
         }
     });
     deleting

@@ -23,6 +23,14 @@ impl KeptDrafts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(drafts);
     }
 
+    /// Reports the events that no epoch of this lease will append any more.
+    pub(crate) fn report_lost(&self) {
+        let events = self.take().len();
+        if events > 0 {
+            tracing::error!(events, "events of a turn are lost with its lease; its work is done again");
+        }
+    }
+
     fn take(&self) -> Vec<Draft> {
         mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

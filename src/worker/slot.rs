@@ -73,6 +73,7 @@ async fn run_turns(
             Err(Halt::Unavailable(reason)) => {
                 tracing::warn!(session.id = %claimed.session, failures, reason, "a turn cannot continue; retrying");
                 if let Some(outcome) = resume(worker, &mut lease, &mut failures, &draining).await? {
+                    attempts.kept.report_lost();
                     return Ok(outcome);
                 }
             }
@@ -84,8 +85,8 @@ async fn run_turns(
 /// when it does not continue.
 ///
 /// The lease survives a restart of the database: while no other worker holds it, continuing from the
-/// log and the kept events costs no attempt. A statement that was sent and not answered may still be executed, so the log
-/// is read only after the new epoch excludes that.
+/// log and the kept events costs no attempt. A statement that was sent and not answered may still be
+/// executed, so the log is read only after the new epoch excludes that.
 async fn resume(
     worker: &Worker,
     lease: &mut Lease,

@@ -7,7 +7,7 @@ use sqlx::Connection;
 
 use crate::support::{pages, service::Ground, wait::wait_for};
 
-/// What is past its time, in a table, and a statement that makes `count` of it from one session.
+/// Rows that are past their time, and the statement that inserts them for one session.
 const MADE: [(&str, &str); 6] = [
     (
         "idempotency where scope = 'header'",
@@ -120,9 +120,30 @@ async fn one_worker_deletes_for_all_and_another_follows_it() {
     let first = ground.serve(&["--role=worker"]).await;
     let leaders = "select count(*) from leader";
     wait_for("leaders", async || (ground.count(leaders).await == 2).then_some(())).await;
+    let holder = async |task: &str| {
+        let mut superuser = ground.database.superuser().await;
+        let row: (uuid::Uuid, f64) = sqlx::query_as(
+            "select process_id, extract(epoch from held_until)::float8 from leader where task = $1",
+        )
+        .bind(task)
+        .fetch_one(&mut superuser)
+        .await
+        .expect("a leader");
+        superuser.close().await.expect("a clean end");
+        row
+    };
+    let (leader, began) = holder("sweep").await;
     let other = ground.serve(&["--role=worker"]).await;
+    // The first one renews its leadership twice, and the other one has tried each time.
+    let renewed = async |after: f64| {
+        wait_for("a renewal", async || Some(holder("sweep").await.1).filter(|until| *until > after)).await
+    };
+    let until = renewed(began).await;
+    renewed(until).await;
+    assert_eq!(holder("sweep").await.0, leader);
     first.stop().await;
     wait_for("the other one", async || (ground.count(leaders).await == 2).then_some(())).await;
+    assert_ne!(holder("sweep").await.0, leader);
     ground
         .sql("insert into node (node_id, seen_at) values (gen_random_uuid(), now() - interval '31 days')")
         .await;

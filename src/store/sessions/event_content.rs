@@ -29,9 +29,10 @@ struct Row {
     content: String,
 }
 
-/// `$1` is the organization, then columns of several bodies.
+/// `$1` is the organization, then columns of several bodies. An append that is repeated stores them again.
 const INSERT: &str = "insert into event_content (org_id, session_id, event_id, content)
-                      select $1, * from unnest($2::uuid[], $3::uuid[], $4::text[])";
+                      select $1, * from unnest($2::uuid[], $3::uuid[], $4::text[])
+                      on conflict do nothing";
 
 macro_rules! insert {
     ($org:expr, $contents:expr) => {{

@@ -1,11 +1,11 @@
 //! The database is away at the moment when work that cannot be repeated for free is done.
 
-use std::{sync::Arc, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{appears, of, outputs, run};
+use super::{Scene, appears, of, outputs, run, script, steer};
 use crate::{
     fake::{Fake, Step, anthropic::Anthropic},
     support::{
@@ -80,4 +80,42 @@ async fn a_command_whose_result_could_not_be_recorded_has_its_result() {
     assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "ran");
     assert_eq!(of(&log, "turn.started").len(), 1);
     service.stop().await;
+}
+
+#[tokio::test]
+async fn a_large_result_is_recorded_after_an_append_that_failed() {
+    let scene = Scene::open(&[LEASE]).await;
+    let owner = &scene.owner;
+    let id = owner.play(json!([{ "text": "First." }])).await;
+    owner.settled(&id, 1).await;
+    // The blob store is away, so the body goes into the database before the append, and again before the next one.
+    let blobs = scene.ground.data_dir.path().join("blobs");
+    fs::rename(&blobs, scene.ground.data_dir.path().join("blobs.away")).unwrap();
+    fs::write(&blobs, "not a directory").unwrap();
+    scene
+        .ground
+        .sql(
+            "create sequence appends;
+             grant usage on sequence appends to public;
+             create function fail_once() returns trigger language plpgsql as $$
+             begin
+                 if nextval('appends') = 1 then
+                     raise exception 'the server is shutting down' using errcode = '57P01';
+                 end if;
+                 return new;
+             end
+             $$;
+             create trigger fail_once before insert on event
+                 for each row when (new.type = 'tool.result') execute function fail_once()",
+        )
+        .await;
+    let quotes = "echo ran >> file; yes '\"\"\"\"\"\"\"\"' | head -c 29000";
+    steer(owner, &id, &script(json!([run(quotes), run("cat file"), { "text": "Done." }]))).await;
+    let log = owner.settled(&id, 2).await;
+    assert_eq!(scene.ground.count("select last_value from appends").await, 3, "one append failed");
+    assert_eq!(outputs(&log)[1], "ran\n", "the command ran once");
+    let event = of(&log, "tool.result")[0]["id"].as_str().expect("an id");
+    let whole = owner.get(&format!("/sessions/{id}/events/{event}/content")).await.ok();
+    assert_eq!(whole["output"].as_str().map(str::len), Some(29_000));
+    scene.close().await;
 }
