@@ -6,9 +6,10 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
+use ipnet::IpNet;
 use url::Url;
 
-use crate::base::key;
+use crate::{base::key, sandbox::local::WatcherProgram};
 
 /// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -107,6 +108,11 @@ pub struct Settings {
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_egress: bool,
 
+    /// Comma-separated networks, such as 203.0.113.0/24, that no webhook, model URL or sandbox may reach. Public
+    /// addresses of this machine are refused without being named; name those that a router translates to it
+    #[arg(long, env = "SOJOURN_DENY_CIDRS", value_name = "NETWORKS", value_delimiter = ',')]
+    pub deny_cidrs: Vec<IpNet>,
+
     /// PEM file of certificate authorities that sandboxes and the egress proxy trust besides the public ones
     #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,
@@ -157,10 +163,20 @@ pub struct Settings {
     #[arg(long, default_value_t = 120, env = "SOJOURN_SANDBOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub sandbox_orphan_seconds: u64,
 
+    /// Set by `sojourn serve` itself.
+    #[arg(skip)]
+    pub watcher: Option<WatcherProgram>,
+
     /// Blob store for spilled bodies and checkpoints: s3://BUCKET/PREFIX, configured by the AWS_* variables
     /// [default: a directory below the data directory]
     #[arg(long, env = "SOJOURN_BLOB_STORE", value_name = "URL")]
     pub blob_store: Option<String>,
+
+    /// Move the events of a session from the database to the blob store this many days after it was archived; 0 never
+    /// moves them. Must be equal in every process
+    #[arg(long, default_value_t = 30, env = "SOJOURN_MOVE_EVENTS_AFTER_DAYS", value_name = "DAYS",
+        value_parser = clap::value_parser!(u32).range(0..=36_500))]
+    pub move_events_after_days: u32,
 
     /// Freeze an idle sandbox after this many seconds: its processes are stopped in memory
     #[arg(long, default_value = "60", env = "SOJOURN_SANDBOX_FREEZE_AFTER_SECONDS", value_name = "SECONDS",
@@ -207,6 +223,17 @@ pub struct Database {
     /// URL of the role for queue, log and outbox, which sees every organization [default: DATABASE_URL]
     #[arg(long, env = "SOJOURN_SYSTEM_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     pub system_database_url: Option<String>,
+
+    /// URL for LISTEN, of the same role as SOJOURN_SYSTEM_DATABASE_URL; needed if that URL leads to a pooler in
+    /// transaction mode [default: SOJOURN_SYSTEM_DATABASE_URL]
+    #[arg(long, env = "SOJOURN_LISTEN_DATABASE_URL", hide_env_values = true, value_name = "URL")]
+    pub listen_database_url: Option<String>,
+
+    /// Most connections of this process to the database, at least 5 [default: 9 for the role `api`, 6 for `worker`; for
+    /// `all` 41 and one for two turns of SOJOURN_MAX_CONCURRENT_TURNS]
+    #[arg(long, env = "SOJOURN_DATABASE_CONNECTIONS", value_name = "COUNT",
+        value_parser = clap::value_parser!(u32).range(5..=1_000))]
+    pub database_connections: Option<u32>,
 
     /// Seconds that a starting process waits for the database to answer
     #[arg(long, default_value = "60", env = "SOJOURN_DATABASE_WAIT_SECONDS", value_name = "SECONDS",
@@ -315,6 +342,11 @@ impl Settings {
         problems
     }
 
+    /// Days after which the events of an archived session move to the blob store; `None` if they stay.
+    pub fn move_events_after_days(&self) -> Option<i32> {
+        i32::try_from(self.move_events_after_days).ok().filter(|days| *days > 0)
+    }
+
     /// Lease duration.
     pub fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
@@ -327,6 +359,7 @@ impl Database {
         let alone = [
             ("SOJOURN_OWNER_DATABASE_URL", &self.owner_database_url),
             ("SOJOURN_SYSTEM_DATABASE_URL", &self.system_database_url),
+            ("SOJOURN_LISTEN_DATABASE_URL", &self.listen_database_url),
         ];
         for (name, value) in alone {
             if value.is_some() && self.database_url.is_none() {

@@ -4,6 +4,8 @@
 //! dispatchers, notifications and the database.
 
 mod blobs;
+mod clock;
+mod connections;
 mod data_dir;
 mod reach;
 mod sandboxes;
@@ -15,13 +17,16 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use sandboxes::checks as sandbox_checks;
+pub use crate::sandbox::local::WatcherProgram;
+pub use connections::connections;
+pub use sandboxes::{checks as sandbox_checks, watch as watch_sandboxes};
 
 use self::reach::{local_sources, network, org_client};
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
-        limit::{NODE_HEARTBEAT_TIMEOUT, SANDBOX_ORPHAN_MARGIN},
+        clock::SteeredClock,
+        limit::{CLOCK_DIFFERENCE_MAX, NODE_HEARTBEAT_TIMEOUT, SANDBOX_ORPHAN_MARGIN},
         loops::Loops,
         seal::MasterKey,
     },
@@ -42,6 +47,7 @@ use crate::{
         notification::Notifications,
         operator::Operator,
         pool::PoolSizes,
+        process::Process,
         start::{StartWait, exclusively},
     },
     stream::Streams,
@@ -58,6 +64,8 @@ use crate::{
 pub struct Record {
     pub store: Store,
     pub origin: Origin,
+    /// The clock of `origin`.
+    clock: Arc<SteeredClock>,
     embedded: Option<Embedded>,
     urls: Urls,
 }
@@ -84,15 +92,29 @@ pub struct Started {
     pub is_empty: bool,
 }
 
+/// The source of time and ids of a process, and the receiver of messages about its start.
+#[derive(Clone)]
+pub struct Startup<'a> {
+    pub origin: Origin,
+    pub says: &'a (dyn Fn(&str) + Send + Sync),
+}
+
+impl<'a> Startup<'a> {
+    /// Uses the clock and the random generator of this machine.
+    pub fn system(says: &'a (dyn Fn(&str) + Send + Sync)) -> Self {
+        Self { origin: Origin::system(), says }
+    }
+}
+
 impl Record {
     /// Opens the database; starts the embedded one if no URL is configured.
     pub async fn open(
         database: &config::Database,
         pools: PoolSizes,
         migration: Migration,
-        says: &(dyn Fn(&str) + Send + Sync),
+        Startup { origin, says }: Startup<'_>,
     ) -> anyhow::Result<Self> {
-        let origin = Origin::system();
+        let (origin, clock) = origin.steered(CLOCK_DIFFERENCE_MAX);
         let dir = data_dir::prepared(&database.data_dir, &origin)?;
         let wait = StartWait { limit: database.database_wait_seconds, says };
         let mut master = data_dir::master_key(database, &dir, &origin)?;
@@ -125,7 +147,13 @@ impl Record {
                 return Err(error.into());
             }
         };
-        Ok(Self { store: Store::open(&urls, pools, master)?, origin, embedded, urls })
+        let store = Store::open(&urls, pools, master)?;
+        let store = match &database.listen_database_url {
+            Some(url) => store.listening_at(url)?,
+            None => store,
+        };
+        clock::check(&store, &clock).await;
+        Ok(Self { store, origin, clock, embedded, urls })
     }
 
     /// Closes the connections, and stops the embedded database with its last user.
@@ -199,7 +227,7 @@ impl Record {
 /// Creates and migrates the schema, and stops the embedded database again.
 pub async fn migrate(database: &config::Database, says: &(dyn Fn(&str) + Send + Sync)) -> anyhow::Result<()> {
     let pools = PoolSizes { app: 1, system: 1 };
-    Record::open(database, pools, Migration::Own, says).await?.close().await
+    Record::open(database, pools, Migration::Own, Startup::system(says)).await?.close().await
 }
 
 /// Makes the blob store of the settings the deployment's. Returns false if it was already.
@@ -208,7 +236,7 @@ pub async fn adopt_blob_store(
     says: &(dyn Fn(&str) + Send + Sync),
 ) -> anyhow::Result<bool> {
     let pools = PoolSizes { app: 1, system: 1 };
-    let record = Record::open(&settings.database, pools, Migration::IfOwner, says).await?;
+    let record = Record::open(&settings.database, pools, Migration::IfOwner, Startup::system(says)).await?;
     let adopted = blobs::adopt(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await;
     let closed = record.close().await;
     let adopted = adopted?;
@@ -220,7 +248,7 @@ pub async fn adopt_blob_store(
 pub async fn serve(
     settings: Settings,
     stop: CancellationToken,
-    says: &(dyn Fn(&str) + Send + Sync),
+    startup: Startup<'_>,
     started: impl FnOnce(Started),
 ) -> anyhow::Result<()> {
     net::install_tls();
@@ -230,10 +258,10 @@ pub async fn serve(
         Some(address) => Some(listen("SOJOURN_METRICS_LISTEN", address).await?),
         None => None,
     };
-    let slots = if settings.role == Role::Api { 0 } else { settings.max_concurrent_turns };
-    let pools = PoolSizes { app: if has_api { 24 } else { 2 }, system: 8 + (slots as u32 / 2).min(24) };
+    let pools = connections::pools(&settings);
     let migration = if settings.role == Role::All { Migration::Own } else { Migration::IfOwner };
-    let opening = Record::open(&settings.database, pools, migration, says);
+    let says = startup.says;
+    let opening = Record::open(&settings.database, pools, migration, startup);
     let record = if settings.database.database_url.is_none() {
         opening.await?
     } else {
@@ -273,9 +301,10 @@ async fn serve_record(
     let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), Loops::default());
     let late = CancellationToken::new();
-    parts.start_notifications(&mut back, &late, has_api);
+    parts.start_notifications(&mut back, &late);
+    back.spawn("clock", clock::follow(record.store.clone(), record.clock.clone(), late.clone()));
     // Streams end at the start of the shutdown; otherwise open ones would delay the end of HTTP.
-    let (store, origin) = (record.store.clone(), record.origin.clone());
+    let (store, origin) = (parts.store.clone(), record.origin.clone());
     let streams = Streams::new(store, parts.notifications.clone(), origin, stop.clone());
     if let Some(listener) = listener {
         back.spawn("dispatcher", parts.dispatcher(settings).run(late.clone()));
@@ -284,7 +313,8 @@ async fn serve_record(
         front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(listener) = watched {
-        let router = http::metrics::router(record.store.clone(), telemetry::metrics());
+        let days = settings.move_events_after_days();
+        let router = http::metrics::router(record.store.clone(), days, telemetry::metrics());
         front.spawn(served(http::serve(listener, router, stop.clone())));
     }
     if let Some(worker) = worker {
@@ -327,37 +357,36 @@ struct Parts {
 impl Parts {
     async fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
         let process = Uuid::from_bytes(record.origin.bytes());
-        let notifications = Notifications::new(process);
-        let blobs = blobs::open(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await?;
-        let journal =
-            Journal::new(record.store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let node = data_dir::node_id(&settings.database.data_dir, &record.origin)?;
-        Ok(Self {
-            store: record.store.clone(),
-            origin: record.origin.clone(),
-            notifications,
-            blobs,
-            journal,
-            process,
-            node,
-        })
+        let notifications = Notifications::new(Process {
+            id: process,
+            node: (settings.role != Role::Api).then_some(node),
+            is_api: settings.role != Role::Worker,
+        });
+        let blobs = blobs::open(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await?;
+        let store = record.store.clone().with_blobs(blobs.clone());
+        let journal =
+            Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
+        Ok(Self { store, origin: record.origin.clone(), notifications, blobs, journal, process, node })
     }
 
-    /// Starts the exchange of notifications; only an API has followers of streams.
-    fn start_notifications(&self, loops: &mut Loops, stop: &CancellationToken, has_followers: bool) {
+    /// Starts the exchange of notifications, and the heartbeat that lets other processes know of this one.
+    fn start_notifications(&self, loops: &mut Loops, stop: &CancellationToken) {
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
         loops.spawn("notification", async move { notifications.publish(&store, token).await });
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
         loops.spawn("delta", async move { notifications.publish_deltas(&store, token).await });
         let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
-        loops.spawn("listening", async move { notifications.listen(&store, has_followers, token).await });
+        loops.spawn("listening", async move { notifications.listen(&store, token).await });
+        let (notifications, store, token) = (self.notifications.clone(), self.store.clone(), stop.clone());
+        loops.spawn("process heartbeat", async move { notifications.keep_process(&store, token).await });
     }
 
     fn dispatcher(&self, settings: &Settings) -> Dispatcher {
         Dispatcher {
             store: self.store.clone(),
             notifications: self.notifications.clone(),
-            client: org_client(settings.allow_private_webhooks),
+            client: org_client(settings, settings.allow_private_webhooks),
             origin: self.origin.clone(),
         }
     }
@@ -372,8 +401,8 @@ impl Parts {
             journal: self.journal.clone(),
             blobs: self.blobs.clone(),
             streams,
-            webhooks: org_client(settings.allow_private_webhooks),
-            models: org_client(settings.allow_private_models),
+            webhooks: org_client(settings, settings.allow_private_webhooks),
+            models: org_client(settings, settings.allow_private_models),
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
             operator_key: settings.operator_key.clone(),
@@ -389,7 +418,7 @@ impl Parts {
             lease: settings.lease(),
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
-        let guarded = org_client(settings.allow_private_models);
+        let guarded = org_client(settings, settings.allow_private_models);
         let guard: model::Guard = Arc::new(move |url| {
             guarded.request(reqwest::Method::POST, url).map_err(|refused| refused.to_string())
         });
@@ -427,6 +456,7 @@ impl Parts {
             queue: Queue::new(self.store.clone(), self.notifications.clone(), self.origin.clone(), claimant),
             runtime: Runtime { sandboxes, providers: Arc::new(providers), catalogue: Catalog::builtin() },
             slots: settings.max_concurrent_turns,
+            move_events_after_days: settings.move_events_after_days(),
         })
     }
 }

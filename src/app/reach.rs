@@ -12,8 +12,12 @@ use crate::{
     net::{self, LocalDirectories},
 };
 
-pub(super) fn org_client(allow_private: bool) -> net::Client {
-    net::Client::new(net::Policy { allow_private }, Arc::new(net::SystemResolver::default()))
+pub(super) fn org_client(settings: &Settings, allow_private: bool) -> net::Client {
+    net::Client::new(policy(settings, allow_private), Arc::new(net::SystemResolver::default()))
+}
+
+fn policy(settings: &Settings, allow_private: bool) -> net::Policy {
+    net::Policy { allow_private, denied: net::Denied::new(settings.deny_cidrs.clone()) }
 }
 
 /// Local directories that sources may use.
@@ -30,7 +34,7 @@ pub(super) fn network(settings: &Settings) -> anyhow::Result<Network> {
             .and_then(|certificates| certificates.collect::<Result<_, _>>())
             .with_context(|| format!("SOJOURN_EGRESS_CA_FILE: {} cannot be read", file.display()))?,
     };
-    let policy = net::Policy { allow_private: settings.allow_private_egress };
+    let policy = policy(settings, settings.allow_private_egress);
     let dialer = net::Dialer::new(policy, Arc::new(net::SystemResolver::default()), &extra_roots)
         .context("SOJOURN_EGRESS_CA_FILE contains an invalid CA certificate")?;
     let mirrors = [&settings.apt_mirror, &settings.pip_index, &settings.npm_registry];

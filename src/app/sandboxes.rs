@@ -27,6 +27,16 @@ pub(super) fn provider(settings: &Settings) -> Result<(Arc<dyn Sandbox>, Images)
     Ok((Arc::new(local), images))
 }
 
+/// Waits until the service, the process `service_pid` on this machine, is gone, then removes its sandboxes.
+pub async fn watch(settings: &Settings, service_pid: u32) -> anyhow::Result<()> {
+    let local = Local::new(config(settings).map_err(anyhow::Error::msg)?);
+    let ended = match local {
+        Ok(local) => local.watch(service_pid).await,
+        Err(fault) => Err(fault),
+    };
+    ended.map_err(|fault| anyhow::Error::msg(fault.to_string()))
+}
+
 /// Image of environments that name none.
 pub(super) fn default_image(settings: &Settings) -> String {
     let named = &settings.sandbox_image;
@@ -87,6 +97,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
             pip_index: settings.pip_index.as_ref().map(address),
             npm_registry: settings.npm_registry.as_ref().map(address),
         },
+        watcher: settings.watcher.clone(),
         orphan_after: Some(Duration::from_secs(settings.sandbox_orphan_seconds)),
         ..defaults
     })

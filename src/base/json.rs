@@ -3,7 +3,7 @@
 //! serde's derive also accepts an array for a struct, with the items in field order. No caller
 //! intends that and openapi.yaml does not document it.
 
-use std::{fmt, marker::PhantomData};
+use std::{collections::BTreeMap, fmt, marker::PhantomData};
 
 use serde::{
     Deserialize, Deserializer,
@@ -20,6 +20,21 @@ pub(crate) fn object_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {
     Ok(Option::<Object<T>>::deserialize(deserializer)?.map(|Object(value)| value))
+}
+
+/// Deserializes a struct from an object, or `Some(None)` from null, which differs from an absent field.
+pub(crate) fn present_object_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<T>>, D::Error> {
+    object_or_null(deserializer).map(Some)
+}
+
+/// Deserializes structs by name from an object of objects.
+pub(crate) fn objects_by_name<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<BTreeMap<String, T>, D::Error> {
+    let objects = BTreeMap::<String, Object<T>>::deserialize(deserializer)?;
+    Ok(objects.into_iter().map(|(name, Object(value))| (name, value)).collect())
 }
 
 /// Deserializes structs from an array of objects.

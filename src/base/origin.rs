@@ -1,10 +1,14 @@
 //! The one source of time, random bits and new ids, passed down from the root.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use uuid::Builder;
 
-use super::{Clock, Entropy, Id, Kind, Timestamp, clock::SystemClock, entropy::SystemEntropy};
+use super::{
+    Clock, Entropy, Id, Kind, Timestamp,
+    clock::{SteeredClock, SystemClock},
+    entropy::SystemEntropy,
+};
 
 /// Time, entropy and ids in one value; cheap to clone.
 #[derive(Clone)]
@@ -22,6 +26,12 @@ impl Origin {
     /// Creates an origin from another clock and generator, for tests and simulations.
     pub fn new(clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self { clock, entropy }
+    }
+
+    /// Returns an origin whose clock can be corrected, and that clock. Differences within `tolerance` are not.
+    pub fn steered(&self, tolerance: Duration) -> (Self, Arc<SteeredClock>) {
+        let clock = Arc::new(SteeredClock::new(self.clock.clone(), tolerance));
+        (Self { clock: clock.clone(), entropy: self.entropy.clone() }, clock)
     }
 
     /// Returns the current UTC time, in microseconds.

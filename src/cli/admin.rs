@@ -4,8 +4,8 @@ use anyhow::bail;
 use clap::{Args, Subcommand};
 
 use crate::{
-    app::{Migration, Record},
-    base::ExposeSecret,
+    app::{Migration, Record, Startup},
+    base::{ExposeSecret, limit::HOUSEKEEPING_BATCH},
     config::Database,
     domain::OrgId,
     store::{org::Share, pool::PoolSizes},
@@ -83,8 +83,13 @@ impl Admin {
 /// Runs a command and prints its result.
 pub(super) async fn run(command: Admin) -> anyhow::Result<()> {
     let pools = PoolSizes { app: 1, system: 1 };
-    let record =
-        Record::open(command.database(), pools, Migration::IfOwner, &|line| eprintln!("{line}")).await?;
+    let record = Record::open(
+        command.database(),
+        pools,
+        Migration::IfOwner,
+        Startup::system(&|line| eprintln!("{line}")),
+    )
+    .await?;
     let done = act(&record, &command).await;
     record.close().await?;
     done
@@ -124,7 +129,9 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
                 bail!("--confirm names another organization; nothing was deleted");
             }
             record.operator().delete(named.organization).await?;
-            eprintln!("{} is deleted; a worker removes its blobs and sandboxes at its next sweep", confirm);
+            // The workers do it too, and finish it if this is interrupted.
+            while record.store.purge_rows(named.organization, HOUSEKEEPING_BATCH).await? > 0 {}
+            eprintln!("{confirm} is deleted; a worker removes its blobs and sandboxes at its next sweep");
         }
         Admin::RotateMasterKey { .. } => {
             let rewrapped = record.rotate_master_key().await?;

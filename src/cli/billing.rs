@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use clap::Subcommand;
 
 use crate::{
-    app::{Migration, Record},
+    app::{Migration, Record, Startup},
     config::Database,
     domain::{OrgId, price::PriceList},
     store::{self, pool::PoolSizes},
@@ -76,8 +76,13 @@ fn known<T>(org: OrgId, done: store::Result<T>) -> anyhow::Result<T> {
 }
 
 async fn open(database: &Database) -> anyhow::Result<Record> {
-    Record::open(database, PoolSizes { app: 1, system: 1 }, Migration::IfOwner, &|line| eprintln!("{line}"))
-        .await
+    Record::open(
+        database,
+        PoolSizes { app: 1, system: 1 },
+        Migration::IfOwner,
+        Startup::system(&|line| eprintln!("{line}")),
+    )
+    .await
 }
 
 fn read(file: &PathBuf) -> anyhow::Result<PriceList> {

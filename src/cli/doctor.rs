@@ -10,7 +10,7 @@ use crate::{
     app,
     base::Origin,
     config::{Role, Settings},
-    store::embedded,
+    store::{self, embedded},
 };
 
 /// Free disk space below which the check fails, in bytes.
@@ -103,21 +103,47 @@ async fn database(settings: &Settings) -> Vec<Finding> {
         return vec![Finding { what: "database", said }, Finding { what: "clock", said: clock }];
     };
     match ask(settings, url).await {
-        Ok((version, apart)) => {
+        Ok(Server { version, apart, connections, open }) => {
             let said = format!("connected to Postgres {version}");
-            vec![Finding { what: "database", said: Ok(said) }, Finding { what: "clock", said: clock(apart) }]
+            let budget = app::connections(settings);
+            vec![
+                Finding { what: "database", said: Ok(said) },
+                Finding { what: "clock", said: clock(apart) },
+                Finding { what: "connections", said: budgeted(budget.into(), connections, open) },
+            ]
         }
         Err(error) => vec![Finding { what: "database", said: Err(format!("DATABASE_URL: {error:#}")) }],
     }
 }
 
-/// Version of the server, and the difference between its clock and this machine's.
-async fn ask(settings: &Settings, url: &str) -> anyhow::Result<(String, Duration)> {
+/// Answer of a server about itself.
+struct Server {
+    version: String,
+    /// Difference between its clock and this machine's.
+    apart: Duration,
+    /// Connections that it accepts, and those that are open.
+    connections: i64,
+    open: i64,
+}
+
+async fn ask(settings: &Settings, url: &str) -> anyhow::Result<Server> {
     let store = app::visit(&settings.database, url)?;
-    let asked = store.server().await;
+    let asked = async { Ok((store.server().await?, store.server_connections().await?)) };
+    let asked: Result<_, store::Error> = asked.await;
     store.close().await;
-    let (version, now) = asked?;
-    Ok((version, (Origin::system().now() - now).unsigned_abs()))
+    let ((version, now), (connections, open)) = asked?;
+    Ok(Server { version, apart: (Origin::system().now() - now).unsigned_abs(), connections, open })
+}
+
+/// Checks that the server accepts the connections of one more process with these settings.
+fn budgeted(budget: i64, connections: i64, open: i64) -> Result<String, String> {
+    if open + budget > connections {
+        return Err(format!(
+            "this process opens up to {budget}, {open} are open, and the server accepts {connections}: raise its \
+             max_connections, lower SOJOURN_DATABASE_CONNECTIONS, or use a pooler"
+        ));
+    }
+    Ok(format!("up to {budget} of this process; {open} of {connections} are open"))
 }
 
 fn clock(apart: Duration) -> Result<String, String> {

@@ -80,6 +80,15 @@ enum Command {
         #[command(flatten)]
         settings: Box<Settings>,
     },
+    /// End the sandboxes of a service on this machine once it is gone; started by the service
+    #[command(name = serve::WATCH_SANDBOXES, hide = true)]
+    WatchSandboxes {
+        /// Process id of the service; its parent
+        #[arg(long = serve::SERVICE_PID)]
+        service_pid: u32,
+        #[command(flatten)]
+        settings: Box<Settings>,
+    },
     /// Check that this machine meets the requirements
     Doctor {
         #[command(flatten)]
@@ -148,6 +157,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
             let is_new = app::adopt_blob_store(&settings, &|line| eprintln!("{line}")).await?;
             let outcome = if is_new { "is" } else { "was already" };
             eprintln!("the configured blob store {outcome} the deployment's");
+        }
+        Command::WatchSandboxes { service_pid, settings } => {
+            app::watch_sandboxes(&settings, service_pid).await?;
         }
         Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
         Command::Completions { shell } => {

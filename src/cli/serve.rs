@@ -1,21 +1,25 @@
 //! `sojourn serve`: runs the service and prints its addresses.
 
-use std::net::SocketAddr;
+use std::{env, net::SocketAddr, process};
 
 use anyhow::bail;
 use tokio_util::sync::CancellationToken;
 
 use super::first_session;
 use crate::{
-    app::{self, Started},
+    app::{self, Started, Startup, WatcherProgram},
     base::{ExposeSecret, SecretString},
     config::Settings,
     shutdown, telemetry,
 };
 
+/// Name of the command that a service starts for its sandboxes.
+pub(super) const WATCH_SANDBOXES: &str = "watch-sandboxes";
+pub(super) const SERVICE_PID: &str = "service-pid";
+
 /// Serves until a signal. All invalid settings are reported together.
 #[expect(clippy::disallowed_methods, reason = "both handles are awaited before the process ends")]
-pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
+pub(super) async fn run(mut settings: Settings) -> anyhow::Result<()> {
     let problems = settings.problems();
     if !problems.is_empty() {
         bail!(problems.join("\n       "));
@@ -23,17 +27,20 @@ pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
     let telemetry = telemetry::start(&settings.log, &settings.traces).map_err(anyhow::Error::msg)?;
     let stop = CancellationToken::new();
     let signals = tokio::spawn(shutdown::on_signals(stop.clone()));
+    settings.watcher = Some(watcher()?);
     let wants_first_session = settings.first_session;
     let mut player = None;
-    let served = app::serve(settings, stop.clone(), &|line| eprintln!("{line}"), |started| {
-        if let Some((address, key)) = announce(&started)
-            && started.is_empty
-            && wants_first_session
-        {
-            player = Some(tokio::spawn(stop.run_until_cancelled_owned(first_session::play(address, key))));
-        }
-    })
-    .await;
+    let served =
+        app::serve(settings, stop.clone(), Startup::system(&|line| eprintln!("{line}")), |started| {
+            if let Some((address, key)) = announce(&started)
+                && started.is_empty
+                && wants_first_session
+            {
+                player =
+                    Some(tokio::spawn(stop.run_until_cancelled_owned(first_session::play(address, key))));
+            }
+        })
+        .await;
     if let Some(player) = player {
         player.abort();
     }
@@ -41,6 +48,15 @@ pub(super) async fn run(settings: Settings) -> anyhow::Result<()> {
     // Export the last spans before the process exits.
     tokio::task::spawn_blocking(move || telemetry.end()).await?;
     served
+}
+
+/// Returns the program that ends the sandboxes of this process: this program, with the same settings.
+fn watcher() -> anyhow::Result<WatcherProgram> {
+    let args = [WATCH_SANDBOXES.into(), format!("--{SERVICE_PID}={}", process::id()).into()];
+    Ok(WatcherProgram {
+        path: env::current_exe()?,
+        args: args.into_iter().chain(env::args_os().skip(2)).collect(),
+    })
 }
 
 /// Prints the addresses and how to use the service; returns address and key if both are known.

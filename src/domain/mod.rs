@@ -17,6 +17,7 @@ pub mod event;
 pub(crate) mod exit;
 pub(crate) mod github;
 pub(crate) mod ids;
+pub mod log_fold;
 pub mod network;
 pub(crate) mod notice;
 pub(crate) mod operation;

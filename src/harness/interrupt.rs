@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 
 use super::{
-    Halt, history,
+    Halt,
     limits::{self, ExceededLimit},
     turn::Run,
 };
@@ -131,7 +131,7 @@ impl Run<'_> {
             }
         };
         // Includes calls of an earlier attempt, which may not have started.
-        let open = history::open_calls(&self.log, self.turn.id);
+        let open = self.fold.open_calls(self.turn.id);
         // Concurrently, because each command may take time to terminate.
         let ran = join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
         let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };

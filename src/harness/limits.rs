@@ -11,6 +11,7 @@ use crate::{
         Session, SessionId, TurnId, Usage,
         budget::Consumed,
         event::{Body, Draft},
+        log_fold::LogFold,
         session::Limits,
         spend::Spend,
         turn::YieldReason,
@@ -28,10 +29,9 @@ pub(super) struct ExceededLimit {
     pub session: Option<SessionId>,
 }
 
-/// Usage that counts against the limits, updated with every append.
+/// Usage that counts against the limits: that of the session's row, and of every append since.
 #[derive(Clone, Debug)]
 pub(super) struct Tally {
-    turn: TurnId,
     /// Usage of the whole session, this turn included.
     pub session: Usage,
     /// Usage of its descendants, as far as it counts against its limits.
@@ -45,26 +45,26 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// Computes the tally of a log, as seen from one turn.
-    pub(super) fn of<'a>(turn: TurnId, log: impl IntoIterator<Item = &'a Draft>) -> Self {
-        let (session, own) = (Usage::default(), Usage::default());
-        let below = Consumed::default();
-        let mut tally = Self { turn, session, below, own, turns: 0, warned: HashSet::new() };
-        log.into_iter().for_each(|draft| tally.add(draft));
-        tally
+    /// Computes the tally at the start of a worker's run of a turn.
+    pub(super) fn of(turn: TurnId, session: &Session, fold: &LogFold) -> Self {
+        let running = session.running.as_ref().filter(|running| running.id == turn);
+        Self {
+            session: session.usage,
+            below: Consumed::default(),
+            own: running.map(|running| running.usage).unwrap_or_default(),
+            turns: u64::try_from(session.turns).unwrap_or_default(),
+            warned: fold.warned(turn).cloned().collect(),
+        }
     }
 
-    /// Adds one more event.
+    /// Adds one more event of the turn.
     pub(super) fn add(&mut self, draft: &Draft) {
         let usage = Usage::of(draft);
-        let is_own = draft.turn_id == Some(self.turn);
         self.session += usage;
-        if is_own {
-            self.own += usage;
-        }
+        self.own += usage;
         match &draft.body {
             Body::TurnStarted { attempt: 1, .. } => self.turns += 1,
-            Body::LimitWarning { limit, allowed, session_id: None, .. } if is_own || !is_of_turn(limit) => {
+            Body::LimitWarning { limit, allowed, session_id: None, .. } => {
                 self.warned.insert((limit.clone(), *allowed));
             }
             _ => {}
@@ -102,11 +102,6 @@ impl Tally {
         });
         due.collect()
     }
-}
-
-/// Returns whether a limit starts again with each turn.
-fn is_of_turn(limit: &str) -> bool {
-    matches!(limit, "turn_seconds" | "steps")
 }
 
 /// Returns the limit that prevents the session's next turn from starting.

@@ -5,7 +5,6 @@
 //! alone, so a turn of another worker continues where its log ends.
 
 mod aborted;
-pub mod history;
 mod interrupt;
 mod limits;
 mod next;
@@ -22,6 +21,7 @@ use crate::domain::{
     Event, Session,
     budget::{Budget, MaxUsage},
     event::Draft,
+    log_fold::LogFold,
     piece::ResponseDelta,
     spend::Verdict,
     tool::{Replay, ToolCall, ToolSpec},
@@ -38,8 +38,10 @@ pub use turn::{Ports, Turn, run};
 pub trait Journal: Send + Sync {
     /// Appends atomically and returns the events with their `seq` and time.
     async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
-    /// Returns the whole log so far.
-    async fn log(&self) -> Result<Vec<Event>, Halt>;
+    /// Adds the events that follow the fold in the log, also those that others appended.
+    ///
+    /// After an error, the fold has some of them.
+    async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Halt>;
     /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
     /// Returns whether any reader streams response deltas.

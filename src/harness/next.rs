@@ -1,12 +1,12 @@
-//! Next action of a turn, computed from its log alone.
+//! Next action of a turn, computed from the fold of its log alone.
 //!
 //! Evaluated after every append, and by a worker that takes over a turn: no other state exists that
 //! could be lost.
 
 use crate::domain::{
-    Event, TurnId,
-    conversation::{Block, StopReason},
-    event::{Body, Draft, Outcome, StepCompleted},
+    conversation::StopReason,
+    event::{Body, Draft, Outcome},
+    log_fold::{LastStep, TurnFold},
     tool::{ASK, ToolCall},
 };
 
@@ -39,21 +39,13 @@ pub(super) enum Finish {
     Truncated,
 }
 
-/// Returns the next action for `turn` at `attempt`.
-pub(super) fn next(log: &[Event], turn: TurnId, attempt: i32) -> Next {
-    let events: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(turn)).collect();
-    let started = events
-        .iter()
-        .any(|event| matches!(&event.draft.body, Body::TurnStarted { attempt: at, .. } if *at == attempt));
-    if !started {
-        return Next::Start;
+/// Returns the next action for a turn at `attempt`. `None` for a turn without events.
+pub(super) fn next(turn: Option<&TurnFold>, attempt: i32) -> Next {
+    let Some(turn) = turn.filter(|turn| attempt <= turn.attempt) else { return Next::Start };
+    match &turn.step {
+        Some(step) => after_step(step, turn.model_failures),
+        None => Next::Ask { failures: turn.model_failures },
     }
-    let last = events.iter().rposition(|event| matches!(event.draft.body, Body::StepCompleted(_)));
-    let since = &events[last.map_or(0, |at| at + 1)..];
-    let Some(Body::StepCompleted(step)) = last.map(|at| &events[at].draft.body) else {
-        return Next::Ask { failures: failures(since) };
-    };
-    after_step(step, since)
 }
 
 /// Returns the outcome if a response that is not in the log yet ends the turn.
@@ -62,45 +54,29 @@ pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
         Body::StepCompleted(step) => Some(step),
         _ => None,
     })?;
-    match after_step(step, &[]) {
+    match after_step(&LastStep::of(step), 0) {
         Next::Finish(finish) => Some(finish),
         Next::Start | Next::Ask { .. } | Next::Run(_) => None,
     }
 }
 
-fn after_step(step: &StepCompleted, since: &[&Event]) -> Next {
-    let mut pending = Vec::new();
-    let mut asked = false;
-    for block in &step.blocks {
-        let Block::ToolCall(call) = block else { continue };
-        let result = since.iter().find_map(|event| match &event.draft.body {
-            Body::ToolResult { call_id, outcome, .. } if *call_id == call.call_id => Some(*outcome),
-            _ => None,
-        });
-        match result {
-            Some(outcome) => asked |= call.tool == ASK && outcome == Outcome::Ran,
-            None => pending.push(call.clone()),
-        }
-    }
+fn after_step(step: &LastStep, failures: u32) -> Next {
+    let pending: Vec<_> =
+        step.calls.iter().filter(|one| one.outcome.is_none()).map(|one| one.call.clone()).collect();
     if !pending.is_empty() {
         return Next::Run(pending);
     }
-    if asked {
+    if step.calls.iter().any(|one| one.call.tool == ASK && one.outcome == Some(Outcome::Ran)) {
         return Next::Finish(Finish::Asked);
     }
     // The model must read the results, whatever stop reason the provider reported.
-    if step.blocks.iter().any(|block| matches!(block, Block::ToolCall(_))) {
-        return Next::Ask { failures: failures(since) };
+    if !step.calls.is_empty() {
+        return Next::Ask { failures };
     }
     match step.stop {
-        StopReason::Pause => Next::Ask { failures: failures(since) },
+        StopReason::Pause => Next::Ask { failures },
         StopReason::EndTurn | StopReason::ToolUse => Next::Finish(Finish::Completed),
         StopReason::Refusal => Next::Finish(Finish::Refused),
         StopReason::MaxTokens => Next::Finish(Finish::Truncated),
     }
-}
-
-fn failures(since: &[&Event]) -> u32 {
-    let failed = since.iter().filter(|event| matches!(event.draft.body, Body::ErrorModel(_))).count();
-    u32::try_from(failed).unwrap_or(u32::MAX)
 }

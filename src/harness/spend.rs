@@ -120,7 +120,7 @@ impl Run<'_> {
 
     /// Stops all open calls and returns their results.
     async fn stopped(&mut self) -> Vec<Draft> {
-        let open = super::history::open_calls(&self.log, self.turn.id);
+        let open = self.fold.open_calls(self.turn.id);
         let mut results = Vec::new();
         for call in open {
             if self.fresh.contains(&call.call_id) {

@@ -24,6 +24,9 @@ use crate::{
     tool::CallResult,
 };
 
+/// Error code of a turn whose conversation is too long for its model.
+const CONTEXT_EXHAUSTED: &str = "context_exhausted";
+
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
 impl<'a> Run<'a> {
@@ -48,6 +51,11 @@ impl<'a> Run<'a> {
         }
         if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
             return self.fail(PRICE_UNKNOWN, self.no_price("`cost_micros`"), Vec::new()).await;
+        }
+        if self.fold.conversation().is_exhausted() {
+            let words =
+                format!("the conversation is larger than {} MiB", limit::CONVERSATION_BYTES_MAX >> 20);
+            return self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await;
         }
         let request = self.request();
         if let Some(ended) = self.reserve(&request).await? {
@@ -139,7 +147,7 @@ impl<'a> Run<'a> {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
-            history: self.conversation.messages(),
+            history: self.fold.conversation().messages(),
             // At least 1; that some budget is left was checked before.
             max_tokens: left.map_or(wanted, |left| wanted.min(left.max(1))),
             options: self.turn.options.clone(),
@@ -150,7 +158,7 @@ impl<'a> Run<'a> {
     fn delta_sender(&self, step: StepId) -> impl FnMut(Delta) + Send + use<'a> {
         let journal = self.ports.journal;
         let (session, turn, attempt) = (self.session.id, self.turn.id, self.turn.attempt);
-        let seq = self.log.last().map_or(0, |event| event.seq);
+        let seq = self.head;
         move |delta| {
             if !journal.has_readers() {
                 return;
@@ -225,7 +233,7 @@ impl<'a> Run<'a> {
         let message = fault.to_string();
         let (code, retry_after) = match fault {
             Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
-            Fault::ContextTooLong { .. } => ("context_exhausted", None),
+            Fault::ContextTooLong { .. } => (CONTEXT_EXHAUSTED, None),
             Fault::Unauthorized { .. } => ("model_unauthorized", None),
             Fault::PaymentRequired { .. } => ("payment_required", None),
             Fault::Refused { .. } => ("model_refused_request", None),
@@ -244,21 +252,11 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
-    /// Returns the time at which the failed call may be retried. Later events, such as the start of
-    /// another attempt, do not shorten the wait.
-    fn retry_at(&self) -> Option<Timestamp> {
-        let newest = self.own_events().rev().find_map(|event| match &event.draft.body {
-            Body::StepCompleted(_) => Some(None),
-            Body::ErrorModel(failure) | Body::ErrorRuntime(failure) => Some(failure.retry_at),
-            _ => None,
-        });
-        newest.flatten()
-    }
-
     /// Waits until the last failure may be retried: in the slot if the wait is short, else by
     /// releasing the slot. Returns whether a signal ended the wait.
     pub(super) async fn wait_for_retry(&mut self) -> Result<bool, Halt> {
-        let Some(retry_at) = self.retry_at() else { return Ok(false) };
+        // Later events, such as the start of another attempt, do not shorten the wait.
+        let Some(retry_at) = self.own().and_then(|turn| turn.retry_at) else { return Ok(false) };
         let left = |at: Timestamp| Duration::try_from(at - self.ports.origin.now()).unwrap_or_default();
         let wait = self.deadline().map_or(left(retry_at), |deadline| left(retry_at).min(left(deadline)));
         if wait > limit::MODEL_WAIT_IN_SLOT {

@@ -4,7 +4,7 @@ use futures::future::join_all;
 use serde_json::Value;
 
 use super::{
-    Halt, history,
+    Halt,
     interrupt::Interrupt,
     spend::Reserved,
     turn::{NO_SANDBOX, Run},
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     base::{backoff::Backoff, limit},
     domain::{
-        Actor, Event, Level,
+        Actor, Level,
         event::{Body, Draft, Failure, Outcome},
         tool::{ASK, Replay, ToolCall},
     },
@@ -135,16 +135,10 @@ impl Run<'_> {
         mut drafts: Vec<Draft>,
         (code, reason): (&'static str, String),
     ) -> Result<bool, Halt> {
-        let has_acted = drafts.iter().chain(self.own_events().map(|event| &event.draft)).any(
-            |draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun),
-        );
-        let never_began = batch.iter().all(|call| self.never_began(&self.log, &call.origin));
-        let failures = 1 + self
-            .own_events()
-            .rev()
-            .take_while(|event| !matches!(event.draft.body, Body::StepCompleted(_)))
-            .filter(|event| matches!(event.draft.body, Body::ErrorRuntime(_)))
-            .count() as u32;
+        let acts = |draft: &Draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun);
+        let has_acted = drafts.iter().any(acts) || self.own().is_some_and(|turn| turn.has_acted);
+        let never_began = batch.iter().all(|call| self.never_began(&call.origin));
+        let failures = 1 + self.own().map_or(0, |turn| turn.runtime_failures);
         let may_help = code == NO_SANDBOX && !has_acted && never_began;
         if may_help && failures < limit::INFRASTRUCTURE_ATTEMPTS_MAX {
             let retry_at = self.ports.origin.now() + BACKOFF.delay(failures, self.ports.origin);
@@ -155,10 +149,10 @@ impl Run<'_> {
         }
         // The turn ends here, so every call of the response needs a result, including those that
         // did not run. That requires the events that the tools appended.
-        let log = self.ports.journal.log().await?;
-        for call in history::open_calls(&self.log, self.turn.id) {
+        self.ports.journal.catch_up(&mut self.fold).await?;
+        for call in self.fold.open_calls(self.turn.id) {
             if !answered(&drafts, &call) {
-                let done = self.without_sandbox(&log, &call);
+                let done = self.without_sandbox(&call);
                 drafts.extend(self.result_events(&call, done));
             }
         }
@@ -166,13 +160,13 @@ impl Run<'_> {
     }
 
     /// Returns whether a call that got no sandbox has not begun at all.
-    fn never_began(&self, log: &[Event], call: &ToolCall) -> bool {
-        self.fresh.contains(&call.call_id) || !history::may_have_run(log, &call.call_id)
+    fn never_began(&self, call: &ToolCall) -> bool {
+        self.fresh.contains(&call.call_id) || !self.fold.may_have_run(self.turn.id, &call.call_id)
     }
 
     /// Returns the result of a call that got no sandbox.
-    fn without_sandbox(&self, log: &[Event], call: &ToolCall) -> CallResult {
-        if self.never_began(log, call) {
+    fn without_sandbox(&self, call: &ToolCall) -> CallResult {
+        if self.never_began(call) {
             return CallResult::not_run("No sandbox could be started, so this tool did not run.");
         }
         let words = "The sandbox could not be reached for this tool's result; its outcome is unknown.";
@@ -257,12 +251,7 @@ impl Run<'_> {
     }
 
     fn calls_of_step(&self) -> usize {
-        let step = self.own_events().rev().find_map(|event| match &event.draft.body {
-            Body::StepCompleted(step) => Some(step),
-            _ => None,
-        });
-        let is_call = |block: &&crate::domain::Block| matches!(block, crate::domain::Block::ToolCall(_));
-        step.map_or(0, |step| step.blocks.iter().filter(is_call).count())
+        self.own().and_then(|turn| turn.step.as_ref()).map_or(0, |step| step.calls.len())
     }
 }
 

@@ -7,18 +7,18 @@ use tokio::sync::watch;
 
 use super::{
     Halt, Journal, Model, Signals, Tools,
-    history::Conversation,
     limits::{self, ExceededLimit, Tally},
     next::{Finish, Next, next},
 };
 use crate::{
     base::{Origin, Timestamp},
     domain::{
-        Actor, Event, EventId, Level, Session, TurnId, Usage,
+        Actor, EventId, Level, Session, TurnId, Usage,
         budget::Budget,
         conversation::ModelOptions,
         event::{Body, Draft, Outcome, TurnCompleted},
         exit::PreparationFailure,
+        log_fold::{LogFold, TurnFold},
         price::{SandboxSize, Tariff},
         turn::{TurnError, YieldReason},
     },
@@ -34,8 +34,6 @@ pub struct Turn {
     pub model_name: String,
     pub prompt: String,
     pub options: ModelOptions,
-    /// Whether the model reads input objects as JSON.
-    pub objects: bool,
     /// Prices of its model calls, commands and fee.
     pub tariff: Tariff,
     /// Priced resources of the sandbox.
@@ -60,10 +58,9 @@ pub(super) struct Run<'a> {
     pub turn: Turn,
     pub ports: Ports<'a>,
     pub session: Session,
-    pub log: Vec<Event>,
-    /// Index in `log` of the turn's first event.
-    pub(super) first: usize,
-    pub conversation: Conversation,
+    pub fold: LogFold,
+    /// `seq` of the last event up to which the fold is known to be complete.
+    pub(super) head: i64,
     pub tally: Tally,
     /// Limits that the session shares with its ancestors and descendants, as last read.
     pub budgets: Vec<Budget>,
@@ -73,43 +70,35 @@ pub(super) struct Run<'a> {
 
 /// Runs the turn until it yields.
 ///
-/// `session` and `log` are as they were read under the lease. Returns the log once `turn.completed` is in it. Dropping the future between
-/// two appends loses nothing: the log says where to go on.
+/// `session` and `fold` are as they were read under the lease, the session first. Returns the fold once
+/// `turn.completed` is in the log. Dropping the future between two appends loses nothing: the log says where to
+/// go on.
 ///
 /// # Errors
 /// Every [`Halt`] leaves the turn open for the next worker that leases the session.
-pub async fn run(
-    turn: Turn,
-    ports: Ports<'_>,
-    session: Session,
-    log: Vec<Event>,
-) -> Result<Vec<Event>, Halt> {
-    let mut run = Run::new(turn, ports, session, log);
+pub async fn run(turn: Turn, ports: Ports<'_>, session: Session, fold: LogFold) -> Result<LogFold, Halt> {
+    let mut run = Run::new(turn, ports, session, fold);
     loop {
         let ended = match run.checkpoint().await? {
             Some(interrupt) => run.give_up(interrupt, Vec::new()).await?,
             None => run.advance().await?,
         };
         if ended {
-            return Ok(run.log);
+            return Ok(run.fold);
         }
     }
 }
 
 impl<'a> Run<'a> {
-    /// Processes the log once; later only its new events are processed.
-    fn new(turn: Turn, ports: Ports<'a>, session: Session, log: Vec<Event>) -> Self {
-        let mut conversation = Conversation::new(turn.objects);
-        log.iter().for_each(|event| conversation.take(event));
-        let tally = Tally::of(turn.id, log.iter().map(|event| &event.draft));
-        let first = log.iter().position(|event| event.draft.turn_id == Some(turn.id)).unwrap_or(log.len());
-        let (budgets, fresh) = (Vec::new(), HashSet::new());
-        Self { turn, ports, session, log, first, conversation, tally, budgets, fresh }
+    fn new(turn: Turn, ports: Ports<'a>, session: Session, fold: LogFold) -> Self {
+        let tally = Tally::of(turn.id, &session, &fold);
+        let head = session.head.max(fold.seq());
+        Self { turn, ports, session, fold, head, tally, budgets: Vec::new(), fresh: HashSet::new() }
     }
 
     /// Performs the next action. Returns whether the turn ended.
     async fn advance(&mut self) -> Result<bool, Halt> {
-        match next(&self.log[self.first..], self.turn.id, self.turn.attempt) {
+        match next(self.own(), self.turn.attempt) {
             Next::Start => self.start().await,
             Next::Ask { failures } => self.step(failures).await,
             Next::Run(calls) => self.run_tools(calls).await,
@@ -203,11 +192,12 @@ impl<'a> Run<'a> {
         };
         let without_sandbox =
             error.as_ref().is_some_and(|error| error.code == NO_SANDBOX || is_unready(&error.code));
-        let did_something =
-            self.own_events().map(|event| &event.draft).chain(&before).any(|draft| match &draft.body {
-                Body::ToolResult { outcome, .. } => *outcome != Outcome::NotRun,
-                body => matches!(body, Body::StepCompleted(_)) && !without_sandbox,
-            });
+        let did_before = before.iter().any(|draft| match &draft.body {
+            Body::ToolResult { outcome, .. } => *outcome != Outcome::NotRun,
+            body => matches!(body, Body::StepCompleted(_)) && !without_sandbox,
+        });
+        let did = |turn: &TurnFold| turn.has_acted || (turn.step.is_some() && !without_sandbox);
+        let did_something = did_before || self.own().is_some_and(did);
         let mut usage = self.usage();
         before.iter().for_each(|draft| usage += Usage::of(draft));
         let completed = TurnCompleted {
@@ -226,16 +216,25 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Appends events and the warnings that are due with them, and adds them to the local log.
+    /// Appends events and the warnings that are due with them, and adds them to the fold.
     pub(super) async fn record(&mut self, mut drafts: Vec<Draft>) -> Result<(), Halt> {
         self.warn(&mut drafts);
         let events = self.ports.journal.record(drafts).await?;
-        for event in &events {
-            self.conversation.take(event);
-            self.tally.add(&event.draft);
+        events.iter().for_each(|event| self.tally.add(&event.draft));
+        let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(()) };
+        let follows = first.seq == self.head + 1;
+        self.head = last.seq;
+        if follows {
+            events.iter().for_each(|event| self.fold.take(event));
+            return Ok(());
         }
-        self.log.extend(events);
-        Ok(())
+        // Others appended in between, such as a caller or the sandbox.
+        let ends = matches!(last.draft.body, Body::TurnCompleted(_));
+        match self.ports.journal.catch_up(&mut self.fold).await {
+            // The turn is over; the fold has what it has.
+            Err(_) if ends => Ok(()),
+            caught_up => caught_up,
+        }
     }
 
     fn warn(&self, drafts: &mut Vec<Draft>) {
@@ -271,14 +270,13 @@ impl<'a> Run<'a> {
         self.tally.session
     }
 
-    pub(super) fn own_events(&self) -> impl DoubleEndedIterator<Item = &Event> {
-        self.log[self.first..].iter().filter(|event| event.draft.turn_id == Some(self.turn.id))
+    /// Returns the state of the turn; `None` if the log has nothing of it.
+    pub(super) fn own(&self) -> Option<&TurnFold> {
+        self.fold.turn(self.turn.id)
     }
 
     pub(super) fn started_at(&self) -> Option<Timestamp> {
-        self.own_events()
-            .find(|event| matches!(event.draft.body, Body::TurnStarted { .. }))
-            .map(|event| event.ts)
+        self.own()?.started_at
     }
 
     pub(super) fn active_seconds(&self) -> u64 {
@@ -290,8 +288,8 @@ impl<'a> Run<'a> {
     fn result(&self, before: &[Draft]) -> Option<EventId> {
         let is_result =
             |draft: &&Draft| draft.level == Level::User && matches!(draft.body, Body::AgentMessage { .. });
-        let said = self.own_events().map(|event| &event.draft).chain(before);
-        said.rev().find(is_result).map(|draft| draft.id)
+        let said = before.iter().rev().find(is_result).map(|draft| draft.id);
+        said.or_else(|| self.own()?.result)
     }
 }
 

@@ -140,6 +140,15 @@ impl From<store::Error> for ApiError {
                 tracing::warn!(error = %source, "database unavailable");
                 Self::unavailable(retry_after)
             }
+            store::Error::BlobStore { retry_after, reason } => {
+                tracing::warn!(reason, "blob store unavailable");
+                Self::unavailable(retry_after)
+            }
+            // The reader has logged and counted it.
+            error @ store::Error::SegmentLost { .. } => Self::new(
+                ErrorType::Internal,
+                format!("{error}; a retry does not help, report it to the operator"),
+            ),
             error @ store::Error::Unstorable => Self::new(ErrorType::Invalid, error.to_string()),
             store::Error::Conflict(constraint) if constraint == "session_slug" => Self {
                 param: Some("slug".to_owned()),

@@ -2,9 +2,15 @@
 
 use axum::{Json, extract::State};
 use serde::Serialize;
+use tokio::time::timeout;
 use utoipa::ToSchema;
 
-use super::{App, error::Result, openapi::Errors};
+use super::{
+    App,
+    error::{ApiError, Result},
+    openapi::Errors,
+};
+use crate::base::limit::READY_TIMEOUT;
 
 /// Response of a healthy process.
 #[derive(Serialize, ToSchema)]
@@ -24,10 +30,11 @@ pub(super) async fn healthz() -> Json<Health> {
 
 /// Check readiness
 ///
-/// Returns 200 if the database responds.
+/// Returns 200 if the database responds within 3 s.
 #[utoipa::path(get, path = "/readyz", tag = "service", security(()), operation_id = "readyz",
     responses((status = 200, body = Health), Errors))]
 pub(super) async fn readyz(State(app): State<App>) -> Result<Json<Health>> {
-    app.0.store.ping().await?;
+    let answered = timeout(READY_TIMEOUT, app.0.store.ping()).await;
+    answered.map_err(|_| ApiError::unavailable(READY_TIMEOUT))??;
     Ok(Json(Health { status: "ok" }))
 }

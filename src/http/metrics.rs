@@ -14,18 +14,23 @@ const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Clone)]
 struct Watched {
     store: Store,
+    move_events_after_days: Option<i32>,
     own: &'static PrometheusHandle,
 }
 
 /// Builds the router with `/metrics`: metrics of this process, and gauges of the whole deployment, which
 /// every process reports with the same values.
-pub(crate) fn router(store: Store, own: &'static PrometheusHandle) -> Router {
+pub(crate) fn router(
+    store: Store,
+    move_events_after_days: Option<i32>,
+    own: &'static PrometheusHandle,
+) -> Router {
     describe();
-    Router::new().route("/metrics", get(metrics)).with_state(Watched { store, own })
+    Router::new().route("/metrics", get(metrics)).with_state(Watched { store, move_events_after_days, own })
 }
 
 async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
-    let counted = count(&watched.store).await;
+    let counted = count(&watched.store, watched.move_events_after_days).await;
     // While the database is unavailable, the metrics of this process are still reported.
     gauge!("sojourn_database_up").set(f64::from(u8::from(counted.is_ok())));
     if let Err(error) = counted {
@@ -35,7 +40,7 @@ async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
     ([(CONTENT_TYPE, TEXT_FORMAT)], watched.own.render())
 }
 
-async fn count(store: &Store) -> store::Result<()> {
+async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Result<()> {
     let now = store.gauges().await?;
     let overdue = store.sessions_overdue().await?;
     gauge!("sojourn_sessions_overdue").set(overdue as f64);
@@ -51,6 +56,9 @@ async fn count(store: &Store) -> store::Result<()> {
     gauge!("sojourn_deliveries_due_age_seconds").set(now.deliveries_due_age_seconds);
     gauge!("sojourn_event_content_pending").set(now.event_content_pending as f64);
     gauge!("sojourn_event_content_age_seconds").set(now.event_content_age_seconds);
+    if let Some(days) = move_events_after_days {
+        gauge!("sojourn_events_to_move_age_seconds").set(store.events_to_move_age(days).await?);
+    }
     for (kind, age) in store.retention_ages().await? {
         gauge!("sojourn_retention_age_seconds", "kind" => kind).set(age);
     }
@@ -70,11 +78,17 @@ fn describe() {
         ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
         ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
         ("sojourn_retention_age_seconds", "How long the oldest row has been past its time, by kind."),
+        (
+            "sojourn_events_to_move_age_seconds",
+            "How long the oldest events that should be in the blob store have been past their time.",
+        ),
         ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
     ] {
         metrics::describe_gauge!(name, text);
     }
     metrics::describe_gauge!("sojourn_streams", "Open streams of this process.");
+    let text = "How far the clock of the machine is ahead of that of the database.";
+    metrics::describe_gauge!("sojourn_clock_difference_seconds", text);
     for (name, text) in [
         ("sojourn_append_seconds", "Duration of a turn's append until it was durable."),
         ("sojourn_stream_lag_seconds", "Age of an event when an up-to-date stream sent it."),
@@ -103,7 +117,14 @@ fn describe() {
             "sojourn_retention_deleted_total",
             "Rows and sessions deleted because their time was over, by kind.",
         ),
-        ("sojourn_blobs_lost_total", "Blobs that a turn needed and the blob store did not have, by kind."),
+        ("sojourn_segments_stored_total", "Segments of logs that were stored in the blob store."),
+        ("sojourn_segment_bytes_total", "Size of the segments that were stored."),
+        ("sojourn_events_moved_total", "Events whose rows were deleted because they are in a segment."),
+        ("sojourn_segment_failures_total", "Sessions whose events could not be moved; they are retried."),
+        ("sojourn_blobs_lost_total", "Blobs that were needed and the blob store did not have, by kind."),
+        ("sojourn_claims_total", "Claims of jobs by a worker, successful or not."),
+        ("sojourn_notifications_sent_total", "Notifications sent to other processes."),
+        ("sojourn_notifications_received_total", "Notifications that the database sent to this process."),
         ("sojourn_delivery_attempts_total", "Webhook delivery attempts, by outcome."),
     ] {
         metrics::describe_counter!(name, text);

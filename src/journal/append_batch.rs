@@ -137,7 +137,7 @@ mod tests {
     };
 
     fn waits(origin: &Origin, session: SessionId, events: Vec<Packed>) -> Waiting {
-        let fence = Fence { org: origin.id(), session, epoch: 1, worker: Uuid::nil() };
+        let fence = Fence { org: origin.id(), session, epoch: 1, worker: Uuid::nil(), generation: 1 };
         let record = Record { fence, turn: Some(origin.id()), ts: origin.now(), events };
         Waiting { record, answer: oneshot::channel().0 }
     }

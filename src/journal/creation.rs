@@ -61,7 +61,7 @@ impl Unit {
     fn began(&mut self, session: &Session, events: Vec<Packed>, has_deliveries: bool) {
         self.grew(session.id, 0, session.created_at, events, has_deliveries);
         if session.queued.is_some() {
-            self.notification(Notification::Job);
+            self.notification(Notification::Job { node: None });
         }
     }
 }

@@ -1,4 +1,6 @@
-//! Export, import and deletion of whole sessions.
+//! Export and import of whole sessions.
+
+use std::collections::VecDeque;
 
 use bytes::Bytes;
 use serde_json::json;
@@ -9,21 +11,24 @@ use super::{
     spill::{pack, take_contents},
 };
 use crate::{
-    base::limit::{APPEND_EVENTS_MAX, HISTORY_PAGE_ROWS},
+    base::limit::{APPEND_EVENTS_MAX, EXPORT_CHUNK_BYTES, LOG_PAGE_ROWS},
     domain::{
-        Notice, OrgId, Session, SessionId,
-        decide::{Rejection, Stamp},
+        Entry, Level, OrgId, Session,
+        decide::Stamp,
         transcript::{self, Transcript},
     },
-    store::{audit::Act, command::Change, creation::Creation, notification::Notification},
+    store::{audit::Act, command::Change, creation::Creation, log::Range, notification::Notification},
 };
 
-/// Streams a session's export, one page of lines at a time.
+/// Streams a session's export, some lines at a time. Its memory does not depend on the length of the log.
 pub struct Export {
     journal: Journal,
     org: OrgId,
     session: Session,
+    /// `seq` of the last event in the lines so far.
     after: i64,
+    /// Events that were read and have no line yet.
+    page: VecDeque<Entry>,
     hash: Sha256,
     is_over: bool,
 }
@@ -31,12 +36,8 @@ pub struct Export {
 impl Journal {
     /// Starts the export of a session at its current head. Later events are not included.
     pub fn export(&self, org: OrgId, session: Session) -> Export {
-        Export { journal: self.clone(), org, session, after: 0, hash: Sha256::new(), is_over: false }
-    }
-
-    /// Removes the blobs of a deleted session.
-    pub async fn remove_blobs(&self, org: OrgId, session: SessionId) -> Result<(), Error> {
-        Ok(self.blobs.remove_all(&format!("{}/{}", org.uuid(), session.uuid())).await?)
+        let (page, hash) = (VecDeque::new(), Sha256::new());
+        Export { journal: self.clone(), org, session, after: 0, page, hash, is_over: false }
     }
 }
 
@@ -47,23 +48,29 @@ impl Export {
             return Ok(None);
         }
         let mut text = if self.after == 0 { transcript::head(&self.session) } else { String::new() };
-        let page = self.journal.page(self.org, self.session.id, self.after, HISTORY_PAGE_ROWS).await?;
-        for event in page.iter().filter(|event| event.seq <= self.session.head) {
-            text.push_str(&transcript::line(event));
-            self.after = event.seq;
+        // Complete bodies are read one by one.
+        while text.len() < EXPORT_CHUNK_BYTES && self.after < self.session.head {
+            let entry = self.next_entry().await?;
+            text.push_str(&transcript::line(&self.journal.whole(self.org, &entry).await?));
+            self.after = entry.seq;
         }
         self.hash.update(text.as_bytes());
-        if page.is_empty() && self.after < self.session.head {
-            // The session was deleted during the export. A file without its last line is known to
-            // be truncated.
-            return Err(crate::store::Error::NotFound.into());
-        }
         if self.after >= self.session.head {
             self.is_over = true;
             let events = usize::try_from(self.session.head).unwrap_or_default();
             text.push_str(&transcript::tail(events, &self.hash.clone().finalize().into()));
         }
         Ok(Some(text.into()))
+    }
+
+    async fn next_entry(&mut self) -> Result<Entry, Error> {
+        if self.page.is_empty() {
+            let (after, level) = (self.after, Level::Internal);
+            let range = Range { after, level, kind: None, turn: None, limit: LOG_PAGE_ROWS };
+            self.page = self.journal.store.read_events(self.org, self.session.id, &range).await?.into();
+        }
+        // The session was deleted during the export. A file without its last line is known to be truncated.
+        self.page.pop_front().ok_or_else(|| crate::store::Error::NotFound.into())
     }
 }
 
@@ -88,46 +95,11 @@ impl Unit {
             self.tx.append_imported(session.id, events[0].seq - 1, &times, &packed).await?;
         }
         let details = json!({ "events": session.head });
-        self.record_audit("session.imported", session.id, details, stamp).await?;
+        let (id, target) = (stamp.origin.id(), Some(session.id.to_string()));
+        let act = Act { id, actor: &stamp.actor, action: "session.imported", target, details };
+        self.tx.record_audit(&act).await?;
         self.notification(Notification::Log(session.id));
         self.notification(Notification::List(org));
         Ok(session)
-    }
-
-    /// Deletes a session and all its data. Writes an audit entry and notifies the organization's
-    /// webhooks.
-    ///
-    /// # Errors
-    /// `Store(NotFound)` when this organization has no such session. `Rejected` while a descendant
-    /// is open, because the session's limits apply to it.
-    pub async fn delete(&mut self, id: SessionId, stamp: &Stamp, reason: &'static str) -> Result<(), Error> {
-        let session = self.tx.lock_session(id).await?;
-        if self.tx.has_open_descendants(id).await? {
-            return Err(Rejection::OpenDescendants.into());
-        }
-        self.tx.purge_session(&session).await?;
-        let details = json!({ "events": session.head, "reason": reason });
-        self.record_audit("session.deleted", id, details, stamp).await?;
-        // After the purge, because the purge removes the session's deliveries.
-        self.tx.tell(&Notice::session_deleted(id, stamp.actor.clone(), &stamp.origin)).await?;
-        let org = self.tx.org();
-        for notification in
-            [Notification::Control, Notification::Delivery, Notification::Log(id), Notification::List(org)]
-        {
-            self.notification(notification);
-        }
-        Ok(())
-    }
-
-    async fn record_audit(
-        &mut self,
-        action: &'static str,
-        target: SessionId,
-        details: serde_json::Value,
-        stamp: &Stamp,
-    ) -> Result<(), Error> {
-        let id = stamp.origin.id();
-        let act = Act { id, actor: &stamp.actor, action, target: Some(target.to_string()), details };
-        Ok(self.tx.record_audit(&act).await?)
     }
 }

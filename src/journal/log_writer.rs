@@ -4,22 +4,24 @@ use std::time::Instant;
 
 use crate::{
     domain::{
-        AgentId, Event, Session, TurnId,
+        AgentId, Event, EventId, Session, TurnId,
         budget::Budget,
         delta::Delta,
         event::{Body, Draft},
+        log_fold::LogFold,
         piece::ResponseDelta,
         spend::Verdict,
     },
     store::{
+        self,
         event::Packed,
         notification::Notification,
         record::{Fence, Record, Recorded},
-        spend::Ask,
+        reservation::Ask,
     },
 };
 
-use super::{Error, Journal, Log, LogSize, meter, spill::pack};
+use super::{Error, Journal, ReadFold, meter, spill::pack};
 
 /// Appends to the log under one lease, for one turn or for the session alone.
 #[derive(Clone)]
@@ -101,7 +103,7 @@ impl Journal {
                     self.notifications.send(Notification::List(org));
                 }
                 if has_deliveries {
-                    self.notifications.send(Notification::Delivery);
+                    self.notifications.send(Notification::Delivery(org));
                 }
                 let places = base + 1..;
                 return Ok(places
@@ -116,6 +118,10 @@ impl Journal {
                 }
             }
             Ok(Recorded::Moved) => Halted::Moved,
+            Ok(Recorded::Late) => {
+                let reason = "the database has failed over since the log was read";
+                Error::from(store::Error::unanswered(reason)).into()
+            }
             Err(error) => Error::from(error).into(),
         };
         Err(AppendError { halted, drafts: unpack(events) })
@@ -139,7 +145,7 @@ impl Journal {
         };
         let delta = Delta::of(drafts.into_iter().filter(is_work));
         if !delta.usage.is_none() {
-            self.store.bill_late(fence, self.origin.now(), &delta).await?;
+            self.store.bill_late(fence, &delta).await?;
         }
         Ok(())
     }
@@ -164,24 +170,33 @@ impl Writer {
         self.journal.append(self.fence, self.turn, drafts).await
     }
 
-    /// Reads the log.
-    pub async fn log(&self) -> Result<Vec<Event>, Error> {
-        self.journal.log(self.fence.org, self.fence.session, 0).await
+    /// Reads the fold of the log, as [`Journal::fold`] does.
+    pub async fn fold(&self, objects: bool) -> Result<ReadFold, Error> {
+        self.journal.fold(self.fence.org, self.fence.session, objects).await
     }
 
-    /// Reads the log; uses the cached prefix if a turn of the session ended here recently.
-    pub async fn cached_log(&self) -> Result<Log, Error> {
-        let Fence { org, session, .. } = self.fence;
-        let mut log = self.journal.log_cache.take(session);
-        let (size, new) = (log.size(), self.journal.log(org, session, log.head()).await?);
-        log.events.extend(new);
-        Ok(Log::new(log.events, size))
+    /// Adds the events that follow a fold in the log.
+    pub async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Error> {
+        self.journal.catch_up(self.fence.org, self.fence.session, fold).await.map(drop)
     }
 
-    /// Caches the log of an ended turn for the next turn. `size` is the one of
-    /// [`Writer::cached_log`].
-    pub fn cache_log(&self, events: Vec<Event>, size: LogSize) {
-        self.journal.log_cache.put(self.fence.session, Log::new(events, size));
+    /// Keeps the fold of an ended turn for the next turn.
+    pub async fn keep_fold(&self, read: ReadFold) {
+        self.journal.keep_fold(self.fence.org, self.fence.session, read).await;
+    }
+
+    /// Returns the first result of `find` for the events of these types, the newest event first.
+    pub async fn newest<T>(
+        &self,
+        types: &[&'static str],
+        find: impl FnMut(&Event) -> Option<T> + Send,
+    ) -> Result<Option<T>, Error> {
+        self.journal.newest(self.fence.org, self.fence.session, types, find).await
+    }
+
+    /// Returns which of these events are in the log.
+    pub async fn known(&self, events: &[EventId]) -> Result<Vec<EventId>, Error> {
+        Ok(self.journal.store.known_events(self.fence.org, self.fence.session, events).await?)
     }
 
     /// Reads the session.

@@ -9,15 +9,18 @@ mod append_batch;
 mod committer;
 mod create_batch;
 mod creation;
+mod delete;
 mod export;
-mod log_cache;
+mod fold_cache;
 mod log_writer;
 mod meter;
 mod operation;
 mod parents;
 mod read;
 mod retention;
+mod segment;
 mod spill;
+mod stored_fold;
 mod unit;
 
 use tokio_util::task::TaskTracker;
@@ -30,11 +33,11 @@ use crate::{
 };
 
 use append_batch::RecordCommitter;
-use log_cache::LogCache;
+use fold_cache::FoldCache;
 
 pub use create_batch::{AgentCache, CreationCommitter, Decide, Request};
 pub use export::Export;
-pub use log_cache::{Log, LogSize};
+pub use fold_cache::ReadFold;
 pub use log_writer::{AppendError, Halted, Writer};
 pub use operation::operation_blob;
 pub use retention::Page;
@@ -50,7 +53,7 @@ pub struct Journal {
     /// Tasks of the group committers.
     committer: TaskTracker,
     record_committer: RecordCommitter,
-    log_cache: LogCache,
+    fold_cache: FoldCache,
 }
 
 /// Reasons why a command produced no events.
@@ -77,7 +80,7 @@ impl Journal {
             origin,
             committer,
             record_committer,
-            log_cache: LogCache::default(),
+            fold_cache: FoldCache::default(),
         }
     }
 
@@ -87,9 +90,9 @@ impl Journal {
         self.committer.wait().await;
     }
 
-    /// Evicts cached logs of turns that ended a while ago.
-    pub fn expire_cached_logs(&self) {
-        self.log_cache.evict_old();
+    /// Evicts cached folds of turns that ended a while ago.
+    pub fn expire_cached_folds(&self) {
+        self.fold_cache.evict_old();
     }
 
     /// Notifies readers that `events` were appended after the `seq` of `base`.

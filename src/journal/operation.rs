@@ -13,7 +13,7 @@ use crate::{
         operation::Request,
         spend::{Verdict, verdict},
     },
-    store::{notification::Notification, operation::OperationRecord},
+    store::operation::OperationRecord,
 };
 
 /// Blob key of the file that a caller writes or reads.
@@ -45,9 +45,10 @@ impl Unit {
         if matches!(request, Request::Exec { .. }) {
             self.check_spend(asked.session.created.agent_id).await?;
         }
-        self.notification(Notification::Job);
-        self.notification(Notification::Control);
-        Ok(self.tx.ask(id, operation, &request, &stamp.actor).await?)
+        let ready = self.tx.ask(id, operation, &request, &stamp.actor).await?;
+        self.is_ready(ready);
+        self.notify_holders(&[id]).await?;
+        Ok(ready.is_some())
     }
 
     /// Rejects a request that costs money when a spend cap or the balance is used up.

@@ -1,29 +1,110 @@
 //! Reads of a log as domain events, with spilled bodies loaded from their blobs.
+//!
+//! A log may be longer than the memory of a process: pages are small, one complete body is in memory at a time,
+//! and only the types of events that a reader needs leave the database.
+
+use std::collections::BTreeMap;
 
 use super::{Error, Journal};
 use crate::{
-    base::limit::HISTORY_PAGE_ROWS,
+    base::limit::LOG_PAGE_ROWS,
     domain::{
-        Entry, Event, Level, OrgId, SessionId,
-        source::{PinnedSource, Progress, source_progress},
+        Body, Entry, Event, OrgId, SessionId,
+        log_fold::{FOLDED, LogFold},
+        registry::Tool,
+        source::{PROGRESS, PinnedSource, Progress},
     },
-    store::event::Range,
 };
 
 impl Journal {
-    /// Reads all events of a session after `after`.
-    pub async fn log(&self, org: OrgId, session: SessionId, mut after: i64) -> Result<Vec<Event>, Error> {
-        let mut log = Vec::new();
+    /// Adds the events that follow a fold in the log. After an error, the fold has some of them.
+    ///
+    /// Returns whether the fold was begun again: it had an event that is not in the log, because the database has
+    /// lost it.
+    pub(super) async fn catch_up(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        fold: &mut LogFold,
+    ) -> Result<bool, Error> {
+        let mut is_new = false;
+        let mut last = fold.last();
+        let mut after = last.map_or(0, |(seq, _)| seq - 1);
         loop {
-            let page = self.page(org, session, after, HISTORY_PAGE_ROWS).await?;
-            let Some(last) = page.last() else { return Ok(log) };
-            after = last.seq;
-            let is_last = (page.len() as i64) < HISTORY_PAGE_ROWS;
-            log.extend(page);
-            if is_last {
-                return Ok(log);
+            let page = self.store.read_events_of_types(org, session, after, &FOLDED, LOG_PAGE_ROWS).await?;
+            let mut new = page.iter();
+            // The first row is the last event of the fold.
+            if let Some(last) = last.take()
+                && new.next().map(|entry| (entry.seq, entry.id)) != Some(last)
+            {
+                tracing::warn!(session.id = %session, seq = last.0, "a fold is not of this log; reading all of the log");
+                (*fold, after, is_new) = (LogFold::new(fold.objects()), 0, true);
+                continue;
+            }
+            for entry in new {
+                fold.take(&self.whole(org, entry).await?);
+            }
+            match page.last() {
+                Some(entry) if page.len() as i64 == LOG_PAGE_ROWS => after = entry.seq,
+                Some(_) | None => return Ok(is_new),
             }
         }
+    }
+
+    /// Passes the events of these types after `after` to `take`, in order.
+    pub async fn each(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        mut after: i64,
+        types: &[&'static str],
+        take: &mut (dyn FnMut(Event) + Send),
+    ) -> Result<(), Error> {
+        loop {
+            let page = self.store.read_events_of_types(org, session, after, types, LOG_PAGE_ROWS).await?;
+            for entry in &page {
+                take(self.whole(org, entry).await?);
+                after = entry.seq;
+            }
+            if (page.len() as i64) < LOG_PAGE_ROWS {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Returns the first result of `find` for the events of these types, the newest event first.
+    pub async fn newest<T>(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        types: &[&'static str],
+        mut find: impl FnMut(&Event) -> Option<T> + Send,
+    ) -> Result<Option<T>, Error> {
+        let mut before = i64::MAX;
+        loop {
+            let page = self.store.read_events_before(org, session, before, types, LOG_PAGE_ROWS).await?;
+            for entry in &page {
+                if let Some(found) = find(&self.whole(org, entry).await?) {
+                    return Ok(Some(found));
+                }
+                before = entry.seq;
+            }
+            if (page.len() as i64) < LOG_PAGE_ROWS {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Returns the tools that callers registered with a session, the latest registration of each name, by name.
+    pub async fn registered_tools(&self, org: OrgId, session: SessionId) -> Result<Vec<Tool>, Error> {
+        let mut tools = BTreeMap::new();
+        self.each(org, session, 0, &["tool.registered"], &mut |event| {
+            if let Body::ToolRegistered(tool) = event.draft.body {
+                tools.insert(tool.name.clone(), tool);
+            }
+        })
+        .await?;
+        Ok(tools.into_values().collect())
     }
 
     /// Returns the clone progress of a session's sources.
@@ -33,45 +114,13 @@ impl Journal {
         session: SessionId,
         sources: &[PinnedSource],
     ) -> Result<Progress, Error> {
-        let mut found = self.events_of_kind(org, session, "source.*").await?;
-        found.extend(self.events_of_kind(org, session, "sandbox.files_lost").await?);
-        found.sort_by_key(|event| event.seq);
-        Ok(source_progress(sources, &found))
-    }
-
-    async fn events_of_kind(&self, org: OrgId, session: SessionId, kind: &str) -> Result<Vec<Event>, Error> {
-        let (mut log, mut after) = (Vec::new(), 0);
-        loop {
-            let (level, kind) = (Level::Internal, Some(kind.to_owned()));
-            let range = Range { after, level, kind, turn: None, limit: HISTORY_PAGE_ROWS };
-            let entries = self.store.read_events(org, session, &range).await?;
-            let Some(last) = entries.last() else { return Ok(log) };
-            after = last.seq;
-            for entry in &entries {
-                log.push(self.whole(org, entry).await?);
-            }
-        }
-    }
-
-    /// Reads a page of events after `after`; empty at the end of the log.
-    pub(super) async fn page(
-        &self,
-        org: OrgId,
-        session: SessionId,
-        after: i64,
-        limit: i64,
-    ) -> Result<Vec<Event>, Error> {
-        let range = Range { after, level: Level::Internal, kind: None, turn: None, limit };
-        let entries = self.store.read_events(org, session, &range).await?;
-        let mut page = Vec::with_capacity(entries.len());
-        for entry in &entries {
-            page.push(self.whole(org, entry).await?);
-        }
-        Ok(page)
+        let mut progress = Progress::of(sources);
+        self.each(org, session, 0, &PROGRESS, &mut |event| progress.take(sources, &event)).await?;
+        Ok(progress)
     }
 
     /// Decodes one event with its complete body. If that is lost, with the truncated one and a marker.
-    async fn whole(&self, org: OrgId, entry: &Entry) -> Result<Event, Error> {
+    pub(super) async fn whole(&self, org: OrgId, entry: &Entry) -> Result<Event, Error> {
         let corrupt = |error: &dyn std::fmt::Display| crate::store::Error::Corrupt(error.to_string());
         let Some(key) = &entry.content_ref else {
             return entry.event(None).map_err(|error| corrupt(&error).into());

@@ -2,15 +2,15 @@
 //!
 //! Each function works on one page. What cannot be deleted is skipped, and tried again by the next scan.
 
-use std::{fmt::Debug, future::ready};
+use std::{fmt::Debug, future::ready, slice};
 
 use futures::{StreamExt, stream};
 
 use super::{Error, Journal, operation::operation_blob};
 use crate::{
-    base::limit::{RETENTION_BATCH, RETENTION_CONCURRENT_MAX},
+    base::limit::{RETENTION_BATCH, RETENTION_CONCURRENT_MAX, RETENTION_SESSIONS_AT_ONCE},
     domain::{Actor, decide::Stamp},
-    store::{self, purge::ScanPosition},
+    store::purge::{BlobRemoval, ScanPosition, Scanned},
 };
 
 /// Result of the deletion of a page.
@@ -29,30 +29,57 @@ impl Page {
 }
 
 impl Journal {
-    /// Deletes archived sessions whose organization's retention period is over, each in its own transaction.
+    /// Deletes archived sessions whose organization's retention period is over, several of an organization
+    /// in one transaction.
     pub async fn delete_expired_sessions(&self, after: Option<ScanPosition>) -> Result<Page, Error> {
         let page = self.store.expired_sessions(after, RETENTION_BATCH).await?;
-        let stamp = &Stamp { actor: Actor::system(), origin: self.origin.clone() };
-        let deleted = each(&page, |one| async move {
-            let mut unit = self.begin(one.org).await?;
-            match unit.delete(one.session, stamp, "retention").await {
-                Ok(()) => unit.commit().await.map(|()| true),
-                // Another worker deleted it first, or one of its descendants is open.
-                Err(Error::Store(store::Error::NotFound) | Error::Rejected(_)) => Ok(false),
-                Err(error) => Err(error),
-            }
-        })
-        .await;
+        let batches: Vec<_> = page
+            .chunk_by(|one, next| one.org == next.org)
+            .flat_map(|of_org| of_org.chunks(RETENTION_SESSIONS_AT_ONCE))
+            .map(<[Scanned]>::to_vec)
+            .collect();
+        let deleted = each(batches, |batch| self.delete_expired_batch(batch)).await;
         Ok(Page::of(deleted, page.iter().map(|one| one.position)))
     }
 
+    /// Deletes sessions of one organization in one transaction; if that fails, each in its own.
+    async fn delete_expired_batch(&self, batch: Vec<Scanned>) -> Result<usize, Error> {
+        let failed = match self.delete_expired_together(&batch).await {
+            Err(error) if batch.len() > 1 => error,
+            outcome => return outcome,
+        };
+        tracing::debug!(error = %failed, "sessions past their time could not be deleted together");
+        let mut deleted = 0;
+        for one in &batch {
+            deleted += self.delete_expired_together(slice::from_ref(one)).await.unwrap_or_else(|error| {
+                tracing::warn!(%error, ?one, "a session past its time could not be deleted; retrying");
+                0
+            });
+        }
+        Ok(deleted)
+    }
+
+    async fn delete_expired_together(&self, sessions: &[Scanned]) -> Result<usize, Error> {
+        let Some(first) = sessions.first() else { return Ok(0) };
+        let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
+        let ids: Vec<_> = sessions.iter().map(|one| one.session).collect();
+        let mut unit = self.begin(first.org).await?;
+        let deleted = unit.delete_expired(&ids, &stamp).await?;
+        unit.commit().await?;
+        Ok(deleted)
+    }
+
     /// Removes the blobs of deleted sessions.
-    pub async fn remove_purged_blobs(&self, after: Option<ScanPosition>) -> Result<Page, Error> {
-        let page = self.store.purged_session_blobs(after, RETENTION_BATCH).await?;
-        let deleted = each(&page, |one| async move {
+    pub async fn remove_purged_blobs(
+        &self,
+        removal: BlobRemoval,
+        after: Option<ScanPosition>,
+    ) -> Result<Page, Error> {
+        let page = self.store.purged_session_blobs(removal, after, RETENTION_BATCH).await?;
+        let deleted = each(page.clone(), |one| async move {
             self.remove_blobs(one.org, one.session).await?;
-            self.store.blobs_removed(one.org, one.session).await?;
-            Ok(true)
+            self.store.blobs_removed(removal, one.org, one.session).await?;
+            Ok(1)
         })
         .await;
         Ok(Page::of(deleted, page.iter().map(|one| one.position)))
@@ -61,33 +88,30 @@ impl Journal {
     /// Deletes operations older than `OPERATION_HOURS`, with the files of their callers.
     pub async fn delete_old_operations(&self, after: Option<ScanPosition>) -> Result<Page, Error> {
         let page = self.store.old_operations(after, RETENTION_BATCH).await?;
-        let deleted = each(&page, |one| async move {
+        let deleted = each(page.clone(), |one| async move {
             self.blobs.delete(&operation_blob(one.org, one.session, one.operation)).await?;
             self.store.delete_operation(one.org, one.session, one.operation).await?;
-            Ok(true)
+            Ok(1)
         })
         .await;
         Ok(Page::of(deleted, page.iter().map(|one| one.position)))
     }
 }
 
-/// Deletes several at the same time; `delete` returns whether it did. Returns how many were deleted.
-async fn each<T, F>(page: &[T], delete: impl Fn(T) -> F) -> usize
+/// Deletes several at the same time; `delete` returns how many it deleted. Returns their sum.
+async fn each<T, F>(page: Vec<T>, delete: impl Fn(T) -> F) -> usize
 where
-    T: Copy + Debug,
-    F: Future<Output = Result<bool, Error>>,
+    T: Clone + Debug,
+    F: Future<Output = Result<usize, Error>>,
 {
-    let deleting = stream::iter(page.iter().copied()).map(|one| {
-        let deleting = delete(one);
+    let deleting = stream::iter(page).map(|one| {
+        let deleting = delete(one.clone());
         async move {
             deleting.await.unwrap_or_else(|error| {
                 tracing::warn!(%error, ?one, "something past its time could not be deleted; retrying");
-                false
+                0
             })
         }
     });
-    deleting
-        .buffer_unordered(RETENTION_CONCURRENT_MAX)
-        .fold(0, |deleted, is_deleted| ready(deleted + usize::from(is_deleted)))
-        .await
+    deleting.buffer_unordered(RETENTION_CONCURRENT_MAX).fold(0, |deleted, more| ready(deleted + more)).await
 }

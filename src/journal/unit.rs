@@ -13,6 +13,7 @@ use crate::{
         event::Packed,
         event_content::EventContent,
         idempotency::{Claimed, Slot, SlotState},
+        job::{DueTurn, Ready},
         notification::Notification,
     },
 };
@@ -116,17 +117,32 @@ impl Unit {
     }
 
     async fn enqueue(&mut self, id: SessionId) -> Result<(), Error> {
-        let is_held = self.tx.enqueue_turn(id).await?;
-        self.is_due(is_held);
+        let due = self.tx.enqueue_turn(id).await?;
+        self.is_due(due);
         Ok(())
     }
 
-    /// Notifies workers that a turn is due, and the holder if another job holds the session.
-    fn is_due(&mut self, is_held: bool) {
-        self.notifications.push(Notification::Job);
-        if is_held {
-            self.notifications.push(Notification::Control);
-        }
+    /// Notifies a worker that a turn is due, and the one whose other job holds the session.
+    fn is_due(&mut self, DueTurn { ready, worker }: DueTurn) {
+        self.is_ready(ready);
+        self.notifications.extend(worker.map(Notification::Control));
+    }
+
+    /// Notifies a worker of a job that became ready.
+    pub(super) fn is_ready(&mut self, ready: Option<Ready>) {
+        self.notifications.extend(ready.map(|Ready { node }| Notification::Job { node }));
+    }
+
+    /// Notifies the workers that hold a job of these sessions. Call it before the jobs are deleted.
+    pub(super) async fn notify_holders(&mut self, sessions: &[SessionId]) -> Result<(), Error> {
+        let holders = self.tx.lease_holders(sessions).await?;
+        self.notifications.extend(holders.into_iter().map(Notification::Control));
+        Ok(())
+    }
+
+    /// Notifies the process that sends this organization's deliveries that one is due.
+    pub fn has_due_delivery(&mut self) {
+        self.notifications.push(Notification::Delivery(self.tx.org()));
     }
 
     /// Locks a session, decides a command on it and appends the resulting events.
@@ -191,7 +207,7 @@ impl Unit {
         let written = self.tx.write_back(&change).await?;
         self.grew(session.id, base, now, by, written.has_deliveries);
         if is_due {
-            self.is_due(written.is_held);
+            self.is_due(written.due);
         }
         self.wake(&session, &events).await?;
         Ok(Executed { session, events })
@@ -200,14 +216,15 @@ impl Unit {
     /// Writes the side effects that the events require.
     async fn wake(&mut self, session: &Session, events: &[Event]) -> Result<(), Error> {
         if session.status == Status::Archived {
-            self.tx.enqueue_cleanup(session.id).await?;
+            self.notify_holders(&[session.id]).await?;
+            let ready = self.tx.enqueue_cleanup(session.id).await?;
+            self.is_ready(ready);
             self.tx.cancel_operations(session.id).await?;
-            self.notifications.extend([Notification::Job, Notification::Control]);
             return Ok(());
         }
         if events.iter().any(|event| matches!(event.draft.body, Body::SessionPaused {})) {
             self.tx.pause_sandbox(session.id).await?;
-            self.notifications.push(Notification::Control);
+            self.notify_holders(&[session.id]).await?;
         }
         if events
             .iter()
@@ -219,7 +236,7 @@ impl Unit {
             }
         }
         if session.cancel_turn_id.is_some() {
-            self.notifications.push(Notification::Control);
+            self.notify_holders(&[session.id]).await?;
         }
         Ok(())
     }
@@ -236,7 +253,7 @@ impl Unit {
         self.grown.push(Grown { session, base, ts, by });
         self.notifications.push(Notification::List(self.tx.org()));
         if has_deliveries {
-            self.notifications.push(Notification::Delivery);
+            self.has_due_delivery();
         }
     }
 }

@@ -54,7 +54,8 @@ impl SandboxSession {
             return Ok(Next::Never);
         }
         let policy = self.sandboxes.idle;
-        // A turn manages the sandbox itself.
+        // A turn or an operation manages the sandbox itself, also while its job waits: the sandbox has the
+        // result of a command that ended meanwhile.
         if idle.is_wanted {
             return Ok(Next::After(policy.retry()));
         }

@@ -35,6 +35,13 @@ pub(crate) const BUILD_FAILED: &str = "environment_build_failed";
 const STEP: &str = "== ";
 /// Number of newest events of a log that are searched for those of a build.
 const TOLD_WITHIN: i64 = 200;
+/// Types of the events of a build.
+const BUILD_EVENTS: [&str; 4] = [
+    "environment.build_started",
+    "environment.build_progress",
+    "environment.build_completed",
+    "environment.build_failed",
+];
 
 /// State of the root file system of a session.
 pub(crate) enum RootfsStatus {
@@ -206,9 +213,11 @@ pub(crate) async fn check_rootfs(
     let Some(images) = sandboxes.images.as_ref().filter(|_| !rootfs.is_host()) else {
         return Ok(RootfsStatus::Ready);
     };
-    let log = sandboxes.journal.log(fence.org, fence.session, session.head.saturating_sub(TOLD_WITHIN)).await;
-    let log = log.map_err(|error| Error::LogUnavailable(error.to_string()))?;
-    let told = Told::of(&log);
+    let after = session.head.saturating_sub(TOLD_WITHIN);
+    let mut told = Told::default();
+    let mut take = |event: Event| told.take(&event);
+    let read = sandboxes.journal.each(fence.org, fence.session, after, &BUILD_EVENTS, &mut take).await;
+    read.map_err(|error| Error::LogUnavailable(error.to_string()))?;
     if images.is_ready(&rootfs) {
         if let Some(began) = told.began {
             let took = sandboxes.journal.origin().now() - began;
@@ -251,19 +260,15 @@ struct Told {
 }
 
 impl Told {
-    fn of(log: &[Event]) -> Self {
-        let mut told = Self::default();
-        for event in log {
-            match &event.draft.body {
-                Body::EnvironmentBuildStarted { .. } => told = Self { began: Some(event.ts), step: None },
-                Body::EnvironmentBuildProgress { step } => told.step = Some(step.clone()),
-                Body::EnvironmentBuildCompleted { .. } | Body::EnvironmentBuildFailed { .. } => {
-                    told = Self::default();
-                }
-                _ => {}
+    fn take(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::EnvironmentBuildStarted { .. } => *self = Self { began: Some(event.ts), step: None },
+            Body::EnvironmentBuildProgress { step } => self.step = Some(step.clone()),
+            Body::EnvironmentBuildCompleted { .. } | Body::EnvironmentBuildFailed { .. } => {
+                *self = Self::default();
             }
+            _ => {}
         }
-        told
     }
 }
 

@@ -398,10 +398,15 @@ impl SandboxSession {
     /// Whether the log contains the creation of the sandbox: the worker that created it may have died
     /// between the log and the row.
     async fn was_announced(&self, id: SandboxId) -> Result<bool, Error> {
-        let log = self.sandboxes.journal.log(self.fence.org, self.fence.session, 0).await;
-        let log = log.map_err(|error| Error::LogUnavailable(error.to_string()))?;
         let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
-        Ok(log.iter().any(|event| says(&event.draft.body)))
+        let found = self.sandboxes.journal.newest(
+            self.fence.org,
+            self.fence.session,
+            &["sandbox.created"],
+            |event| says(&event.draft.body).then_some(()),
+        );
+        let found = found.await.map_err(|error| Error::LogUnavailable(error.to_string()))?;
+        Ok(found.is_some())
     }
 
     /// Records the creation in the log, then in the row, before anything runs in the sandbox.

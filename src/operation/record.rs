@@ -3,7 +3,7 @@
 use super::{Error, OperationServer};
 use crate::{
     base::limit::EXEC_SUMMARY_BYTES_MAX,
-    domain::{Actor, Body, Cost, Event, event::Draft, operation::Request},
+    domain::{Actor, Body, Cost, event::Draft, operation::Request},
     sandbox::Exit,
     store::operation::Open,
 };
@@ -19,7 +19,7 @@ impl OperationServer<'_> {
         let said =
             |body: &Body| matches!(body, Body::ExecCompleted { exec_id, .. } if *exec_id == Some(open.id));
         let may_be_said = open.sandbox.is_some() || exit.is_none();
-        if may_be_said && self.is_recorded(said).await? {
+        if may_be_said && self.is_recorded("exec.completed", said).await? {
             return self.spent(open, Cost::default()).await;
         }
         let summary = exit.map_or(String::new(), |(_, stdout, stderr)| {
@@ -48,7 +48,7 @@ impl OperationServer<'_> {
     /// Records `file.written` of an operation once.
     pub(super) async fn record_written(&self, open: &Open, path: &str, bytes: u64) -> Result<(), Error> {
         let said = |body: &Body| matches!(body, Body::FileWritten { write_id, .. } if *write_id == open.id);
-        if open.sandbox.is_some() && self.is_recorded(said).await? {
+        if open.sandbox.is_some() && self.is_recorded("file.written", said).await? {
             return Ok(());
         }
         let is_archive = matches!(open.request, Request::WriteTree { .. });
@@ -56,11 +56,15 @@ impl OperationServer<'_> {
         self.record(open.actor.clone(), body).await
     }
 
-    /// Whether the log contains a matching event. Called only where an earlier worker may have recorded it.
-    pub(crate) async fn is_recorded(&self, said: impl Fn(&Body) -> bool) -> Result<bool, Error> {
-        let log: Vec<Event> =
-            self.writer.log().await.map_err(|error| Error::Unavailable(error.to_string()))?;
-        Ok(log.iter().any(|event| said(&event.draft.body)))
+    /// Whether the log contains a matching event of this type. Called only where an earlier worker may have
+    /// recorded it.
+    pub(crate) async fn is_recorded(
+        &self,
+        kind: &'static str,
+        said: impl Fn(&Body) -> bool + Send + Sync,
+    ) -> Result<bool, Error> {
+        let found = self.writer.newest(&[kind], |event| said(&event.draft.body).then_some(())).await;
+        Ok(found.map_err(|error| Error::Unavailable(error.to_string()))?.is_some())
     }
 
     pub(super) fn draft(&self, actor: Actor, body: Body) -> Draft {

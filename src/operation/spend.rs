@@ -15,7 +15,7 @@ use crate::{
         spend::{Spend, Verdict},
     },
     journal,
-    store::{operation::Open, spend::Ask},
+    store::{operation::Open, reservation::Ask},
 };
 
 impl OperationServer<'_> {
@@ -109,7 +109,7 @@ impl OperationServer<'_> {
     /// Records an event about a limit, unless the log contains it already.
     async fn record_once(&self, spend: Spend, words: fn(Spend) -> Body) -> Result<(), Error> {
         let said = |body: &Body| *body == words(Spend { used: used_of(body), ..spend });
-        match self.is_recorded(said).await? {
+        match self.is_recorded(words(spend).type_name(), said).await? {
             true => Ok(()),
             false => self.record(Actor::system(), words(spend)).await,
         }

@@ -21,8 +21,8 @@ use crate::{
     base::{
         Id, Origin, Timestamp,
         limit::{
-            CLAIM_CONTENDED, CLAIM_CONTENDED_MAX, CLAIM_MARGIN, CLAIM_MARGIN_MAX, CLAIM_VISITS_MAX,
-            CONTROL_INTERVAL, STATEMENT_TIMEOUT, SWEEP_INTERVAL,
+            CLAIM_CONTENDED, CLAIM_CONTENDED_MAX, CLAIM_MARGIN, CLAIM_MARGIN_MAX, CLAIM_READ_ALL_INTERVAL,
+            CLAIM_VISITS_MAX, CONTROL_INTERVAL, STATEMENT_TIMEOUT, SWEEP_INTERVAL,
         },
     },
     domain::{OrgId, SessionId},
@@ -60,6 +60,14 @@ struct Cursor {
     due_since: Option<Timestamp>,
     /// Time of the last read with `CLAIM_MARGIN_MAX`.
     read_back_at: Option<Instant>,
+    /// Time since when `since` and `due_since` are known.
+    known_at: Instant,
+}
+
+impl Cursor {
+    fn forget_times(&mut self) {
+        (self.since, self.due_since, self.known_at) = (None, None, Instant::now());
+    }
 }
 
 /// Result of a claim.
@@ -87,7 +95,8 @@ impl Queue {
     /// Creates the queue of the worker process identified by `claimant`.
     pub fn new(store: Store, notifications: Notifications, origin: Origin, claimant: Claimant) -> Self {
         let after = Id::from_uuid(Uuid::nil());
-        let cursor = Mutex::new(Cursor { after, since: None, due_since: None, read_back_at: None });
+        let cursor =
+            Cursor { after, since: None, due_since: None, read_back_at: None, known_at: Instant::now() };
         let answering = Mutex::default();
         Self(Arc::new(Inner {
             store,
@@ -95,7 +104,7 @@ impl Queue {
             origin,
             claimant,
             held: Mutex::default(),
-            cursor,
+            cursor: Mutex::new(cursor),
             answering,
         }))
     }
@@ -115,6 +124,7 @@ impl Queue {
             let cursor = self.claim_cursor();
             let claim = self.0.store.claim(self.0.claimant, cursor, jobs_max).await;
             self.answered(claim.is_ok());
+            metrics::counter!("sojourn_claims_total").increment(1);
             let claim = match claim {
                 Ok(claim) => claim,
                 Err(error) => {
@@ -156,16 +166,18 @@ impl Queue {
         if takes_over && !due.has_more {
             self.cursor().due_since = Some(due.looked_at - CLAIM_MARGIN_MAX);
         }
-        if due.jobs > 0 {
-            self.0.notifications.send(Notification::Job);
-        }
+        // This worker claims next, and passes on what it has no slots for. Jobs of other nodes are found by
+        // their own workers, which poll at the same interval.
         Ok(())
     }
 
     /// Returns where the next claim begins. At an interval it reads back `CLAIM_MARGIN_MAX`, for
-    /// transactions that committed long after they made a job ready.
+    /// transactions that committed long after they made a job ready; at a longer one it reads all.
     fn claim_cursor(&self) -> ClaimCursor {
         let mut cursor = self.cursor();
+        if cursor.known_at.elapsed() >= CLAIM_READ_ALL_INTERVAL {
+            cursor.forget_times();
+        }
         let reads_back = cursor.read_back_at.is_none_or(|at| at.elapsed() >= SWEEP_INTERVAL);
         if reads_back {
             cursor.read_back_at = Some(Instant::now());
@@ -176,15 +188,24 @@ impl Queue {
 
     /// Reads all jobs again next time: the database may be another one, with an earlier state.
     fn forget_times(&self) {
-        let mut cursor = self.cursor();
-        (cursor.since, cursor.due_since) = (None, None);
+        self.cursor().forget_times();
     }
 
     /// Releases every job that this process still holds, whichever task worked on it.
     pub async fn release_all(&self) -> Result<u64> {
         let given = self.0.store.release_all(self.0.claimant.worker).await?;
-        self.0.notifications.send(Notification::Job);
+        self.0.notifications.send(Notification::Jobs);
         Ok(given)
+    }
+
+    /// Sets the number of jobs that this worker could start now. Others send it no more than it can take.
+    pub fn set_free_slots(&self, count: usize) {
+        self.0.notifications.set_free_slots(count);
+    }
+
+    /// Wakes another worker, because more jobs are ready than this one has free slots.
+    pub fn pass_on(&self) {
+        self.0.notifications.pass_on_jobs();
     }
 
     /// Waits until a job may be ready to claim.
@@ -321,6 +342,7 @@ impl Lease {
             session: self.claimed.session,
             epoch: self.claimed.epoch,
             worker: self.queue.0.claimant.worker,
+            generation: self.claimed.generation,
         }
     }
 
@@ -332,16 +354,16 @@ impl Lease {
             return Ok(false);
         }
         let Inner { store, claimant, .. } = &*self.queue.0;
-        let Some(epoch) = store.refence(claimant.worker, &self.claimed, claimant.lease).await? else {
+        let Some(continued) = store.refence(claimant.worker, &self.claimed, claimant.lease).await? else {
             return Ok(false);
         };
         let key = (self.claimed.org, self.claimed.session, self.claimed.kind);
         if let Some(holding) = self.queue.lock().get_mut(&key)
             && holding.epoch == self.claimed.epoch
         {
-            holding.epoch = epoch;
+            holding.epoch = continued.epoch;
         }
-        self.claimed.epoch = epoch;
+        self.claimed = continued;
         Ok(true)
     }
 

@@ -14,11 +14,13 @@ use futures::{
 };
 use sqlx::{
     AssertSqlSafe, Describe, Either, Error, Executor, PgPool, Postgres, SqlStr,
+    error::DatabaseError,
     pool::PoolConnection,
     postgres::{PgQueryResult, PgRow, PgStatement, PgTypeInfo},
 };
 use tokio::time::timeout;
 
+use super::READ_ONLY;
 use crate::base::limit::{CONNECTION_RETURN_TIMEOUT, LONG_STATEMENT_TIMEOUT, STATEMENT_ANSWER_TIMEOUT};
 
 /// A pool of connections. Cheap to clone.
@@ -34,7 +36,7 @@ pub(super) struct Connection {
     inner: Option<PoolConnection<Postgres>>,
     limit: Duration,
     is_in_transaction: bool,
-    /// A statement was not answered in time.
+    /// A statement was not answered in time, or the server does not write.
     is_lost: bool,
 }
 
@@ -92,13 +94,20 @@ impl Connection {
         }
         let inner = self.inner.as_mut().expect("it is set until it is returned");
         match timeout(self.limit, run(inner)).await {
-            Ok(answer) => answer,
+            Ok(answer) => {
+                self.is_lost = answer.as_ref().err().is_some_and(is_read_only);
+                answer
+            }
             Err(_) => {
                 self.is_lost = true;
                 Err(unanswered(self.limit))
             }
         }
     }
+}
+
+fn is_read_only(error: &Error) -> bool {
+    error.as_database_error().and_then(DatabaseError::code).is_some_and(|code| code == READ_ONLY)
 }
 
 fn unanswered(limit: Duration) -> Error {

@@ -10,6 +10,7 @@ mod configuration;
 mod connection;
 mod deliveries;
 pub mod embedded;
+mod generation;
 pub mod migrate;
 mod money;
 mod organizations;
@@ -26,6 +27,7 @@ use std::time::Duration;
 pub(crate) use configuration::{agent, credential, environment};
 pub use deliveries::outbox;
 pub(crate) use deliveries::{delivery, destination, notice};
+pub use money::reservation;
 pub(crate) use money::{billing, budget, spend, usage};
 pub use organizations::key;
 pub(crate) use organizations::{audit, operator, org};
@@ -33,11 +35,11 @@ pub use sandboxes::sandbox;
 pub(crate) use sandboxes::{checkpoint, operation, output, sandbox_summary};
 pub use sessions::record;
 pub(crate) use sessions::{
-    command, creation, event, event_content, idempotency, listing, purge, session, token, turn,
+    command, creation, event, event_content, idempotency, listing, log, purge, session, token, turn,
 };
 pub use triggers::scheduled_wake;
 pub(crate) use triggers::{invoke_token, run, schedule, trigger};
-pub use work::{job, notification};
+pub use work::{job, notification, process};
 pub(crate) use work::{leader, stuck};
 
 pub use pool::{Store, Tx, Urls};
@@ -64,6 +66,12 @@ pub enum Error {
     /// A text contains U+0000, which a text column cannot store.
     #[error("a text contains the character U+0000, which cannot be stored")]
     Unstorable,
+    /// The blob store, which has a part of the log, does not answer; retry.
+    #[error("the blob store is not available: {reason}")]
+    BlobStore { retry_after: Duration, reason: String },
+    /// A part of the log is missing from the blob store or damaged.
+    #[error("events {from} to {to} of the log are missing from the blob store or damaged")]
+    SegmentLost { from: i64, to: i64 },
     /// This version cannot decode a row.
     #[error("a row cannot be read: {0}")]
     Corrupt(String),
@@ -81,6 +89,9 @@ impl Error {
         Self::Unavailable { retry_after: RETRY_AFTER, source: sqlx::Error::Protocol(reason.to_owned()) }
     }
 }
+
+/// SQLSTATE of a write on a standby: the connection leads to a server that is not, or not any more, the primary.
+const READ_ONLY: &str = "25006";
 
 /// Delay before a retry after the database did not answer.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
@@ -108,9 +119,12 @@ impl From<sqlx::Error> for Error {
                     // `lock_timeout`: the holder of the row executes an equal request.
                     ("55P03", _) => Self::Busy,
                     // 08 connection, 53 resources, 57P operator intervention, 40 serialization,
-                    // 57014 a statement that took longer than STATEMENT_TIMEOUT.
+                    // 57014 a statement that took longer than STATEMENT_TIMEOUT, 25P03 a transaction that this process
+                    // left idle for too long, because it was frozen, 25006 a standby.
                     (code, _)
-                        if ["08", "53", "57P", "57014", "40"].iter().any(|class| code.starts_with(class)) =>
+                        if ["08", "53", "57P", "57014", "40", "25P03", READ_ONLY]
+                            .iter()
+                            .any(|class| code.starts_with(class)) =>
                     {
                         Self::Unavailable { retry_after: RETRY_AFTER, source }
                     }

@@ -11,6 +11,9 @@ use tokio::time::timeout;
 use super::{
     Result,
     connection::{Connection, Pool},
+    generation::Generation,
+    log::Segments,
+    money::PastSpend,
 };
 
 use crate::{
@@ -19,6 +22,7 @@ use crate::{
         limit::{self, CONNECTION_CHECK_TIMEOUT},
         seal::MasterKey,
     },
+    blob::Blobs,
     domain::OrgId,
 };
 
@@ -42,6 +46,8 @@ pub(super) const GENERIC_PLANS: (&str, &str) = ("plan_cache_mode", "force_generi
 /// Connections for the appends of leased turns: those in progress, and some that wait for a row
 /// lock of a caller.
 const APPEND_CONNECTIONS_MAX: u32 = 8;
+/// Connections of the system role from which on the appends have their own.
+const APPEND_SEPARATE_FROM: u32 = 12;
 
 /// Idle time for which a connection is assumed to be alive.
 ///
@@ -54,22 +60,27 @@ const CONNECTION_TRUSTED_FOR: Duration = Duration::from_millis(100);
 pub struct Store {
     pub(super) app: Pool,
     pub(super) system: Pool,
-    /// For the appends of leased turns only. They are few at a time and their statements take
-    /// longest to plan, so they stay on the few connections that have planned them.
+    /// For the appends of leased turns. They are few at a time and their statements take longest to plan, so
+    /// they stay on the few connections that have planned them, unless the system role has few connections
+    /// altogether.
     pub(super) append: Pool,
     /// For the connection that listens. It is none of a pool: a dead one would occupy a place there.
     pub(super) listen: PgConnectOptions,
+    pub(super) generation: Generation,
     pub(super) master: MasterKey,
+    pub(super) past_spend: PastSpend,
+    pub(super) segments: Segments,
 }
 
 /// A transaction that sees one organization's rows. Dropping it without commit rolls back.
 pub struct Tx {
     pub(super) inner: Connection,
     pub(super) org: OrgId,
+    pub(super) past_spend: PastSpend,
 }
 
-/// Maximum connections of the pools. The append pool is additional; `system` limits its size too.
-#[derive(Clone, Copy, Debug)]
+/// Maximum connections of the two roles. The connection that listens is additional.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSizes {
     pub app: u32,
     pub system: u32,
@@ -84,9 +95,39 @@ impl Store {
             // One role for both: a connection setting states the purpose.
             system = system.options([GENERIC_PLANS, ("sojourn.scope", "system")]);
         }
-        let append = pool(system.clone(), sizes.system.min(APPEND_CONNECTIONS_MAX));
+        let generation = Generation::default();
         let listen = system.clone().application_name("sojourn-listen");
-        Ok(Self { app: pool(app, sizes.app), system: pool(system, sizes.system), append, listen, master })
+        let appending = match sizes.system {
+            few if few < APPEND_SEPARATE_FROM => 0,
+            many => APPEND_CONNECTIONS_MAX.min(many / 3),
+        };
+        let append = (appending > 0).then(|| pool(system.clone(), appending, &generation));
+        let app = pool(app, sizes.app, &generation);
+        let system = pool(system, sizes.system - appending, &generation);
+        let append = append.unwrap_or_else(|| system.clone());
+        let (past_spend, segments) = (PastSpend::default(), Segments::new(None));
+        Ok(Self { app, system, append, listen, generation, master, past_spend, segments })
+    }
+
+    /// Reads the events that are in the blob store from this one.
+    pub fn with_blobs(self, blobs: Blobs) -> Self {
+        Self { segments: Segments::new(Some(blobs)), ..self }
+    }
+
+    /// Listens at another URL, because a pooler in transaction mode cannot listen.
+    pub fn listening_at(mut self, url: &str) -> Result<Self> {
+        self.listen = PgConnectOptions::from_str(url)?.application_name("sojourn-listen");
+        Ok(self)
+    }
+
+    /// Returns how many connections the server accepts from other roles than superusers, and how many are open.
+    pub async fn server_connections(&self) -> Result<(i64, i64)> {
+        let counted = sqlx::query_as(
+            "select current_setting('max_connections')::bigint
+                        - current_setting('superuser_reserved_connections')::bigint,
+                    (select count(*) from pg_stat_activity where backend_type = 'client backend')",
+        );
+        Ok(counted.fetch_one(&self.system).await?)
     }
 
     /// Begins a transaction that sees only `org`'s rows.
@@ -114,7 +155,13 @@ impl Store {
             limit::STATEMENT_TIMEOUT.as_millis(),
         );
         let inner = self.app.begin_with(begin).await?;
-        Ok(Tx { inner, org })
+        Ok(Tx { inner, org, past_spend: self.past_spend.clone() })
+    }
+
+    /// Returns the generation of the database, which changes when it fails over or restarts and may have lost
+    /// commits; 0 before the first connection.
+    pub fn generation(&self) -> i64 {
+        self.generation.number()
     }
 
     /// Checks that the database answers.
@@ -126,6 +173,12 @@ impl Store {
     /// Returns the server's version and its current time.
     pub async fn server(&self) -> Result<(String, Timestamp)> {
         Ok(sqlx::query_as("select current_setting('server_version'), now()").fetch_one(&self.system).await?)
+    }
+
+    /// Returns the server's current time.
+    pub async fn time(&self) -> Result<Timestamp> {
+        let (now,): (Timestamp,) = sqlx::query_as("select now()").fetch_one(&self.system).await?;
+        Ok(now)
     }
 
     /// Returns the master key of this deployment's secrets.
@@ -157,20 +210,29 @@ impl Tx {
     }
 }
 
-fn pool(options: PgConnectOptions, size: u32) -> Pool {
+fn pool(options: PgConnectOptions, size: u32, generation: &Generation) -> Pool {
+    let (generation, current) = (generation.clone(), generation.clone());
     let pool = PgPoolOptions::new()
         .max_connections(size)
         .acquire_timeout(Duration::from_secs(5))
         .max_lifetime(Duration::from_secs(1_800))
         .test_before_acquire(false)
-        .before_acquire(|connection, held| {
+        .before_acquire(move |connection, held| {
+            let is_older = current.is_older(held.age);
             Box::pin(async move {
+                if is_older {
+                    return Ok(false);
+                }
                 if held.idle_for >= CONNECTION_TRUSTED_FOR {
                     let answered = timeout(CONNECTION_CHECK_TIMEOUT, connection.ping()).await;
                     answered.map_err(|_| sqlx::Error::PoolTimedOut)??;
                 }
                 Ok(true)
             })
+        })
+        .after_connect(move |connection, _| {
+            let generation = generation.clone();
+            Box::pin(async move { generation.read(connection).await })
         })
         .connect_lazy_with(options);
     Pool::new(pool)

@@ -110,12 +110,12 @@ impl Follower {
         loop {
             self.output.seen();
             self.log.seen();
-            match self.read_output().await {
-                Ok(read_output) => self.send_output(read_output).await?,
-                Err(store::Error::NotFound) => return Err(Ended),
-                Err(error) => {
-                    tracing::debug!(%error, session.id = %self.tail.session, "exec stream read failed, retrying");
-                }
+            let read = self.read_output().await;
+            if matches!(read, Err(store::Error::NotFound)) {
+                return Err(Ended);
+            }
+            if let Some(read_output) = self.reader.readable(read)? {
+                self.send_output(read_output).await?;
             }
             let due = async {
                 tokio::select! {

@@ -19,7 +19,7 @@ use super::frame::Item;
 use crate::{
     base::limit::{STREAM_FEED_BYTES, STREAM_FEED_EVENTS, STREAM_PAGE_ROWS, STREAM_POLL},
     domain::{Level, OrgId, SessionId},
-    store::{self, Store, event::Range, notification::Watch},
+    store::{self, Store, log::Range, notification::Watch},
 };
 
 /// The followed logs of this process.
@@ -51,6 +51,8 @@ struct Newest {
     /// Number of notifications before the last read, and the time of that read.
     notifications: u64,
     read_at: Option<Instant>,
+    /// Generation of the database when it was last forgotten.
+    generation: i64,
 }
 
 /// Result of a read through the feed.
@@ -83,6 +85,14 @@ impl Feeds {
 }
 
 impl Registration {
+    /// Forgets the retained events, once in each generation of the database, which may have lost some of them.
+    pub(super) async fn forget(&self, generation: i64) {
+        let mut newest = self.feed.newest.lock().await;
+        if newest.generation != generation {
+            *newest = Newest { generation, ..Newest::default() };
+        }
+    }
+
     /// Returns the events after `after`, given that `watch` has counted `notifications`.
     ///
     /// A position claimed by a reader is not trusted: the feed advances only to events that were read, or

@@ -16,8 +16,8 @@ use crate::{
     },
     domain::{Level, OrgId, SessionId, TurnId, piece::ResponseDelta},
     store::{
-        self, Store,
-        event::Range,
+        Store,
+        log::Range,
         notification::{Notifications, Watch},
     },
     wire::delta::DeltaView,
@@ -45,7 +45,11 @@ pub(super) struct Follower {
     pieces: Option<broadcast::Receiver<Arc<ResponseDelta>>>,
     /// Pieces of responses that come after events not yet sent.
     pending: VecDeque<Arc<ResponseDelta>>,
+    /// Generation of the database in which the position was verified.
+    generation: i64,
     tail: Tail,
+    /// Time of the event at the position; `None` if this follower has not read it.
+    ts: Option<Timestamp>,
     reader: Reader<Frame>,
     origin: Origin,
     /// True once the end of the log was reached: later events are live.
@@ -69,7 +73,9 @@ impl Follower {
             watch: notifications.watch(tail.session),
             pieces: wants_pieces.then(|| notifications.pieces(tail.session)),
             pending: VecDeque::new(),
+            generation: store.generation(),
             tail,
+            ts: None,
             reader,
             origin: origin.clone(),
             is_current: false,
@@ -79,7 +85,7 @@ impl Follower {
     pub(super) async fn follow(mut self) -> Result<(), Ended> {
         loop {
             let notifications = self.watch.seen();
-            if self.read_new(notifications).await? {
+            if self.verify().await? && self.read_new(notifications).await? {
                 continue;
             }
             let due = async {
@@ -96,16 +102,47 @@ impl Follower {
         }
     }
 
+    /// Verifies the position in a new generation of the database, which may have lost events that the reader got.
+    /// Returns whether the position is known to be in the log.
+    ///
+    /// If it is not, the stream ends, and the next one is refused.
+    async fn verify(&mut self) -> Result<bool, Ended> {
+        let Tail { org, session, after, .. } = self.tail;
+        while self.is_late() {
+            // Before the read, whose connection may begin another one.
+            let generation = self.store.generation();
+            let position = self.store.log_position(org, session, after).await;
+            let Some(position) = self.reader.readable(position)? else { return Ok(false) };
+            if after > position.head || self.ts.is_some_and(|ts| position.ts.is_some_and(|other| other != ts))
+            {
+                tracing::warn!(session.id = %session, seq = after, "the log has lost events that a reader got");
+                return Err(Ended);
+            }
+            self.registration.forget(generation).await;
+            self.generation = generation;
+        }
+        Ok(true)
+    }
+
+    /// Whether the position was verified in an earlier generation only.
+    fn is_late(&self) -> bool {
+        self.generation != self.store.generation()
+    }
+
     /// Sends new events. Returns whether more may be available immediately.
     async fn read_new(&mut self, notifications: u64) -> Result<bool, Ended> {
         let looked =
             self.registration.read_new(&self.store, &self.watch, self.tail.after, notifications).await;
-        match self.readable(looked) {
+        // The connection of this read may have begun a generation.
+        if self.is_late() {
+            return Ok(true);
+        }
+        match self.reader.readable(looked)? {
             Some(FeedRead::Next { items, has_more }) => {
                 for item in items {
                     // Pieces of a response were published before its event is read here, so send them first.
                     self.send_pieces().await?;
-                    self.tail.after = item.seq;
+                    (self.tail.after, self.ts) = (item.seq, Some(item.ts));
                     if self.wants(&item) {
                         let ts = item.ts;
                         self.reader.send(Frame::Event(item)).await?;
@@ -143,24 +180,19 @@ impl Follower {
             limit: STREAM_PAGE_ROWS,
         };
         let read = self.store.read_events(self.tail.org, self.tail.session, &range).await;
-        let Some(page) = self.readable(read) else { return Ok(false) };
+        if self.is_late() {
+            return Ok(true);
+        }
+        let Some(page) = self.reader.readable(read)? else { return Ok(false) };
         let is_last = (page.len() as i64) < STREAM_PAGE_ROWS;
         for entry in &page {
-            self.tail.after = entry.seq;
+            (self.tail.after, self.ts) = (entry.seq, Some(entry.ts));
             self.reader.send(Frame::Event(Arc::new(Item::of(entry)))).await?;
         }
-        if is_last {
-            self.tail.after = self.tail.after.max(to);
+        if is_last && to > self.tail.after {
+            (self.tail.after, self.ts) = (to, None);
         }
         Ok(true)
-    }
-
-    /// Returns `None` on a database error; the next read retries.
-    fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
-        let told = |error: &store::Error| {
-            tracing::debug!(%error, session.id = %self.tail.session, "stream read failed, retrying");
-        };
-        read.inspect_err(told).ok()
     }
 
     fn wants(&self, item: &Item) -> bool {

@@ -5,7 +5,10 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-use crate::base::limit::{STREAM_HEARTBEAT, STREAM_WRITE_TIMEOUT};
+use crate::{
+    base::limit::{STREAM_HEARTBEAT, STREAM_OUTAGE_MAX, STREAM_WRITE_TIMEOUT},
+    store,
+};
 
 /// The follower ends: nothing follows, or the reader is gone, too slow, or must resume with another process.
 pub(super) struct Ended;
@@ -16,13 +19,16 @@ pub(super) struct Reader<F> {
     /// Sent when nothing else was, so that proxies do not consider the connection dead.
     alive: F,
     heartbeat: Instant,
+    /// Since when reads of the database fail.
+    failing_since: Option<Instant>,
     _permit: OwnedSemaphorePermit,
 }
 
 impl<F: Clone> Reader<F> {
     pub(super) fn new(frames: mpsc::Sender<F>, alive: F, permit: OwnedSemaphorePermit) -> Self {
         metrics::gauge!("sojourn_streams").increment(1.0);
-        Self { frames, alive, heartbeat: Instant::now() + STREAM_HEARTBEAT, _permit: permit }
+        let heartbeat = Instant::now() + STREAM_HEARTBEAT;
+        Self { frames, alive, heartbeat, failing_since: None, _permit: permit }
     }
 
     pub(super) async fn send(&mut self, frame: F) -> Result<(), Ended> {
@@ -30,6 +36,24 @@ impl<F: Clone> Reader<F> {
         match timeout(STREAM_WRITE_TIMEOUT, self.frames.send(frame)).await {
             Ok(Ok(())) => Ok(()),
             Ok(Err(_)) | Err(_) => Err(Ended),
+        }
+    }
+
+    /// Takes the result of a read for this reader. Returns `None` on an error; the next read retries.
+    ///
+    /// Reads that fail for `STREAM_OUTAGE_MAX` end the stream: heartbeats alone would keep the reader at a process
+    /// that has lost its database, while others have not.
+    pub(super) fn readable<T>(&mut self, read: store::Result<T>) -> Result<Option<T>, Ended> {
+        match read {
+            Ok(read) => {
+                self.failing_since = None;
+                Ok(Some(read))
+            }
+            Err(error) => {
+                tracing::debug!(%error, "the read of a stream failed, retrying");
+                let since = *self.failing_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < STREAM_OUTAGE_MAX { Ok(None) } else { Err(Ended) }
+            }
         }
     }
 

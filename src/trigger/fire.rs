@@ -16,7 +16,7 @@ use crate::{
         session::Source,
     },
     journal::{self, Unit},
-    store::{self, audit::Act, notification::Notification, run::Run, schedule::Schedule},
+    store::{self, audit::Act, run::Run, schedule::Schedule},
 };
 
 /// Reason of a run.
@@ -142,8 +142,8 @@ pub(super) async fn count(
     let target = Some(id.to_string());
     let act = Act { id: stamp.origin.id(), actor: &actor, action: "schedule.paused", target, details };
     unit.tx().record_audit(&act).await?;
-    unit.tx().tell(&Notice::schedule_paused(id, agent, failures, &stamp.origin)).await?;
-    unit.notification(Notification::Delivery);
+    unit.tx().tell(&[Notice::schedule_paused(id, agent, failures, &stamp.origin)]).await?;
+    unit.has_due_delivery();
     Ok(())
 }
 

@@ -5,13 +5,15 @@
 use std::sync::Arc;
 
 use serde_json::Map;
+use tokio::sync::watch;
 
 use super::{
-    Runtime, journal::LeasedJournal, kept_drafts::KeptDrafts, preflight::Refusal, tools::LeasedTools,
+    Runtime, halt::unavailable, journal::LeasedJournal, kept_drafts::KeptDrafts, preflight::Refusal,
+    reads_objects, tools::LeasedTools,
 };
 use crate::{
     domain::{
-        Actor, Body, TurnId,
+        Actor, Body, Session, TurnId,
         event::{Draft, Outcome, TurnCompleted},
         turn::{TurnError, YieldReason},
     },
@@ -29,6 +31,7 @@ pub(crate) const RECOVERY_EXHAUSTED: &str = "recovery_exhausted";
 pub(crate) async fn end_early(
     runtime: &Runtime,
     writer: &Writer,
+    session: &Session,
     turn: TurnId,
     refusal: Refusal,
 ) -> Result<(), Halt> {
@@ -39,8 +42,9 @@ pub(crate) async fn end_early(
         sandbox: Arc::clone(&sandbox),
         agent: None,
         kept: KeptDrafts::default(),
+        started: watch::Sender::default(),
     };
-    let log = journal.log().await?;
+    let fold = writer.fold(reads_objects(session)).await.map_err(unavailable)?.fold;
     let origin = runtime.sandboxes.journal.origin();
     let draft = |body: Body| Draft {
         id: origin.id(),
@@ -51,7 +55,7 @@ pub(crate) async fn end_early(
         refs: Map::new(),
         body,
     };
-    let open = harness::history::open_calls(&log, turn);
+    let open = fold.open_calls(turn);
     // A command of an earlier attempt would continue beside the next turn.
     let tools = LeasedTools::new(runtime.catalogue.clone(), &runtime.sandboxes, writer, sandbox, None);
     for call in &open {
@@ -71,8 +75,8 @@ pub(crate) async fn end_early(
             })
         })
         .collect();
-    let own: Vec<_> = log.iter().filter(|event| event.draft.turn_id == Some(turn)).collect();
-    let did_something = own.iter().any(|event| matches!(event.draft.body, Body::StepCompleted(_)));
+    let did_something = fold.turn(turn).is_some_and(|turn| turn.step.is_some());
+    let running = session.running.as_ref().filter(|running| running.id == turn);
     if rejects {
         drafts.push(draft(Body::SessionRejected { reason: code.to_owned(), message: message.clone() }));
     }
@@ -89,7 +93,7 @@ pub(crate) async fn end_early(
         turn_id: turn,
         yield_reason,
         result_event_id: None,
-        usage: crate::domain::delta::Delta::of(own.iter().map(|event| &event.draft)).usage,
+        usage: running.map(|running| running.usage).unwrap_or_default(),
         active_seconds: 0,
         failed: yield_reason == YieldReason::Error && (code == RECOVERY_EXHAUSTED || !did_something),
         error,

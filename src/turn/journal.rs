@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use super::{
     halt::{halt, unavailable},
@@ -13,13 +14,14 @@ use crate::{
         AgentId, Body, Event, Session,
         budget::{Budget, MaxUsage},
         event::Draft,
+        log_fold::LogFold,
         piece::ResponseDelta,
         spend::Verdict,
     },
     harness::{self, Halt},
     journal::{AppendError, Halted, Writer},
     lifecycle::LeasedSandbox,
-    store::spend::Ask,
+    store::reservation::Ask,
 };
 
 /// The log of a session under a lease.
@@ -31,6 +33,8 @@ pub(super) struct LeasedJournal {
     pub(super) agent: Option<AgentId>,
     /// The turn's events of an append that failed.
     pub(super) kept: KeptDrafts,
+    /// Set once `turn.started` is in the log.
+    pub(super) started: watch::Sender<bool>,
 }
 
 impl LeasedJournal {
@@ -45,13 +49,18 @@ impl LeasedJournal {
         let mut all = egress.drafts(&taken, &self.writer);
         let own = all.len();
         all.extend(drafts);
-        self.writer.append(all).await.map_err(|AppendError { halted, drafts }| {
+        let appended = self.writer.append(all).await.map_err(|AppendError { halted, drafts }| {
             egress.restore(&taken);
             if matches!(halted, Halted::Failed(_)) {
                 self.kept.keep(drafts.into_iter().skip(own));
             }
             halted
-        })
+        })?;
+        self.kept.appended(&appended);
+        if appended.iter().any(|event| matches!(event.draft.body, Body::TurnStarted { .. })) {
+            self.started.send_replace(true);
+        }
+        Ok(appended)
     }
 }
 
@@ -61,8 +70,8 @@ impl harness::Journal for LeasedJournal {
         self.record_with_egress(drafts).await.map_err(halt)
     }
 
-    async fn log(&self) -> Result<Vec<Event>, Halt> {
-        self.writer.log().await.map_err(unavailable)
+    async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Halt> {
+        self.writer.catch_up(fold).await.map_err(unavailable)
     }
 
     async fn session(&self) -> Result<Session, Halt> {

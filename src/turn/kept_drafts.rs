@@ -2,11 +2,11 @@
 
 use std::{
     mem,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
-    domain::{Body, event::Draft},
+    domain::{Body, Event, EventId, event::Draft},
     harness::Halt,
     journal::{AppendError, Halted, Writer},
 };
@@ -15,12 +15,26 @@ use super::halt::{halt, unavailable};
 
 /// Events that a lease has not seen in the log. Its next epoch appends them if they are not there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct KeptDrafts(Arc<Mutex<Vec<Draft>>>);
+pub(crate) struct KeptDrafts(Arc<Mutex<Kept>>);
+
+#[derive(Debug, Default)]
+struct Kept {
+    drafts: Vec<Draft>,
+    /// The last event that the lease appended before them.
+    after: Option<EventId>,
+}
 
 impl KeptDrafts {
     /// Keeps the events of an append whose outcome is unknown.
     pub(super) fn keep(&self, drafts: impl IntoIterator<Item = Draft>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend(drafts);
+        self.lock().drafts.extend(drafts);
+    }
+
+    /// Remembers the last event of an append that succeeded.
+    pub(super) fn appended(&self, events: &[Event]) {
+        if let Some(last) = events.last() {
+            self.lock().after = Some(last.draft.id);
+        }
     }
 
     /// Reports the events that no epoch of this lease will append any more.
@@ -32,33 +46,46 @@ impl KeptDrafts {
     }
 
     fn take(&self) -> Vec<Draft> {
-        mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+        mem::take(&mut self.lock().drafts)
     }
 
-    /// Appends the kept events of the writer's turn that are not in the log. Returns whether they end the turn.
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Appends the kept events of the writer's turn that are not in the log. Returns whether they end the turn;
+    /// `None` if there were none.
     ///
     /// The writer must have a later epoch than the one that failed: then an append in progress cannot succeed
     /// any more.
-    pub(crate) async fn append(&self, writer: &Writer) -> Result<bool, Halt> {
+    pub(crate) async fn append(&self, writer: &Writer) -> Result<Option<bool>, Halt> {
         let mut drafts = self.take();
         drafts.retain(|draft| draft.turn_id == writer.turn());
         if drafts.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
-        let log = match writer.log().await {
-            Ok(log) => log,
+        let after = self.lock().after;
+        let ids: Vec<_> = drafts.iter().map(|draft| draft.id).chain(after).collect();
+        let known = match writer.known(&ids).await {
+            Ok(known) => known,
             Err(error) => {
                 self.keep(drafts);
                 return Err(unavailable(error));
             }
         };
-        drafts.retain(|draft| log.iter().all(|event| event.draft.id != draft.id));
+        let has = |id: EventId| known.contains(&id);
+        if after.is_some_and(|after| !has(after)) {
+            // A failover lost the events before them: the turn continues from what is left.
+            tracing::error!(events = drafts.len(), "events of a turn are lost with those before them");
+            return Ok(None);
+        }
+        drafts.retain(|draft| !has(draft.id));
         let ends_turn = drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_)));
         if drafts.is_empty() {
-            return Ok(false);
+            return Ok(None);
         }
         match writer.append(drafts).await {
-            Ok(_) => Ok(ends_turn),
+            Ok(_) => Ok(Some(ends_turn)),
             Err(AppendError { halted, drafts }) => {
                 if matches!(halted, Halted::Failed(_)) {
                     self.keep(drafts);

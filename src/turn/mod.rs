@@ -21,12 +21,12 @@ use tracing::Instrument;
 use crate::{
     base::SecretString,
     domain::{
-        Event, OrgId, Session, TurnId,
+        OrgId, Session, TurnId,
         price::{SandboxSize, Tariff},
         source::told,
     },
     harness::{self, Halt, Model},
-    journal::{Log, LogSize, Writer},
+    journal::{ReadFold, Writer},
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
     model::{Connection, ModelName, NoModel, Providers},
     store::{self, agent::Revision, job::LeaseState},
@@ -57,9 +57,10 @@ pub(crate) struct LeasedTurn {
     writer: Writer,
     kept: KeptDrafts,
     tools: Option<Vec<String>>,
-    log: Vec<Event>,
-    log_size: LogSize,
+    read: ReadFold,
     sandbox: Arc<LeasedSandbox>,
+    /// Whether its `turn.started` is in the log.
+    started: watch::Sender<bool>,
 }
 
 /// A turn and its attempt, from 1.
@@ -80,7 +81,7 @@ impl Runtime {
         Ok(preflight::check(&self.sandboxes.store, org, session).await?.err())
     }
 
-    /// Prepares a turn of `session`: checks, agent, model, sandbox and log. The inner `Err` refuses it.
+    /// Prepares a turn of `session`: checks, agent, model, sandbox and the fold of the log. The inner `Err` refuses it.
     ///
     /// # Errors
     /// `Unavailable` when the database or a blob is unreachable.
@@ -91,17 +92,20 @@ impl Runtime {
         attempt: &Attempt,
     ) -> Result<Result<LeasedTurn, Refusal>, Halt> {
         // Both reads at once: the request to the model leaves one round trip sooner.
-        let (prepared, log) =
-            tokio::join!(self.prepare_parts(writer.fence().org, session, attempt), writer.cached_log());
-        let log: Log = log.map_err(unavailable)?;
+        let (prepared, read) = tokio::join!(
+            self.prepare_parts(writer.fence().org, session, attempt),
+            writer.fold(reads_objects(session))
+        );
+        let read: ReadFold = read.map_err(unavailable)?;
         let Parts { turn, tools, spec, policy } = match prepared? {
             Ok(parts) => parts,
             Err(refusal) => return Ok(Err(refusal)),
         };
         let sandbox = self.sandboxes.lease(writer.clone(), spec, policy);
-        let (log_size, log) = (log.size(), log.events);
         let (writer, kept) = (writer.clone(), attempt.kept.clone());
-        Ok(Ok(LeasedTurn { turn, writer, kept, tools, log, log_size, sandbox }))
+        let is_started = session.running.as_ref().is_some_and(|running| running.id == attempt.turn);
+        let started = watch::Sender::new(is_started);
+        Ok(Ok(LeasedTurn { turn, writer, kept, tools, read, sandbox, started }))
     }
 
     async fn prepare_parts(
@@ -167,7 +171,6 @@ impl Runtime {
         let turn = harness::Turn {
             id: attempt.turn,
             attempt: attempt.number,
-            objects: name.provider == "scripted",
             model: Arc::new(TracedModel(model)),
             model_name: name.model,
             prompt: revision.prompt + &told(&session.created.sources),
@@ -194,6 +197,17 @@ impl LeasedTurn {
         Arc::clone(&self.sandbox)
     }
 
+    /// Waits until `turn.started` is in the log. Nothing that carries the id of the turn is recorded before it.
+    pub(crate) fn started(&self) -> impl Future<Output = ()> + use<> {
+        let mut started = self.started.subscribe();
+        async move {
+            if started.wait_for(|is_started| *is_started).await.is_err() {
+                // It ended without a start.
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+
     /// The tariff of the turn.
     pub(crate) fn tariff(&self) -> &Tariff {
         &self.turn.tariff
@@ -210,7 +224,7 @@ impl LeasedTurn {
         lease: watch::Receiver<LeaseState>,
         draining: watch::Receiver<bool>,
     ) -> Result<(), Halt> {
-        let Self { turn, writer, kept, tools, log, log_size, sandbox } = self;
+        let Self { turn, writer, kept, tools, read, sandbox, started } = self;
         let signals = SignalSource::new(lease, draining, turn.id);
         let leased = LeasedTools::new(
             runtime.catalogue.clone(),
@@ -221,18 +235,27 @@ impl LeasedTurn {
         );
         let tools = TracedTools(&leased);
         let agent = session.created.agent_id;
-        let journal = LeasedJournal { writer, sandbox, agent, kept };
+        let journal = LeasedJournal { writer, sandbox, agent, kept, started };
         let origin = runtime.sandboxes.journal.origin();
         let ports =
             harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
         let span = spans::turn(session, &turn);
-        let log = tokio::select! {
-            ended = harness::run(turn, ports, session.clone(), log).instrument(span) => ended?,
+        let ReadFold { fold, stored_to } = read;
+        let fold = tokio::select! {
+            ended = harness::run(turn, ports, session.clone(), fold).instrument(span) => ended?,
             () = signals.follow() => unreachable!("signals are followed forever"),
         };
-        journal.writer.cache_log(log, log_size);
+        journal.writer.keep_fold(ReadFold { fold, stored_to }).await;
         Ok(())
     }
+}
+
+/// Whether the session's model reads input objects as JSON.
+fn reads_objects(session: &Session) -> bool {
+    let snapshot = session.created.agent_snapshot.as_ref();
+    snapshot
+        .and_then(|agent| agent.model.parse().ok())
+        .is_some_and(|name: ModelName| name.provider == "scripted")
 }
 
 fn connection(open: store::credential::OpenCredential) -> Connection {

@@ -46,11 +46,9 @@ impl SessionServices {
 
     /// Records the event of a wake, unless the worker before has: it may have died between row and event.
     async fn record_wake(&self, call_id: &str, at: Timestamp, note: &str) -> Result<(), Fault> {
-        let log = self.writer.log().await.map_err(unavailable)?;
-        let is_recorded = log.iter().any(|event| {
-            matches!(&event.draft.body, Body::WakeScheduled { call_id: recorded, .. } if recorded == call_id)
-        });
-        if is_recorded {
+        let is_it = |body: &Body| matches!(body, Body::WakeScheduled { call_id: recorded, .. } if recorded == call_id);
+        let found = self.writer.newest(&["wake.scheduled"], |event| is_it(&event.draft.body).then_some(()));
+        if found.await.map_err(unavailable)?.is_some() {
             return Ok(());
         }
         let body = Body::WakeScheduled { call_id: call_id.to_owned(), at, note: note.to_owned() };

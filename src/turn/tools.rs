@@ -17,8 +17,11 @@ use crate::{
         backoff::Backoff,
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
-    domain::tool::{Replay, START_SESSION, ToolCall, ToolSpec},
-    harness::{self, history},
+    domain::{
+        log_fold::{SANDBOX_TRACE, SandboxTrace},
+        tool::{Replay, START_SESSION, ToolCall, ToolSpec},
+    },
+    harness,
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
     tool::{Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle},
@@ -163,8 +166,10 @@ impl LeasedTools {
     /// Whether a command of this call may ever have started, read from the log as it is now: the loss
     /// of its sandbox may just have been recorded.
     async fn may_have_run(&self, call: &Call) -> Result<bool, Fault> {
-        let log = self.writer.log().await.map_err(|error| Fault::LogUnavailable(error.to_string()))?;
-        Ok(history::may_have_run(&log, call.id()))
+        let mut trace = SandboxTrace::new(call.id());
+        let found = self.writer.newest(&SANDBOX_TRACE, |event| trace.take(event)).await;
+        let found = found.map_err(|error| Fault::LogUnavailable(error.to_string()))?;
+        Ok(found.unwrap_or_else(|| trace.finish()))
     }
 
     async fn run_timed(&self, call: &Call) -> Result<CallResult, Fault> {

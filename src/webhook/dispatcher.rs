@@ -1,8 +1,12 @@
 //! Dispatcher: claims due deliveries from the outbox, sends them, records the results.
 //!
 //! Deliveries are sent concurrently, with a limited number of permits per receiver, so a slow receiver
-//! does not delay others. If a dispatcher dies between claim and settlement, nothing is lost: the claim
-//! expires and the delivery is due again, with the same id.
+//! does not delay others. Each live process has some shards of the organizations, so a delivery wakes one of them, and
+//! the limits of a receiver hold for all of them together; what is overdue is sent by any. If a dispatcher dies between
+//! claim and settlement, nothing is lost: the claim expires and the delivery is due again, with the same id. Each claim
+//! is an attempt, except when the database or the blob store was away before anything was sent: then it is claimed again
+//! soon. A delivery that cannot be prepared for another reason is retried by the schedule of the others, and one whose
+//! last attempt had no result is dead.
 
 use std::{
     collections::HashMap,
@@ -26,7 +30,7 @@ use super::{
 use crate::{
     base::{
         Origin,
-        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_CLAIM_DELAY},
+        limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_CLAIM_DELAY, WEBHOOK_RETRY_SECONDS},
     },
     domain::Entry,
     net,
@@ -79,7 +83,7 @@ impl Dispatcher {
             if capacity.free == 0 {
                 return;
             }
-            match self.store.claim_deliveries(&capacity).await {
+            match self.store.claim_deliveries(&capacity, &self.notifications.delivery_shards()).await {
                 Ok(claimed) if claimed.is_empty() => return,
                 Ok(claimed) => {
                     for delivery in claimed {
@@ -97,28 +101,52 @@ impl Dispatcher {
     }
 
     async fn deliver(self, claimed: Claimed) -> Done {
-        let written = if claimed.is_wanted { self.write(&claimed).await } else { Ok(None) };
-        let (settled, took, has_answered) = match written {
-            Ok(Some(request)) => {
-                let outcome = send(&self.client, &request).await;
-                let (took, has_answered) = (outcome.duration, outcome.status.is_some());
-                (settled(&claimed, outcome, &self.origin), took, has_answered)
-            }
-            Ok(None) => {
-                (dead("the destination is disabled or its delivery cannot be written"), Duration::ZERO, true)
-            }
-            // The claim expires and the delivery is due again.
-            Err(error) => {
-                tracing::warn!(%error, delivery.id = %claimed.delivery, "could not prepare a delivery, retrying");
-                return Done { took: Duration::ZERO, has_answered: true };
-            }
-        };
+        let (settled, took, has_answered) = self.attempt(&claimed).await;
         metrics::counter!("sojourn_delivery_attempts_total", "outcome" => outcome_of(&settled.status))
             .increment(1);
         if let Err(error) = self.store.settle_delivery(&claimed, &settled, &self.origin).await {
             tracing::warn!(%error, delivery.id = %claimed.delivery, "could not settle a delivery; it is sent again");
         }
         Done { took, has_answered }
+    }
+
+    /// Returns the result of an attempt, its duration and whether the receiver answered.
+    async fn attempt(&self, claimed: &Claimed) -> (Settled, Duration, bool) {
+        if claimed.attempt.unsigned_abs() as usize > WEBHOOK_RETRY_SECONDS.len() {
+            // Its dispatcher died in each attempt, or could not write the result.
+            return (dead("the last attempt ended without a result"), Duration::ZERO, true);
+        }
+        let written = if claimed.is_wanted { self.write(claimed).await } else { Ok(None) };
+        match written {
+            Ok(Some(request)) => {
+                let outcome = send(&self.client, &request).await;
+                let (took, has_answered) = (outcome.duration, outcome.status.is_some());
+                (settled(claimed, outcome, &self.origin), took, has_answered)
+            }
+            Ok(None) => {
+                (dead("the destination is disabled or its delivery cannot be written"), Duration::ZERO, true)
+            }
+            Err(error) => {
+                tracing::warn!(%error, delivery.id = %claimed.delivery, "could not prepare a delivery, retrying");
+                let reason = format!("the delivery cannot be prepared: {error}");
+                let settled = match error {
+                    store::Error::Unavailable { .. } | store::Error::BlobStore { .. } => {
+                        let retry_after = Duration::from_secs(WEBHOOK_RETRY_SECONDS[1]);
+                        ended(Status::Postponed { retry_after }, reason)
+                    }
+                    _ => {
+                        let unsent = Outcome {
+                            status: None,
+                            error: Some(reason),
+                            duration: Duration::ZERO,
+                            retry_after: None,
+                        };
+                        Settled { duration: None, ..settled(claimed, unsent, &self.origin) }
+                    }
+                };
+                (settled, Duration::ZERO, true)
+            }
+        }
     }
 
     async fn write(&self, claimed: &Claimed) -> store::Result<Option<SignedRequest>> {
@@ -148,7 +176,7 @@ impl Dispatcher {
             return Ok(RawValue::from_string(notice.clone()).ok().map(|event| (kind.clone(), event)));
         }
         let (Some(session), Some(seq)) = (claimed.session, claimed.event_seq) else { return Ok(None) };
-        let entry = match self.store.event_at(claimed.org, session, seq).await {
+        let entry = match self.store.event_at(claimed.org, session, seq, claimed.event).await {
             Ok(entry) => entry,
             Err(store::Error::NotFound) => return Ok(None),
             Err(error) => return Err(error),
@@ -211,6 +239,7 @@ fn outcome_of(status: &Status) -> &'static str {
     match status {
         Status::Delivered => "delivered",
         Status::Failed { .. } => "retried",
+        Status::Postponed { .. } => "postponed",
         Status::DeadLetter => "dead_letter",
         Status::Gone => "gone",
     }
@@ -220,7 +249,7 @@ fn settled(claimed: &Claimed, outcome: Outcome, origin: &Origin) -> Settled {
     let tries = claimed.attempt.unsigned_abs();
     let status = match next(tries, &outcome, origin) {
         Next::Delivered => Status::Delivered,
-        Next::Retry { at } => Status::Failed { retry_at: at },
+        Next::Retry { after } => Status::Failed { retry_after: after },
         Next::Dead => Status::DeadLetter,
         Next::DisableDestination => Status::Gone,
     };
@@ -228,5 +257,10 @@ fn settled(claimed: &Claimed, outcome: Outcome, origin: &Origin) -> Settled {
 }
 
 fn dead(error: &str) -> Settled {
-    Settled { status: Status::DeadLetter, response_code: None, error: Some(error.to_owned()), duration: None }
+    ended(Status::DeadLetter, error.to_owned())
+}
+
+/// Result of a claim that sent nothing.
+fn ended(status: Status, error: String) -> Settled {
+    Settled { status, response_code: None, error: Some(error), duration: None }
 }

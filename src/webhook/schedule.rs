@@ -1,4 +1,4 @@
-//! Retry schedule of deliveries. Pure: no I/O; the time is an input.
+//! Retry schedule of deliveries. Pure: no I/O, no clock.
 //!
 //! Called by the dispatcher after each [`super::send`]. Ten attempts over three days, as recommended by
 //! Standard Webhooks; then the delivery is dead until it is redelivered on request.
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::send::Outcome;
 use crate::base::{
-    Origin, Timestamp,
+    Origin,
     limit::{WEBHOOK_JITTER, WEBHOOK_RETRY_AFTER_SECONDS_MAX, WEBHOOK_RETRY_SECONDS},
 };
 
@@ -16,8 +16,8 @@ use crate::base::{
 pub enum Next {
     /// 2xx: delivered.
     Delivered,
-    /// Retry, not before this time.
-    Retry { at: Timestamp },
+    /// Retry, not before this time has passed.
+    Retry { after: Duration },
     /// The last attempt failed.
     Dead,
     /// 410: the receiver wants no more deliveries. The delivery is dead, and the destination is disabled
@@ -31,7 +31,7 @@ pub fn next(tries: u32, outcome: &Outcome, origin: &Origin) -> Next {
         Some(200..300) => Next::Delivered,
         Some(410) => Next::DisableDestination,
         Some(_) | None => match WEBHOOK_RETRY_SECONDS.get(tries as usize) {
-            Some(&seconds) => Next::Retry { at: origin.now() + delay(seconds, outcome.retry_after, origin) },
+            Some(&seconds) => Next::Retry { after: delay(seconds, outcome.retry_after, origin) },
             None => Next::Dead,
         },
     }
@@ -56,10 +56,9 @@ mod tests {
     use super::*;
     use crate::base::{clock::ManualClock, entropy::SeededEntropy};
 
-    const NOW: Timestamp = datetime!(2026-11-01 08:00:00 UTC);
-
     fn origin(seed: u64) -> Origin {
-        Origin::new(Arc::new(ManualClock::at(NOW)), Arc::new(SeededEntropy::new(seed)))
+        let clock = ManualClock::at(datetime!(2026-11-01 08:00:00 UTC));
+        Origin::new(Arc::new(clock), Arc::new(SeededEntropy::new(seed)))
     }
 
     fn outcome(status: Option<u16>, retry_after_seconds: Option<u64>) -> Outcome {
@@ -69,7 +68,7 @@ mod tests {
 
     fn seconds_until(next: Next) -> f64 {
         match next {
-            Next::Retry { at } => (at - NOW).as_seconds_f64(),
+            Next::Retry { after } => after.as_secs_f64(),
             Next::Delivered | Next::Dead | Next::DisableDestination => panic!("not a retry: {next:?}"),
         }
     }

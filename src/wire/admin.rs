@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
+use super::validate_numbers;
 use crate::{
     base::limit::{NAME_BYTES_MAX, ORGANIZATION_TURNS_MAX, ORGANIZATION_WEIGHT_MAX},
     domain::{OrgId, price::PriceList},
@@ -69,7 +70,7 @@ pub(crate) struct Balance {
 #[serde(deny_unknown_fields)]
 pub(crate) struct SetPrices {
     /// The price list; null removes the organization's own list.
-    #[garde(skip)]
+    #[garde(custom(validate_numbers))]
     #[serde(deserialize_with = "crate::base::json::object_or_null")]
     #[schema(required)]
     pub prices: Option<PriceList>,

@@ -128,7 +128,7 @@ pub(super) enum InputSchema {
 
 /// Revision of an agent, by number or by id.
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected the number or the id of a revision")]
 pub(crate) enum RevisionChoice {
     Number(i32),
     Id(String),
@@ -219,7 +219,11 @@ pub(crate) struct Envelope {
 #[serde(untagged, expecting = "expected a string, or an object with `source` and `ref`")]
 pub(crate) enum Conversation {
     Name(#[garde(length(bytes, max = NAME_BYTES_MAX))] String),
-    Reference(#[garde(dive)] ConversationRef),
+    Reference(
+        #[garde(dive)]
+        #[serde(deserialize_with = "json::object")]
+        ConversationRef,
+    ),
 }
 
 /// Reference to a conversation of another system.
@@ -472,4 +476,16 @@ fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImportedSession {
     pub session: SessionView,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_is_a_name_or_an_object_and_no_array_of_its_fields() {
+        assert!(serde_json::from_str::<Conversation>(r#""C1""#).is_ok());
+        assert!(serde_json::from_str::<Conversation>(r#"{"source": "slack", "ref": "C1"}"#).is_ok());
+        assert!(serde_json::from_str::<Conversation>(r#"["slack", "C1"]"#).is_err());
+    }
 }

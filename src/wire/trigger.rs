@@ -10,7 +10,9 @@ use super::{environment::validate_environment_choice, limits::LimitsInput, metad
 use crate::{
     base::{
         json,
-        limit::{NAME_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN},
+        limit::{
+            NAME_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN, WEBHOOK_OVERLAP_SECONDS, WEBHOOK_SECRET_BYTES_MAX,
+        },
     },
     domain::{
         AgentId, SessionId, TriggerId,
@@ -27,8 +29,7 @@ pub(crate) struct CreateTrigger {
     #[garde(skip)]
     pub kind: Kind,
     /// Secret that senders sign messages with; generated when absent.
-    #[garde(inner(length(bytes, min = TRIGGER_SECRET_BYTES_MIN, max = 256)))]
-    #[schema(min_length = 16, max_length = 256)]
+    #[garde(inner(length(bytes, min = TRIGGER_SECRET_BYTES_MIN, max = WEBHOOK_SECRET_BYTES_MAX)))]
     pub secret: Option<String>,
     #[garde(skip)]
     #[serde(default = "super::yes")]
@@ -47,7 +48,7 @@ pub(crate) struct CreateTrigger {
     /// GitHub only: options for cloning the repository. When absent, default options apply; null disables
     /// the clone.
     #[garde(skip)]
-    #[serde(default, deserialize_with = "super::present")]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<Checkout>)]
     pub source: Option<Option<Checkout>>,
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
@@ -84,7 +85,7 @@ pub(crate) struct PatchTrigger {
     pub authors: Option<Authors>,
     /// Replaces the whole object; null disables the clone.
     #[garde(skip)]
-    #[serde(default, deserialize_with = "super::present")]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<Checkout>)]
     pub source: Option<Option<Checkout>>,
     /// Null removes it.
@@ -104,6 +105,19 @@ pub(crate) struct PatchTrigger {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<EnvironmentChoice>)]
     pub environment: Option<Option<EnvironmentChoice>>,
+}
+
+/// Options for replacing a trigger's secret.
+#[derive(Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct RotateTriggerSecret {
+    /// The new secret; generated when absent.
+    #[garde(inner(length(bytes, min = TRIGGER_SECRET_BYTES_MIN, max = WEBHOOK_SECRET_BYTES_MAX)))]
+    pub secret: Option<String>,
+    /// Seconds for which both secrets are accepted: 0 to 604800, default 86400.
+    #[garde(range(min = 0, max = WEBHOOK_OVERLAP_SECONDS.1))]
+    #[schema(minimum = 0, maximum = 604800)]
+    pub overlap_seconds: Option<i64>,
 }
 
 /// Inbound trigger of an agent.
@@ -153,4 +167,19 @@ pub(crate) struct TriggerAnswer {
     /// Reason why the message did not start a session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ignored: Option<Ignored>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_source_is_an_object_or_null_and_no_array_of_its_fields() {
+        let source = |json: &str| serde_json::from_str::<PatchTrigger>(json).map(|change| change.source);
+        assert!(source(r#"{"source": [null, null]}"#).is_err());
+        assert!(serde_json::from_str::<CreateTrigger>(r#"{"kind": "github", "source": []}"#).is_err());
+        assert_eq!(source("{}").expect("absent"), None);
+        assert_eq!(source(r#"{"source": null}"#).expect("null"), Some(None));
+        assert_eq!(source(r#"{"source": {}}"#).expect("an object"), Some(Some(Checkout::default())));
+    }
 }

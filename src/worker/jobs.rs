@@ -30,7 +30,7 @@ impl Worker {
             attended = sandbox.idle() => attended,
             () = lease.lost() => return Ok("the lease was lost"),
         };
-        let outcome = match attended {
+        match attended {
             Ok(Next::Never) => lease.finish().await.map(|()| "no sandbox is left"),
             Ok(Next::After(delay)) => lease.release(delay).await.map(|()| "the sandbox is idle"),
             Err(lifecycle::Error::Stale) => Ok("the lease was lost"),
@@ -38,10 +38,7 @@ impl Worker {
                 tracing::warn!(session.id = %session.id, %error, "an idle sandbox could not be changed; retrying");
                 lease.release(sandboxes.idle.retry()).await.map(|()| "the sandbox could not be changed")
             }
-        };
-        // A turn may wait for this job.
-        sandboxes.notifications.send(Notification::Job);
-        outcome
+        }
     }
 
     /// Serves callers' operations on a session's sandbox while no turn runs.
@@ -89,7 +86,6 @@ impl Worker {
         };
         server.bill_late().await;
         sandbox.close_egress().await;
-        sandboxes.notifications.send(Notification::Job);
         outcome
     }
 

@@ -1,10 +1,12 @@
 //! The worker loop: claims jobs into slots, renews leases, and runs node upkeep, the sweeper and retention.
 //!
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
-//! lease. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
+//! lease. A job that ends makes its slot free, and the loop claims again: what waited for that job is found
+//! without a notification. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
 //! leaves running commands to the next worker. If one of its loops ends, the process stops: a worker that no
 //! longer renews leases or sends heartbeats does harm.
 
+mod events;
 mod jobs;
 mod node;
 mod retention;
@@ -37,6 +39,8 @@ pub(crate) struct Worker {
     pub runtime: Runtime,
     /// Turns that run concurrently.
     pub slots: usize,
+    /// Days after its archiving at which the events of a session move to the blob store; `None` if they stay.
+    pub move_events_after_days: Option<i32>,
 }
 
 impl Worker {
@@ -56,6 +60,7 @@ impl Worker {
         loops.spawn("event content", self.clone().move_contents(stop.clone()));
         loops.spawn("sweeper", self.clone().sweep(stop.clone()));
         loops.spawn("retention", self.clone().delete_expired(stop.clone()));
+        loops.spawn("event move", self.clone().move_events(stop.clone()));
         let builds = self.runtime.sandboxes.clone();
         loops.spawn("root file system", builds.build_root_file_systems(stop.clone()));
         let mut outcome = Ok(());
@@ -77,6 +82,8 @@ impl Worker {
                 }
             }
         }
+        // Other processes send no more jobs here, and those on their way are passed on.
+        self.queue.set_free_slots(0);
         drain.send_replace(true);
         let drained = timeout(DRAIN_TIMEOUT, async { while slots.join_next().await.is_some() {} });
         if drained.await.is_err() {
@@ -119,6 +126,7 @@ impl Worker {
         while slots.try_join_next().is_some() {}
         loop {
             let free = self.slots.saturating_sub(slots.len());
+            self.queue.set_free_slots(free);
             let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
             if wanted == 0 {
                 return;
@@ -133,8 +141,12 @@ impl Worker {
             for lease in claimed.leases {
                 slots.spawn(self.clone().work(lease, draining.clone()));
             }
+            self.queue.set_free_slots(self.slots.saturating_sub(slots.len()));
             if !claimed.has_more {
                 return;
+            }
+            if slots.len() >= self.slots {
+                return self.queue.pass_on();
             }
         }
     }

@@ -41,6 +41,9 @@ impl Worker {
     /// Renews the orphan deadline of every running sandbox of the node.
     async fn touch_sandboxes(&self) {
         let Ok(sandbox) = &self.runtime.sandboxes.provider else { return };
+        if let Err(fault) = sandbox.keep_alive().await {
+            tracing::warn!(%fault, "sandboxes that are frozen would outlive this process");
+        }
         let sandboxes =
             match self.runtime.sandboxes.store.sandboxes_of_node(self.runtime.sandboxes.node).await {
                 Ok(sandboxes) => sandboxes,

@@ -5,6 +5,7 @@
 use metrics::counter;
 use tokio::{
     join,
+    sync::Semaphore,
     time::{Instant, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
@@ -12,10 +13,18 @@ use tokio_util::sync::CancellationToken;
 use super::Worker;
 use crate::{
     base::limit::{
-        HOUSEKEEPING_BATCH, RETENTION_INTERVAL, RETENTION_LEADER_TTL, RETENTION_ROUND, SCHEDULE_RUN_DAYS,
+        HOUSEKEEPING_BATCH, RETENTION_CONNECTIONS, RETENTION_INTERVAL, RETENTION_LEADER_TTL, RETENTION_ROUND,
+        SCHEDULE_RUN_DAYS,
     },
     journal::{self, Page},
-    store::{self, leader::Task, purge::ScanPosition},
+    store::{
+        self,
+        leader::Task,
+        purge::{
+            BlobRemoval::{First, Last},
+            ScanPosition,
+        },
+    },
 };
 
 /// Positions of the scans.
@@ -23,6 +32,7 @@ use crate::{
 struct Scans {
     sessions: Option<ScanPosition>,
     blobs: Option<ScanPosition>,
+    late_blobs: Option<ScanPosition>,
     operations: Option<ScanPosition>,
 }
 
@@ -49,28 +59,39 @@ impl Worker {
     async fn delete_for_a_round(&self, scans: &mut Scans) -> bool {
         let (store, journal) = (&self.runtime.sandboxes.store, &self.runtime.sandboxes.journal);
         let until = Instant::now() + RETENTION_ROUND;
+        let permits = Semaphore::new(RETENTION_CONNECTIONS);
         let done = join!(
-            rows("response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
-            rows("client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
-            rows("removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
-            rows("schedule_run", until, || store.delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
-            rows("node", until, || store.delete_silent_nodes()),
-            rows("usage_shard", until, || store.fold_shards()),
-            pages("operation", until, &mut scans.operations, |after| journal.delete_old_operations(after)),
-            pages("session", until, &mut scans.sessions, |after| journal.delete_expired_sessions(after)),
-            pages("session_blobs", until, &mut scans.blobs, |after| journal.remove_purged_blobs(after)),
+            rows(&permits, "organization", until, || store.purge_deleted_orgs()),
+            rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
+            rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
+            rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
+            rows(&permits, "schedule_run", until, || store
+                .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
+            rows(&permits, "node", until, || store.delete_silent_nodes()),
+            rows(&permits, "usage_shard", until, || store.fold_shards()),
+            pages(&permits, "operation", until, &mut scans.operations, |after| journal
+                .delete_old_operations(after)),
+            pages(&permits, "session", until, &mut scans.sessions, |after| journal
+                .delete_expired_sessions(after)),
+            pages(&permits, "session_blobs", until, &mut scans.blobs, |after| journal
+                .remove_purged_blobs(First, after)),
+            pages(&permits, "late_blobs", until, &mut scans.late_blobs, |after| journal
+                .remove_purged_blobs(Last, after)),
         );
-        <[bool; 9]>::from(done).into_iter().all(|is_done| is_done)
+        <[bool; 11]>::from(done).into_iter().all(|is_done| is_done)
     }
 }
 
 /// Deletes batches of rows. Returns whether none is left.
-async fn rows<F>(kind: &'static str, until: Instant, delete: impl Fn() -> F) -> bool
+async fn rows<F>(permits: &Semaphore, kind: &'static str, until: Instant, delete: impl Fn() -> F) -> bool
 where
     F: Future<Output = store::Result<u64>>,
 {
     loop {
-        let deleted = match delete().await {
+        let permit = permits.acquire().await;
+        let deleted = delete().await;
+        drop(permit);
+        let deleted = match deleted {
             Ok(deleted) => deleted,
             Err(error) => {
                 tracing::warn!(%error, kind, "rows past their time could not be deleted; retrying");
@@ -89,6 +110,7 @@ where
 
 /// Deletes pages of a scan from its position. Returns whether the scan has reached its end.
 async fn pages<F>(
+    permits: &Semaphore,
     kind: &'static str,
     until: Instant,
     position: &mut Option<ScanPosition>,
@@ -98,7 +120,10 @@ where
     F: Future<Output = Result<Page, journal::Error>>,
 {
     loop {
-        let page = match delete(*position).await {
+        let permit = permits.acquire().await;
+        let page = delete(*position).await;
+        drop(permit);
+        let page = match page {
             Ok(page) => page,
             Err(error) => {
                 tracing::warn!(%error, kind, "what is past its time could not be read; retrying");

@@ -51,8 +51,6 @@ async fn run_turns(
     loop {
         match run_next(worker, &lease, &mut attempts, &draining).await {
             Ok(Some(())) => {
-                // The end of the turn released the job; more input may wait.
-                worker.runtime.sandboxes.notifications.send(Notification::Job);
                 return Ok("the turn ended");
             }
             Ok(None) => {
@@ -63,7 +61,9 @@ async fn run_turns(
             Err(Halt::Stale) => return Ok("the lease was lost"),
             Err(Halt::Drained) => {
                 lease.release(Duration::ZERO).await?;
-                worker.runtime.sandboxes.notifications.send(Notification::Job);
+                // This worker may be stopping, and then claims no more.
+                let node = Some(worker.runtime.sandboxes.node);
+                worker.runtime.sandboxes.notifications.send(Notification::Job { node });
                 return Ok("released");
             }
             Err(Halt::Wait(delay)) => {
@@ -174,23 +174,32 @@ async fn run_next(
         return Err(Halt::Drained);
     }
     let writer = worker.runtime.sandboxes.journal.writer(lease.fence(), Some(turn));
-    if attempts.kept.append(&writer).await? {
-        return Ok(Some(()));
+    match attempts.kept.append(&writer).await? {
+        Some(true) => return Ok(Some(())),
+        // They changed the session after it was read.
+        Some(false) => return Err(Halt::Moved),
+        None => {}
     }
     // A worker that dies before it appends anything does not raise the attempt in the log.
     if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
         let message =
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
-        return end_early(&worker.runtime, &writer, turn, Refusal::error(RECOVERY_EXHAUSTED, message))
-            .await
-            .map(Some);
+        return end_early(
+            &worker.runtime,
+            &writer,
+            &session,
+            turn,
+            Refusal::error(RECOVERY_EXHAUSTED, message),
+        )
+        .await
+        .map(Some);
     }
     // Nothing is built for a turn that may not start.
     if session.running.is_none()
         && lacks_rootfs(&worker.runtime.sandboxes, &session)
         && let Some(refusal) = worker.runtime.refusal(org, &session).await?
     {
-        return end_early(&worker.runtime, &writer, turn, refusal).await.map(Some);
+        return end_early(&worker.runtime, &writer, &session, turn, refusal).await.map(Some);
     }
     match check_rootfs(&worker.runtime.sandboxes, lease.fence(), &session).await {
         Ok(RootfsStatus::Ready) => {}
@@ -199,7 +208,7 @@ async fn run_next(
         Ok(RootfsStatus::Building) => return Err(Halt::Wait(limit::ROOTFS_POLL)),
         Ok(RootfsStatus::Failed(message)) => {
             let refusal = Refusal::error(BUILD_FAILED, message);
-            return end_early(&worker.runtime, &writer, turn, refusal).await.map(Some);
+            return end_early(&worker.runtime, &writer, &session, turn, refusal).await.map(Some);
         }
         Err(lifecycle::Error::Stale) => return Err(Halt::Stale),
         Err(error) => return Err(Halt::Unavailable(error.to_string())),
@@ -220,15 +229,20 @@ async fn run_turn(
     let runtime = &worker.runtime;
     let prepared = match runtime.prepare(session, &writer, &attempt).await? {
         Ok(prepared) => prepared,
-        Err(refusal) => return end_early(runtime, &writer, attempt.turn, refusal).await,
+        Err(refusal) => return end_early(runtime, &writer, session, attempt.turn, refusal).await,
     };
     let sandbox = prepared.sandbox();
     let tariff = prepared.tariff().clone();
     let server = OperationServer::new(&runtime.sandboxes, sandbox.clone(), session, tariff, lease.state());
+    let started = prepared.started();
+    let serve = async {
+        started.await;
+        server.serve_beside_a_turn().await;
+    };
     let ended = tokio::select! {
         ended = prepared.run(runtime, session, lease.state(), draining.clone()) => ended,
         () = sandbox.egress().run() => unreachable!("the egress proxy runs forever"),
-        () = server.serve_beside_a_turn() => unreachable!("operations are served forever"),
+        () = serve => unreachable!("operations are served forever"),
     };
     if matches!(ended, Err(Halt::Stale)) {
         server.bill_late().await;

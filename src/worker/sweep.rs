@@ -24,7 +24,7 @@ impl Worker {
             if self.leads(Task::Sweep, SWEEP_LEADER_TTL).await {
                 self.find_stuck().await;
             }
-            self.runtime.sandboxes.journal.expire_cached_logs();
+            self.runtime.sandboxes.journal.expire_cached_folds();
         }
         self.give_up(Task::Sweep).await;
     }
@@ -52,12 +52,9 @@ impl Worker {
             Ok(0) => {}
             Ok(jobs) => {
                 tracing::error!(jobs, "sessions with work had no job; jobs were enqueued");
-                self.runtime.sandboxes.notifications.send(Notification::Job);
+                self.runtime.sandboxes.notifications.send(Notification::Jobs);
             }
             Err(error) => tracing::warn!(%error, "stuck sessions could not be searched for"),
-        }
-        if let Err(error) = self.runtime.sandboxes.store.purge_deleted_orgs().await {
-            tracing::warn!(%error, "deleted organizations could not be purged again");
         }
         match self.runtime.sandboxes.store.sessions_overdue().await {
             Ok(0) | Err(_) => {}

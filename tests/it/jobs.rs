@@ -15,12 +15,14 @@ use sojourn::{
         notification::Notifications,
         outbox::Capacity,
         pool::PoolSizes,
+        process::Process,
     },
 };
 use sqlx::{AssertSqlSafe, Connection};
+use tokio::time::sleep;
 use uuid::Uuid;
 
-use crate::support::{service::Ground, wait::wait_for};
+use crate::support::{gate::Gate, service::Ground, wait::wait_for};
 
 /// Rows of sessions read so far.
 const READ: &str = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
@@ -47,7 +49,7 @@ fn claimant() -> Claimant {
 
 fn queue(store: &Store) -> Queue {
     let claimant = claimant();
-    Queue::new(store.clone(), Notifications::new(claimant.worker), Origin::system(), claimant)
+    Queue::new(store.clone(), Notifications::new(Process::alone(claimant.worker)), Origin::system(), claimant)
 }
 
 /// Claims until a claim finds nothing.
@@ -186,22 +188,37 @@ async fn a_backlog_of_some_delays_others_by_their_share_only() {
 async fn concurrent_claims_respect_the_concurrency_of_an_organization() {
     let ground = Ground::new().await;
     waiting_orgs(&ground, 2).await;
+    ground.sql("update org set concurrency = 3").await;
+    let store = open_pool(&ground, 8);
+    let queues: Vec<_> = (0..8).map(|_| queue(&store)).collect();
+    // Half of them have looked before, so they take what became ready since; the others take the oldest jobs.
+    for queue in &queues[..4] {
+        assert!(queue.claim(5).await.expect("an answer").leases.is_empty());
+    }
     for statement in [
         "insert into session
          select (jsonb_populate_record(s, jsonb_build_object('session_id', gen_random_uuid()))).*
          from session s, generate_series(1, 20)",
         "insert into job (org_id, session_id, kind, ready_at)
-         select org_id, session_id, 'turn', now()
+         select org_id, session_id, 'turn',
+                now() - interval '1 hour' * (row_number() over (partition by org_id) % 2)
          from session
          where (org_id, session_id) not in (select org_id, session_id from job)",
-        "update org set concurrency = 3",
     ] {
         ground.sql(statement).await;
     }
-    let store = open_pool(&ground, 8);
-    let queues: Vec<_> = (0..8).map(|_| queue(&store)).collect();
-    let claims = join_all(queues.iter().map(|queue| queue.claim(5))).await;
-    let leases: Vec<_> = claims.into_iter().flat_map(|claim| claim.expect("an answer").leases).collect();
+    // Each of them counts before another one has written.
+    let trigger = "create trigger block before update on job for each row execute function block();";
+    let gate = Gate::close(&ground, trigger).await;
+    let open = async {
+        gate.is_reached().await;
+        sleep(Duration::from_secs(1)).await;
+        gate.open().await;
+    };
+    let (claims, ()) = tokio::join!(join_all(queues.iter().map(|queue| queue.claim(5))), open);
+    let mut leases: Vec<_> = claims.into_iter().flat_map(|claim| claim.expect("an answer").leases).collect();
+    // Those that found another one counting have taken nothing.
+    leases.extend(queues[4].claim(5).await.expect("an answer").leases);
     let held = "select max(held) from (
                     select count(*) as held from job where worker_id is not null group by org_id
                 ) h";
@@ -247,7 +264,12 @@ async fn a_job_whose_time_comes_and_a_job_whose_holder_is_gone_are_claimed() {
     let store = open(&ground);
     let lease = Duration::from_millis(200);
     let claimant = Claimant { lease, ..claimant() };
-    let queue = Queue::new(store.clone(), Notifications::new(claimant.worker), Origin::system(), claimant);
+    let queue = Queue::new(
+        store.clone(),
+        Notifications::new(Process::alone(claimant.worker)),
+        Origin::system(),
+        claimant,
+    );
     queue.ready_due_jobs().await.expect("a look");
     assert!(claim_all(&queue).await.is_empty());
     ground.sql("update job set ready_at = now() + interval '300 milliseconds'").await;
@@ -262,6 +284,33 @@ async fn a_job_whose_time_comes_and_a_job_whose_holder_is_gone_are_claimed() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert!(seen.len() == 3 && taken_over >= 3, "{} jobs, {taken_over} takeovers", seen.len());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_lease_ends_when_its_own_worker_has_claimed_the_job_again() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 1).await;
+    ground.sql("update job set ready_at = now(), is_scheduled = false").await;
+    let store = open(&ground);
+    let claimant = Claimant { lease: Duration::from_millis(200), ..claimant() };
+    let queue = Queue::new(
+        store.clone(),
+        Notifications::new(Process::alone(claimant.worker)),
+        Origin::system(),
+        claimant,
+    );
+    let first = claim_all(&queue).await.pop().expect("a job");
+    // This process was away for longer than its lease.
+    let again = wait_for("it is claimed again", async || {
+        queue.ready_due_jobs().await.expect("a look");
+        claim_all(&queue).await.pop()
+    })
+    .await;
+    // A statement of the first lease was on its way.
+    let continued = store.refence(claimant.worker, first.claimed(), claimant.lease).await.expect("an answer");
+    assert!(continued.is_none());
+    assert_eq!(ground.count("select max(epoch) from session").await, again.fence().epoch);
     store.close().await;
 }
 
@@ -316,6 +365,29 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     assert_eq!(taken, 20);
     let read = ground.count(READ).await - before;
     assert!((20..400).contains(&read), "{read} rows of sessions were read for {taken} jobs");
+}
+
+#[tokio::test]
+async fn a_job_is_claimed_that_was_written_while_the_clock_was_behind() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 2).await;
+    let store = open(&ground);
+    let queue = queue(&store);
+    assert!(claim_all(&queue).await.is_empty(), "no job is due");
+    queue.ready_due_jobs().await.expect("an answer");
+    // One waits for its time, the other one is ready; both by a clock an hour behind.
+    ground.sql("update job set ready_at = now() - interval '1 hour'").await;
+    ground
+        .sql("update job set is_scheduled = false where session_id = (select min(session_id::text)::uuid from job)")
+        .await;
+    let mut claimed = Vec::new();
+    wait_for("both are claimed", async || {
+        queue.ready_due_jobs().await.expect("an answer");
+        claimed.extend(claim_all(&queue).await);
+        (claimed.len() == 2).then_some(())
+    })
+    .await;
+    store.close().await;
 }
 
 #[tokio::test]
@@ -380,7 +452,7 @@ async fn a_claim_of_deliveries_finds_each_by_its_key() {
     let before = ground.count(DELIVERIES_READ).await;
     let mut taken = 0;
     for _ in 0..20 {
-        taken += store.claim_deliveries(&capacity).await.expect("an answer").len();
+        taken += store.claim_deliveries(&capacity, &[]).await.expect("an answer").len();
     }
     store.close().await;
     assert_eq!(taken, 320);

@@ -8,7 +8,12 @@ use sqlx::{AssertSqlSafe, Connection};
 
 use crate::{
     fake::receiver::{Received, Receiver, Reply},
-    support::service::{Caller, Ground, Service},
+    support::{
+        gate::Gate,
+        service::{Caller, Ground, Service},
+        wait::wait_for,
+    },
+    turns,
 };
 
 /// A service that starts no turns, and its owner.
@@ -157,6 +162,34 @@ async fn a_destination_of_a_session_rotates_its_secret_too() {
     owner.post(&format!("/sessions/{session}/messages"), json!({ "text": "Hello." })).await.ok();
     let (given, both) = signatures(&receiver.next().await, &[&new, &old]);
     assert_eq!(given, both);
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_that_is_created_while_a_turn_appends_gets_every_event_after_it() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let id = owner.play(json!([turns::run("sleep 2"), { "text": "Done." }])).await;
+    turns::until(&owner, &id, "sandbox.created").await;
+    let trigger = "create trigger block after insert on destination for each row execute function block();";
+    let gate = Gate::close(&ground, trigger).await;
+    let (asked, path) = (owner.clone(), format!("/sessions/{id}/destinations"));
+    let wanted = json!({ "url": "http://127.0.0.1:9/hook", "level": "internal" });
+    let made = tokio::spawn(async move { asked.post(&path, wanted).await.ok() });
+    gate.is_reached().await;
+    let appends = "select count(*) from pg_stat_activity
+                   where wait_event_type = 'Lock' and wait_event <> 'advisory' and datname = current_database()";
+    wait_for("an append waits for the session", async || (ground.count(appends).await > 0).then_some(()))
+        .await;
+    gate.open().await;
+    made.await.expect("it is created");
+    owner.settled(&id, 1).await;
+    let after = "select count(*) from event e join destination d using (org_id, session_id) where e.seq > created_after_seq";
+    let delivered = "and exists (select from delivery v where v.destination_id = d.destination_id and v.event_seq = e.seq)";
+    let events = ground.count(after).await;
+    assert!(events > 0);
+    assert_eq!(ground.count(&format!("{after} {delivered}")).await, events);
     service.stop().await;
 }
 

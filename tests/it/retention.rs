@@ -107,7 +107,7 @@ async fn what_cannot_be_deleted_delays_nothing_else() {
     fs::write(&directory, "not a directory").unwrap();
 
     let worker = ground.serve(&["--role=worker"]).await;
-    let rows = "select count(*) from purged_session_blobs";
+    let rows = "select count(*) from purged_session_blobs where removed_at is null";
     wait_for("the one that can be deleted", async || (ground.count(rows).await == 250).then_some(())).await;
     fs::remove_file(&directory).unwrap();
     wait_for("the others", async || (ground.count(rows).await == 0).then_some(())).await;
@@ -115,11 +115,44 @@ async fn what_cannot_be_deleted_delays_nothing_else() {
 }
 
 #[tokio::test]
+async fn a_blob_that_a_frozen_process_writes_late_is_removed_too() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let agent = owner.inline_agent().await;
+    let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let session = format!("/sessions/{}", made["session"]["id"].as_str().expect("an id"));
+    owner.post(&format!("{session}/archive"), json!({})).await.ok();
+    assert_eq!(owner.delete(&session).await.status, 204);
+    ground.sql("update purged_session_blobs set created_at = created_at - interval '2 minutes'").await;
+    let removed = "select count(*) from purged_session_blobs where removed_at is not null";
+    wait_for("the first removal", async || (ground.count(removed).await == 1).then_some(())).await;
+
+    let mut superuser = ground.database.superuser().await;
+    let (org, id): (uuid::Uuid, uuid::Uuid) =
+        sqlx::query_as("select org_id, session_id from purged_session_blobs")
+            .fetch_one(&mut superuser)
+            .await
+            .expect("a row");
+    superuser.close().await.expect("a clean end");
+    let directory = ground.data_dir.path().join("blobs").join(org.to_string()).join(id.to_string());
+    fs::create_dir_all(&directory).unwrap();
+    fs::write(directory.join("late"), "written by a process that continued").unwrap();
+    ground.sql("update purged_session_blobs set created_at = created_at - interval '1 day'").await;
+    let is_gone = async || {
+        let rows = ground.count("select count(*) from purged_session_blobs").await;
+        (rows == 0 && !directory.join("late").exists()).then_some(())
+    };
+    wait_for("the last removal", is_gone).await;
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn one_worker_deletes_for_all_and_another_follows_it() {
     let ground = Ground::new().await;
     let first = ground.serve(&["--role=worker"]).await;
     let leaders = "select count(*) from leader";
-    wait_for("leaders", async || (ground.count(leaders).await == 2).then_some(())).await;
+    wait_for("leaders", async || (ground.count(leaders).await == 3).then_some(())).await;
     let holder = async |task: &str| {
         let mut superuser = ground.database.superuser().await;
         let row: (uuid::Uuid, f64) = sqlx::query_as(
@@ -142,7 +175,7 @@ async fn one_worker_deletes_for_all_and_another_follows_it() {
     renewed(until).await;
     assert_eq!(holder("sweep").await.0, leader);
     first.stop().await;
-    wait_for("the other one", async || (ground.count(leaders).await == 2).then_some(())).await;
+    wait_for("the other one", async || (ground.count(leaders).await == 3).then_some(())).await;
     assert_ne!(holder("sweep").await.0, leader);
     ground
         .sql("insert into node (node_id, seen_at) values (gen_random_uuid(), now() - interval '31 days')")

@@ -160,7 +160,7 @@ async fn a_repeated_call_finds_its_scheduled_wake() {
     let store = Store::open(&ground.urls(), PoolSizes { app: 1, system: 1 }, master).expect("a store");
     let org = store.find_key(&owner.key).await.expect("the owner's key").expect("a key").org;
     let worker = Id::<sojourn::domain::SessionKind>::uuid(Origin::system().id());
-    let fence = Fence { org, session, epoch: 0, worker };
+    let fence = Fence { org, session, epoch: 0, worker, generation: store.generation() };
     let new_wake = |call_id, seconds| NewScheduledWake {
         call_id,
         when: When::After(Duration::from_secs(seconds)),

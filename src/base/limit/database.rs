@@ -11,7 +11,7 @@ pub const STATEMENT_TIMEOUT: Duration = Duration::from_secs(15);
 /// Time after which a process stops to wait for the answer to a statement; its outcome is unknown. Longer
 /// than `STATEMENT_TIMEOUT`, with which a server that lives answers.
 pub const STATEMENT_ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
-/// Timeout of a statement that works on many rows: a deletion of an organization, partitions of the next month.
+/// Timeout of a statement that works on many rows: partitions of the next month.
 pub const LONG_STATEMENT_TIMEOUT: Duration = Duration::from_secs(600);
 /// Time to answer for a connection that was idle, before it is used. Afterwards it is closed, and another one
 /// is opened within the time to acquire one.
@@ -22,3 +22,7 @@ pub const CONNECTION_RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time after which the server ends a transaction whose process sends nothing: it is frozen, or gone without
 /// a reset. Its locks delay others for at most this time.
 pub const IDLE_TRANSACTION_TIMEOUT: Duration = Duration::from_secs(15);
+/// Difference between the clocks of a process and of the database that is not corrected.
+pub const CLOCK_DIFFERENCE_MAX: Duration = Duration::from_millis(500);
+/// Interval at which a process compares its clock with that of the database.
+pub const CLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(10);

@@ -16,13 +16,25 @@ pub const COMMITTERS_MAX: usize = 2;
 /// A commit that takes longer frees its committer's place: it waits for a lock, and other commits
 /// must not wait for the same lock.
 pub const COMMIT_SLOW: Duration = Duration::from_millis(100);
-/// Memory of a process for the logs of turns that ended in it, in bytes. The next turn of such a
+/// Memory of a conversation, in bytes; a turn with a larger one ends with `context_exhausted`. The largest context of
+/// a model, some 2,000,000 tokens, is about 8 MB of text, and responses are held twice.
+pub const CONVERSATION_BYTES_MAX: usize = 16 << 20;
+/// Memory of a process for the folds of logs of turns that ended in it, in bytes. The next turn of such a
 /// session reads only new events.
-pub const LOG_CACHE_BYTES_MAX: usize = 32 << 20;
-/// A cached log that is not used for this long is evicted.
-pub const LOG_CACHE_TTL: Duration = Duration::from_secs(300);
-/// Events that the history builder reads in one query.
-pub const HISTORY_PAGE_ROWS: i64 = 1_000;
+pub const FOLD_CACHE_BYTES_MAX: usize = 32 << 20;
+/// A cached fold that is not used for this long is evicted.
+pub const FOLD_CACHE_TTL: Duration = Duration::from_secs(300);
+/// Events by which the fold of a log grows until it is stored again. A turn that finds no cached fold reads at most
+/// these, and those of its own session's last turn.
+pub const FOLD_STORE_EVENTS: i64 = 1_000;
+/// JSON of a stored fold, in bytes: several times the memory of its conversation, for escapes.
+pub const FOLD_JSON_BYTES_MAX: u64 = 128 << 20;
+/// Limits of a session whose warnings a fold remembers; a limit that had so many values since may warn again.
+pub const WARNINGS_FOLDED_MAX: usize = 256;
+/// Events that a reader of a log reads in one query, each with a body of at most `EVENT_BODY_BYTES_MAX`.
+pub const LOG_PAGE_ROWS: i64 = 200;
+/// Text of an export that is sent at once, in bytes.
+pub const EXPORT_CHUNK_BYTES: usize = 64 << 10;
 /// Time to write or read a body in the blob store. One that is not written in this time is stored in the database.
 pub const BLOB_TIMEOUT: Duration = Duration::from_secs(10);
 /// Delay of a turn whose bodies the blob store does not return.
@@ -34,3 +46,15 @@ pub const EVENT_CONTENTS_CLAIMED: i64 = 16;
 pub const EVENT_CONTENT_CLAIM_TTL: Duration = Duration::from_secs(60);
 /// Interval at which workers look for bodies to move.
 pub const EVENT_CONTENT_POLL: Duration = Duration::from_secs(1);
+/// Events and bytes of JSON of a segment: a reader of one event has all of them in memory.
+pub const SEGMENT_EVENTS_MAX: i64 = 10_000;
+pub const SEGMENT_BYTES_MAX: usize = 8 << 20;
+/// JSON of a segment that is read: the last event of a segment may be large.
+pub const SEGMENT_READ_BYTES_MAX: u64 = 64 << 20;
+/// Segments that a process reads at the same time, and that it caches for readers of their next pages.
+pub const SEGMENT_READS_MAX: usize = 2;
+pub const SEGMENTS_CACHED_MAX: usize = 3;
+/// Time for which a segment is cached.
+pub const SEGMENT_CACHE_TTL: Duration = Duration::from_secs(60);
+/// Sessions whose events a worker moves at the same time.
+pub const SESSIONS_MOVED_CONCURRENT_MAX: usize = 2;

@@ -10,7 +10,9 @@ mod egress;
 mod image;
 mod log;
 mod operation;
+mod process;
 mod retention;
+mod sandbox;
 mod source;
 mod trigger;
 
@@ -24,7 +26,9 @@ pub use egress::*;
 pub use image::*;
 pub use log::*;
 pub use operation::*;
+pub use process::*;
 pub use retention::*;
+pub use sandbox::*;
 pub use source::*;
 pub use trigger::*;
 
@@ -103,6 +107,9 @@ pub const KEY_OVERLAP_SECONDS: (i64, i64) = (86_400, 7 * 86_400);
 /// Lifetime of a client token, in seconds: min, default, max.
 pub const CLIENT_TOKEN_TTL_SECONDS: (i64, i64, i64) = (60, 3_600, 86_400);
 
+/// Time for the database to answer the check of readiness. A load balancer must hear soon that it does not.
+pub const READY_TIMEOUT: Duration = Duration::from_secs(3);
+
 // ---- streams ----
 
 /// Interval of heartbeat comments, which keep proxies from closing an idle stream.
@@ -133,6 +140,8 @@ pub const STREAM_FEED_BYTES: usize = 256 << 10;
 pub const STREAM_LIST_PAUSE: Duration = Duration::from_millis(100);
 /// Deltas of a growing answer that may wait for a reader; a slower reader loses some.
 pub const STREAM_DELTAS: usize = 256;
+/// A stream whose reads of the database fail for this long ends; its reader can resume at another process.
+pub const STREAM_OUTAGE_MAX: Duration = Duration::from_secs(20);
 /// A reader that accepts no frame for this long is disconnected; it can resume.
 pub const STREAM_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Max size of a message from a WebSocket reader, in bytes; readers need not send any.
@@ -164,6 +173,9 @@ pub const CLAIM_CONTENDED_MAX: u32 = 8;
 pub const CLAIM_MARGIN: Duration = Duration::from_secs(2);
 /// The same for one claim every `SWEEP_INTERVAL`; longer than any transaction that enqueues a job.
 pub const CLAIM_MARGIN_MAX: Duration = Duration::from_secs(120);
+/// Interval at which a process reads all jobs again, for those that were written while the clock of the
+/// database was behind: a server whose clock was set, or another one after a failover.
+pub const CLAIM_READ_ALL_INTERVAL: Duration = Duration::from_secs(20);
 /// Jobs that one statement makes ready when their time has come.
 pub const READY_JOBS_MAX: i64 = 256;
 /// Concurrently leased jobs of one organization, unless it has its own limit.
@@ -209,6 +221,8 @@ pub const MODEL_RESPONSE_BYTES_MAX: usize = 16 << 20;
 pub const MODEL_MAX_TOKENS_DEFAULT: u64 = 16_384;
 /// Interval at which a call retries while the remaining money is reserved by other calls.
 pub const SPEND_WAIT: Duration = Duration::from_secs(1);
+/// Agents and organizations whose usage of past hours a process caches; about 50 bytes each.
+pub const PAST_SPEND_AGENTS_MAX: usize = 200_000;
 /// Concurrent tool calls of one step (read-only tools only).
 pub const PARALLEL_TOOLS_MAX: usize = 8;
 /// Tool calls of one model response.
@@ -281,81 +295,6 @@ pub const GLOB_PATTERNS_MAX: usize = 64;
 pub const GREP_LINES_MAX: usize = 300;
 /// Answers that one question may suggest.
 pub const ASK_OPTIONS_MAX: usize = 10;
-
-// ---- sandbox ----
-
-/// Timeout of the start of a sandbox.
-pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
-/// Tries to start a sandbox before the turn ends with `sandbox_unavailable`.
-pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
-/// Output of one command that is stored, per stream, in bytes.
-pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
-/// Max size of a frame in either direction between worker and `sojourn-init`.
-pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
-/// Bytes of a sandbox's error message that are passed on.
-pub const INIT_MESSAGE_BYTES_MAX: usize = 512;
-/// Length of one call that waits for a command. A longer wait is several calls, so that a dead
-/// sandbox is detected.
-pub const INIT_WAIT_SLICE: Duration = Duration::from_secs(30);
-/// Tries to acquire a loop device while other processes compete for it.
-pub const LOOP_DEVICE_ATTEMPTS_MAX: u32 = 64;
-/// First and longest pause between polls of a sandbox that is starting.
-pub const SANDBOX_START_POLL: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
-/// Timeout of one command of the container runtime.
-pub const RUNTIME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
-/// Bytes of the runtime's own log that are read after a failure.
-pub const RUNTIME_LOG_BYTES_MAX: u64 = 16 << 10;
-/// Timeout for the last processes of a sandbox to exit after SIGKILL.
-pub const SANDBOX_END_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of one file system command on a disk; checking a damaged file system reads all its
-/// tables.
-pub const VOLUME_COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
-/// Formatted disks that are cached as templates, one per size; each takes up to 3 MB.
-pub const DISK_TEMPLATES_MAX: usize = 16;
-/// Timeout to remove a session's disk; the reaper retries.
-pub const DISK_REMOVE_TIMEOUT: Duration = Duration::from_secs(120);
-/// Max size of `/tmp` in a sandbox, in bytes. It counts as memory, of which it may take half.
-pub const SANDBOX_TMP_BYTES: u64 = 512 << 20;
-/// Processes of a sandbox beyond those of its commands: init, two threads of each runner, file
-/// helpers. A full sandbox can therefore still answer and be killed.
-pub const SANDBOX_PIDS_RESERVED: u32 = 192;
-/// Files that one process of a sandbox may have open.
-pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
-/// Timeout of a call to `sojourn-init` that does not run a command.
-pub const INIT_CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeout of an environment's lifecycle hook; hooks may install packages.
-pub const LIFECYCLE_HOOK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Stored output of a lifecycle hook, per stream, in bytes; its end is reported on failure.
-pub const LIFECYCLE_HOOK_OUTPUT_BYTES_MAX: u64 = 64 << 10;
-/// Timeout of one part of an archive of files, in either direction.
-pub const ARCHIVE_PART_TIMEOUT: Duration = Duration::from_secs(60);
-/// Timeout for a sandbox to unpack all of its files.
-pub const ARCHIVE_UNPACK_TIMEOUT: Duration = Duration::from_secs(600);
-/// Bytes of one archive part sent into a sandbox; a frame holds more.
-pub const ARCHIVE_PART_BYTES: usize = 256 << 10;
-/// Archive parts that may be queued between a sandbox and the disk.
-pub const ARCHIVE_PARTS_WAITING: usize = 8;
-/// Max size of an archive of a session's files, before compression.
-pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
-/// Stored checkpoints of a session that its callers made.
-pub const MANUAL_CHECKPOINTS_MAX: usize = 8;
-/// Time for which the sandbox of a paused session is not hibernated, to preserve its processes.
-pub const PAUSED_SANDBOX_MAX: Duration = Duration::from_secs(7 * 24 * 3_600);
-/// Stored automatic checkpoints of a session: the newest, and the previous one for a concurrent
-/// reader.
-pub const AUTOMATIC_CHECKPOINTS_MAX: usize = 2;
-/// Retry interval of freezing or hibernating an idle sandbox that could not be: a command runs, or
-/// its files could not be saved. Shorter if the settings freeze sandboxes sooner.
-pub const IDLE_RETRY: Duration = Duration::from_secs(60);
-/// Min interval between two heartbeat events in the log.
-pub const HEARTBEAT_EVENT_INTERVAL: Duration = Duration::from_secs(300);
-/// Retry interval of a rotation that could not save the files; the old sandbox stays in use.
-pub const ROTATION_RETRY: Duration = Duration::from_secs(10);
-/// Timeout of freezing or thawing a sandbox.
-pub const FREEZE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between SIGTERM and SIGKILL of a command; within the 2 s by which a turn may exceed its
-/// deadline.
-pub const KILL_GRACE: Duration = Duration::from_secs(1);
 
 // ---- connections to URLs that organizations set ----
 
@@ -469,6 +408,8 @@ pub const SANDBOX_ORPHAN_MARGIN: Duration = Duration::from_secs(30);
 pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
 /// Timeout of a keep-alive to a sandbox; a busy sandbox receives the next one.
 pub const SANDBOX_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Interval at which the watcher of a node's sandboxes checks that the service lives.
+pub const WATCH_INTERVAL: Duration = Duration::from_secs(5);
 /// Heartbeats between two runs of the reaper.
 pub const REAP_EVERY_HEARTBEATS: u32 = 6;
 /// Time after its deletion during which an organization is purged repeatedly; longer than a key is
@@ -480,7 +421,3 @@ pub const ORGANIZATION_TURNS_MAX: i32 = 100_000;
 pub const ORGANIZATION_WEIGHT_MAX: i32 = 100;
 /// Rows that one round of housekeeping removes.
 pub const HOUSEKEEPING_BATCH: i64 = 1_000;
-/// Tries of a sandbox call before it fails.
-pub const SANDBOX_CALL_ATTEMPTS_MAX: u32 = 3;
-/// First and longest back-off between tries to start or call a sandbox.
-pub const SANDBOX_BACKOFF: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));

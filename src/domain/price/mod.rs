@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{cost::Cost, usage::Usage};
-use crate::base::limit::COST_MICROS_MAX;
+use crate::base::{json, limit::COST_MICROS_MAX};
 
 /// The bundled list.
 static BUNDLED: LazyLock<PriceList> = LazyLock::new(|| {
@@ -24,11 +24,11 @@ pub struct PriceList {
     /// Identifies this revision of the list; every step records the version it was priced by.
     pub version: String,
     /// Prices by `provider/model`; a date at the end of a model's name is ignored.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "json::objects_by_name")]
     pub models: BTreeMap<String, Price>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "json::object_or_null")]
     pub sandbox: Option<SandboxPrice>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "json::object_or_null")]
     pub fee: Option<Fee>,
 }
 
@@ -43,7 +43,7 @@ pub struct Price {
     pub cache_write: u64,
     /// Input read from the provider's prompt cache.
     pub cache_read: u64,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "json::object_or_null")]
     pub long: Option<LongPrompt>,
 }
 

@@ -87,3 +87,16 @@ fn nothing_that_a_stranger_counts_overflows() {
     assert_eq!(tariff.step_micros_max(usize::MAX, most), Some(COST_MICROS_MAX));
     assert_eq!(tariff.output_tokens_for(COST_MICROS_MAX), Some(1_000_000));
 }
+
+#[test]
+fn a_price_is_an_object_and_no_array_of_its_fields() {
+    for part in [
+        r#""models": {"a/b": [1, 2, 3, 4]}"#,
+        r#""models": {"a/b": {"input": 1, "output": 1, "cache_write": 1, "cache_read": 1, "long": [1, 2, 3, 4, 5]}}"#,
+        r#""sandbox": [1, 2]"#,
+        r#""fee": [1]"#,
+    ] {
+        let list = format!(r#"{{"version": "x", {part}}}"#);
+        assert!(serde_json::from_str::<PriceList>(&list).is_err(), "{part}");
+    }
+}

@@ -54,20 +54,18 @@ pub enum State {
     AuthRequired,
 }
 
-/// Computes the progress from the events about sources and lost files.
-pub(crate) fn source_progress<'a>(
-    sources: &[PinnedSource],
-    log: impl IntoIterator<Item = &'a Event>,
-) -> Progress {
-    let mut progress = Progress { sources: vec![SourceStatus::default(); sources.len()], prepared_at: None };
-    for event in log {
-        progress.take(sources, event);
-    }
-    progress
-}
+/// Types of the events that [`Progress`] reads.
+pub(crate) const PROGRESS: [&str; 5] =
+    ["source.cloning", "source.cloned", "source.failed", "source.prepared", "sandbox.files_lost"];
 
 impl Progress {
-    fn take(&mut self, sources: &[PinnedSource], event: &Event) {
+    /// Returns the progress before the first event.
+    pub(crate) fn of(sources: &[PinnedSource]) -> Self {
+        Self { sources: vec![SourceStatus::default(); sources.len()], prepared_at: None }
+    }
+
+    /// Processes the next event about sources or lost files.
+    pub(crate) fn take(&mut self, sources: &[PinnedSource], event: &Event) {
         if let Body::SandboxFilesLost { since, .. } = &event.draft.body {
             // The checkpoint contains everything that was cloned before `since`.
             let is_kept = |at: Timestamp| since.is_some_and(|since| at <= since);

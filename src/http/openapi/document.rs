@@ -11,7 +11,7 @@ use utoipa::{
 };
 
 use super::{
-    events, examples,
+    constraints, events, examples,
     refusals::{self, Method},
 };
 use crate::http::routes_and_document;
@@ -85,6 +85,7 @@ pub fn description() -> utoipa::openapi::OpenApi {
         }
     }
     events::add(&mut document);
+    constraints::add(&mut document);
     examples::add(&mut document);
     document
 }
@@ -114,7 +115,8 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
 }
 
 /// Operations with an optional body: every field has a default.
-const OPTIONAL_BODIES: [&str; 7] = [
+const OPTIONAL_BODIES: [&str; 8] = [
+    "killExec",
     "mintClientToken",
     "rotateDestinationSecret",
     "rotateTriggerSecret",
@@ -191,7 +193,7 @@ fn idempotency_key() -> Parameter {
              in place of 201; \
              a different request with the same key gets 422.",
         ))
-        .schema(Some(String::schema()))
+        .schema(Some(constraints::idempotency_key()))
         .build()
 }
 

@@ -1,5 +1,6 @@
 //! The OpenAPI document of the API, generated from the routes.
 
+mod constraints;
 mod document;
 mod errors;
 mod events;

@@ -45,6 +45,8 @@ const NAMING: [&str; 6] =
 const SPENDING: [&str; 3] = ["execInSession", "startSession", "restoreSession"];
 /// Reads of a sandbox that append nothing to the log.
 const FILES: [&str; 3] = ["readFile", "readArchive", "listFiles"];
+/// Streams of a log, which do not begin after its end.
+const FOLLOWING: [&str; 3] = ["listEvents", "streamEvents", "connectEvents"];
 
 /// Returns the error responses of an operation, by status.
 pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refusal> {
@@ -64,7 +66,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
         (PAYMENT_REQUIRED, SPENDING.contains(&id)),
         (FORBIDDEN, is_keyed && !is_admin),
         (NOT_FOUND, path.contains('{') || NAMING.contains(&id)),
-        (CONFLICT, writes || FILES.contains(&id)),
+        (CONFLICT, writes || FILES.contains(&id) || FOLLOWING.contains(&id)),
         (TOO_LARGE, writes || ["readFile", "readArchive"].contains(&id)),
         (UNSUPPORTED, has_body),
         (UNPROCESSABLE, method == Method::Post),

@@ -193,7 +193,8 @@ pub(super) async fn set_prices(
 
 /// Delete an organization and all its data
 ///
-/// Only its audit log is retained.
+/// Only its audit log is retained. Its keys are refused and its turns end at once; its rows, blobs and sandboxes are
+/// deleted in the background.
 #[utoipa::path(delete, path = "/admin/organizations/{organization_id}", tag = "admin",
     operation_id = "deleteOrganization", security(("operator" = [])),
     params(("organization_id" = OrgId, Path), DeleteQuery), responses((status = 204), Errors))]

@@ -59,9 +59,9 @@ pub(super) fn validate(wanted: ContextInput, before: Context) -> Result<ContextC
 #[utoipa::path(get, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "listTools",
     params(("session_id" = SessionId, Path)), responses((status = 200, body = Page<ToolView>), Errors))]
 pub(super) async fn tools(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
-    let mut tx = caller.begin().await?;
-    tx.session(id).await?;
-    let data: Vec<_> = tx.registered_tools(id).await?.into_iter().map(ToolView::from).collect();
+    caller.begin().await?.session(id).await?;
+    let tools = caller.app.0.journal.registered_tools(caller.org, id).await?;
+    let data: Vec<_> = tools.into_iter().map(ToolView::from).collect();
     Ok(respond(&Page { data, next_cursor: None }))
 }
 

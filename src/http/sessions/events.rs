@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 
 use crate::{
     base::limit::STREAM_REVOKED_GRACE,
-    domain::{Entry, EventId, Level, SessionId, TurnId},
+    domain::{Entry, EventId, Level, Session, SessionId, TurnId},
     http::{
         auth::{Proof, SessionCaller},
         page::rows,
@@ -23,7 +23,7 @@ use crate::{
         prelude::*,
         scope::ReadLog,
     },
-    store::{Tx, event::Range},
+    store::log::Range,
     stream::{Frame, Full, Tail},
     wire::event::EventView,
 };
@@ -148,8 +148,7 @@ pub(crate) async fn get(
     caller: SessionCaller<ReadLog>,
     Path((_, event)): Path<(SessionId, EventId)>,
 ) -> Result<Response> {
-    let mut tx = caller.begin().await?;
-    let entry = visible(&mut tx, &caller, event).await?;
+    let entry = visible(&caller, event).await?;
     Ok(respond(&view(&entry)?))
 }
 
@@ -163,7 +162,7 @@ pub(crate) async fn content(
     caller: SessionCaller<ReadLog>,
     Path((_, event)): Path<(SessionId, EventId)>,
 ) -> Result<Response> {
-    let entry = visible(&mut caller.begin().await?, &caller, event).await?;
+    let entry = visible(&caller, event).await?;
     let whole = match &entry.content_ref {
         Some(key) => {
             let content = caller.app.0.journal.content(caller.org, entry.session, entry.id, key).await?;
@@ -216,7 +215,9 @@ async fn read_page(
         turn: wanted.turn,
         limit: rows as i64 + 1,
     };
-    let mut entries = tx.events(caller.session, &range).await?;
+    let page = tx.events(caller.session, &range).await?;
+    drop(tx);
+    let mut entries = page.entries(&caller.app.0.store).await?;
     let has_more = entries.len() > rows;
     entries.truncate(rows);
     // The cursor of a log page is a `seq`, so that `after` accepts it as well.
@@ -238,11 +239,25 @@ fn start(after: Option<i64>, cursor: Option<&str>) -> Result<i64> {
 }
 
 async fn follow(caller: SessionCaller<ReadLog>, headers: &HeaderMap, query: EventQuery) -> Result<Response> {
-    caller.begin().await?.session(caller.session).await?;
+    let session = caller.begin().await?.session(caller.session).await?;
     // A reconnecting browser repeats its first URL: the larger of both positions applies.
     let tail = tail(&caller, query, last_seen(headers)?)?;
+    is_in_log(&session, &tail)?;
     let frames = caller.app.0.streams.follow(tail).map_err(full)?;
     Ok(sse(caller.app, caller.proof, frames, format_frame))
+}
+
+/// Refuses a position after the end of the log. A reader can only have got it before the database failed over and
+/// lost the last commits.
+pub(crate) fn is_in_log(session: &Session, tail: &Tail) -> Result<()> {
+    if tail.after <= session.head {
+        return Ok(());
+    }
+    let head = session.head;
+    Err(ApiError::conflict(
+        "events_lost",
+        format!("the log ends at `seq` {head}; read it again from the beginning"),
+    ))
 }
 
 /// Returns the `seq` in `Last-Event-ID`. An invalid value is rejected, because a stream from the
@@ -324,8 +339,9 @@ pub(crate) fn sse<F: Send + 'static>(
     response
 }
 
-async fn visible(tx: &mut Tx, caller: &SessionCaller<ReadLog>, event: EventId) -> Result<Entry> {
-    let entry = tx.event(caller.session, event).await?;
+async fn visible(caller: &SessionCaller<ReadLog>, event: EventId) -> Result<Entry> {
+    let page = caller.begin().await?.event(caller.session, event).await?;
+    let entry = page.entry(&caller.app.0.store).await?;
     if entry.level > caller.level { Err(ApiError::not_found()) } else { Ok(entry) }
 }
 

@@ -137,7 +137,7 @@ async fn read<S: Scope>(caller: &Caller<S>, session: SessionId, id: OperationId)
 /// With `signal`, sends that signal instead; unless it is KILL, the response does not wait for its
 /// effect.
 #[utoipa::path(post, path = "/sessions/{session_id}/exec/{exec_id}/kill", tag = "sandbox", operation_id = "killExec",
-    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = Option<KillExec>,
+    params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = KillExec,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
 pub(super) async fn kill(
     caller: Caller<WriteSessions>,

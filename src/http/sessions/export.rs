@@ -29,7 +29,7 @@ use crate::{
 pub(super) async fn delete(caller: Caller<WriteSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
-    unit.delete(id, &stamp, "asked").await?;
+    unit.delete(id, &stamp).await?;
     unit.commit().await?;
     if let Err(error) = caller.app.0.journal.remove_blobs(caller.org, id).await {
         tracing::warn!(session.id = %id, %error, "could not remove blobs of a deleted session; retried later");

@@ -59,7 +59,7 @@ pub(super) async fn connect(
     Query(query): Query<SocketQuery>,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Result<Response> {
-    caller.begin().await?.session(caller.session).await?;
+    let session = caller.begin().await?.session(caller.session).await?;
     let upgrade = upgrade.map_err(|_| {
         ApiError::invalid(
             "upgrade",
@@ -70,6 +70,7 @@ pub(super) async fn connect(
     let (cursor, limit, stream) = (None, None, None);
     let query = EventQuery { after, cursor, level, kind, turn_id, limit, stream, deltas, _token: token };
     let tail = events::tail(&caller, query, None)?;
+    events::is_in_log(&session, &tail)?;
     let frames = caller.app.0.streams.follow(tail).map_err(events::full)?;
     let proof = caller.proof;
     let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX);

@@ -7,7 +7,7 @@ use crate::{
         prelude::*,
         scope::{ReadLog, ReadSessions},
     },
-    store::event::Range,
+    store::log::Range,
     wire::{
         Page,
         turn::{ResultView, StepView, TurnView},
@@ -28,7 +28,9 @@ pub(super) async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionI
     let turn = tx.turn(id, last.id).await?;
     let result = match turn.result_event_id {
         Some(event) => {
-            let entry = tx.event(id, event).await?;
+            let page = tx.event(id, event).await?;
+            drop(tx);
+            let entry = page.entry(&caller.app.0.store).await?;
             Some(super::events::view(&entry)?)
         }
         None => None,
@@ -86,7 +88,10 @@ pub(super) async fn steps(
     tx.session(caller.session).await?;
     let kind = Some("step.completed".to_owned());
     let range = Range { after, level: Level::Internal, kind, turn: None, limit: list.limit() };
-    let steps: Vec<_> = tx.events(caller.session, &range).await?.iter().map(step).collect::<Result<_>>()?;
+    let page = tx.events(caller.session, &range).await?;
+    drop(tx);
+    let entries = page.entries(&caller.app.0.store).await?;
+    let steps: Vec<_> = entries.iter().map(step).collect::<Result<_>>()?;
     Ok(respond(&list.page(steps, |step| step.seq, |step| step)))
 }
 

@@ -29,10 +29,7 @@ use crate::{
     },
     trigger,
     webhook::Secret,
-    wire::{
-        trigger::{CreateTrigger, PatchTrigger, TriggerView},
-        webhook::RotateSecret,
-    },
+    wire::trigger::{CreateTrigger, PatchTrigger, RotateTriggerSecret, TriggerView},
 };
 
 /// Routes of triggers, the invoke URL and schedules.
@@ -205,11 +202,11 @@ pub(super) async fn delete(
 /// During the overlap, signatures made with either secret are accepted.
 #[utoipa::path(post, path = "/agents/{agent_id}/hooks/{trigger_id}/rotate-secret", tag = "triggers",
     operation_id = "rotateTriggerSecret", params(("agent_id" = AgentId, Path), ("trigger_id" = TriggerId, Path)),
-    request_body = RotateSecret, responses((status = 200, body = TriggerView), Errors))]
+    request_body = RotateTriggerSecret, responses((status = 200, body = TriggerView), Errors))]
 pub(super) async fn rotate(
     caller: Caller<WriteTriggers>,
     Path((agent, trigger)): Path<(AgentId, TriggerId)>,
-    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateSecret>>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<RotateTriggerSecret>>,
 ) -> Result<Answer> {
     let brought = wanted.secret.as_deref().map(parsed).transpose()?;
     let overlap = wanted.overlap_seconds.unwrap_or(WEBHOOK_OVERLAP_SECONDS.0);

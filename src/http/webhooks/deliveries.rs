@@ -15,7 +15,6 @@ use crate::{
         Tx,
         column::{from_word, word},
         delivery::{AttemptRow, DeliveryRow, Filter, Of},
-        notification::Notification,
     },
     wire::webhook::{AttemptView, DeliveryStatus, DeliveryView},
 };
@@ -109,7 +108,7 @@ pub(super) async fn redeliver(
 /// Makes a delivery due immediately.
 pub(super) async fn make_due(unit: &mut Unit, of: Of, delivery: DeliveryId) -> Result<DeliveryView> {
     unit.tx().redeliver(delivery).await?;
-    unit.notification(Notification::Delivery);
+    unit.has_due_delivery();
     view(unit.tx().delivery(of, delivery).await?)
 }
 

@@ -22,7 +22,6 @@ use crate::{
         column::word,
         delivery::{DeliveryRow, Filter, Of},
         destination::Destination,
-        notification::Notification,
     },
     wire::webhook::{
         CreateDestination, DeliveryStatus, DeliveryView, PatchDestination, RotateSecret, WebhookView,
@@ -163,7 +162,7 @@ pub(super) async fn test(
         let origin = caller.origin();
         let notice = Notice::test(Id::from_uuid(webhook.uuid()), caller.actor.clone(), origin);
         let delivery = unit.tx().insert_notice_delivery(webhook, &notice).await?;
-        unit.notification(Notification::Delivery);
+        unit.has_due_delivery();
         let row = unit.tx().delivery(Of::Webhook(webhook), delivery).await?;
         Ok(Answer::new(StatusCode::ACCEPTED, &of_webhook(deliveries::view(row)?)))
     })

@@ -8,34 +8,34 @@ use crate::{
     domain::{DeliveryId, DestinationId, Notice, OrgId},
 };
 
-/// Inserts deliveries for every matching webhook of the organization except `except`.
+/// Inserts deliveries of these notices for every matching webhook of the organization except `except`.
 pub(in crate::store) async fn tell(
     connection: &mut Connection,
     org: OrgId,
-    notice: &Notice,
+    notices: &[Notice],
     except: Option<DestinationId>,
 ) -> Result<()> {
     sqlx::query(
         "insert into delivery (
             org_id, delivery_id, session_id, destination_id, event_id, type, notice, status, ready_at
          )
-         select $1, gen_random_uuid(), $2, d.destination_id, $3, $4, $5::json, 'pending', now()
-         from destination d
-         where d.org_id = $1
-           and d.session_id is null
+         select $1, gen_random_uuid(), n.session_id, d.destination_id, n.event_id, n.type, n.notice::json, 'pending', now()
+         from unnest($2::uuid[], $3::uuid[], $4::text[], $5::text[]) as n (session_id, event_id, type, notice)
+         join destination d on d.org_id = $1
+         where d.session_id is null
            and d.enabled
            and d.deleted_at is null
            and d.destination_id is distinct from $6
            and (d.types is null or exists (
                select from unnest(d.types) wanted
-               where wanted = $4 or (right(wanted, 2) = '.*' and starts_with($4, left(wanted, -1)))
+               where wanted = n.type or (right(wanted, 2) = '.*' and starts_with(n.type, left(wanted, -1)))
            ))",
     )
     .bind(org.uuid())
-    .bind(notice.session.map(Id::uuid))
-    .bind(notice.id.uuid())
-    .bind(notice.kind())
-    .bind(notice.event().to_string())
+    .bind(notices.iter().map(|notice| notice.session.map(Id::uuid)).collect::<Vec<_>>())
+    .bind(notices.iter().map(|notice| notice.id.uuid()).collect::<Vec<_>>())
+    .bind(notices.iter().map(Notice::kind).collect::<Vec<_>>())
+    .bind(notices.iter().map(|notice| notice.event().to_string()).collect::<Vec<_>>())
     .bind(except.map(Id::uuid))
     .execute(connection)
     .await?;
@@ -43,10 +43,10 @@ pub(in crate::store) async fn tell(
 }
 
 impl Tx {
-    /// Inserts deliveries for every matching webhook of this organization.
-    pub async fn tell(&mut self, notice: &Notice) -> Result<()> {
+    /// Inserts deliveries of these notices for every matching webhook of this organization.
+    pub async fn tell(&mut self, notices: &[Notice]) -> Result<()> {
         let org = self.org;
-        tell(self.connection(), org, notice, None).await
+        tell(self.connection(), org, notices, None).await
     }
 
     /// Inserts a delivery for one destination, ignoring its filter; returns the delivery.

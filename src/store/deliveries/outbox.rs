@@ -3,7 +3,7 @@
 //! The statement that appends the event inserts the rows. A claim moves `ready_at` beyond the
 //! longest attempt, so a dispatcher that dies loses nothing.
 
-use std::time::Duration;
+use std::{slice, time::Duration};
 
 use serde_json::json;
 use sqlx::FromRow;
@@ -76,9 +76,13 @@ pub struct Settled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     Delivered,
-    /// Attempted again at this time.
+    /// Attempted again after this time, by the clock of the database.
     Failed {
-        retry_at: Timestamp,
+        retry_after: Duration,
+    },
+    /// Nothing was sent, because the service could not read the event: no attempt, claimed again after this time.
+    Postponed {
+        retry_after: Duration,
     },
     DeadLetter,
     /// The receiver answered 410: its destination is disabled as well.
@@ -132,6 +136,8 @@ impl From<ClaimRow> for Claimed {
 
 /// The limit is a literal in the statement.
 const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
+/// As is the number of shards.
+const _: () = assert!(limit::DELIVERY_SHARDS == 64, "the literal number in the statement must match");
 
 /// Reads more rows than it claims, because the oldest may all have one destination. A row is
 /// matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
@@ -143,6 +149,8 @@ with due as (
     select org_id, delivery_id, created_at, destination_id, ready_at
     from delivery
     where ready_at <= now()
+      and (get_byte(uuid_send(org_id), 15) % 64 = any ($shards::integer[])
+           or ready_at <= now() - $shard_grace_ms * interval '1 millisecond')
       and destination_id <> all ($full_destinations::uuid[])
       and org_id <> all ($full_orgs::uuid[])
     order by ready_at
@@ -198,16 +206,22 @@ left join lateral (
 ) s on true";
 
 impl Store {
-    /// Claims due deliveries, the longest waiting first, by `delivery_ready`.
+    /// Claims due deliveries of the organizations in these shards, and of all those that are overdue by
+    /// `DELIVERY_SHARD_GRACE`; the longest waiting first, by `delivery_ready`.
+    ///
+    /// Passes over what became due within that time in other shards, so its cost does not grow with their
+    /// backlog.
     ///
     /// Also claims deliveries whose destination was disabled meanwhile, and gives them the status
     /// `dead_letter`.
-    pub async fn claim_deliveries(&self, capacity: &Capacity) -> Result<Vec<Claimed>> {
+    pub async fn claim_deliveries(&self, capacity: &Capacity, shards: &[i32]) -> Result<Vec<Claimed>> {
         let query = named!(query_as(CLAIM), {
             rows_max: capacity.free,
             hold_seconds: limit::WEBHOOK_CLAIM_TTL.as_secs_f64(),
             full_destinations: &capacity.full_destinations,
             full_orgs: &capacity.full_orgs,
+            shards: shards,
+            shard_grace_ms: limit::DELIVERY_SHARD_GRACE.as_secs_f64() * 1_000.0,
             destinations: &capacity.destinations.0,
             destinations_held: &capacity.destinations.1,
             orgs: &capacity.orgs.0,
@@ -266,9 +280,9 @@ impl Store {
                 target: Some(id.clone()),
                 details: json!({ "reason": reason }),
             };
-            audit::record_audit(&mut tx, claimed.org, &act).await?;
+            audit::record_acts(&mut tx, claimed.org, slice::from_ref(&act)).await?;
             let notice = Notice::disabled(id, session, &reason, origin);
-            notice::tell(&mut tx, claimed.org, &notice, Some(claimed.destination)).await?;
+            notice::tell(&mut tx, claimed.org, slice::from_ref(&notice), Some(claimed.destination)).await?;
         }
         Ok(tx.commit().await?)
     }
@@ -278,9 +292,11 @@ impl Store {
 ///
 /// Returns whether the destination is marked as failing; `None` when another process has written.
 async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
-    let (status, retry_at) = match settled.status {
+    let (status, retry_seconds) = match settled.status {
         Status::Delivered => ("delivered", None),
-        Status::Failed { retry_at } => ("failed", Some(retry_at)),
+        Status::Failed { retry_after } | Status::Postponed { retry_after } => {
+            ("failed", Some(retry_after.as_secs_f64()))
+        }
         Status::DeadLetter | Status::Gone => ("dead_letter", None),
     };
     let millis = settled.duration.map(|took| i32::try_from(took.as_millis()).unwrap_or(i32::MAX));
@@ -288,8 +304,8 @@ async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Res
         query_as(
             "with settled as (
                 update delivery
-                set status = $status, ready_at = $retry_at, response_code = $response_code, error = $error,
-                    updated_at = now()
+                set status = $status, attempts = attempts - $uncounted, ready_at = now() + $retry_seconds * interval '1 second',
+                    response_code = $response_code, error = $error, updated_at = now()
                 where org_id = $org_id and delivery_id = $delivery_id and created_at = $created_at
                   and destination_id = $destination_id and status = 'delivering' and attempts = $attempt
                 returning org_id, delivery_id, session_id, attempts
@@ -312,7 +328,8 @@ async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Res
             delivery_id: claimed.delivery.uuid(),
             created_at: claimed.created_at,
             status: status,
-            retry_at: retry_at,
+            uncounted: i32::from(matches!(settled.status, Status::Postponed { .. })),
+            retry_seconds: retry_seconds,
             response_code: settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)),
             error: &settled.error,
             attempt: claimed.attempt,

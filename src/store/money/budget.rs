@@ -1,7 +1,7 @@
 //! Usage and reservations of sessions together with their descendants.
 //!
-//! No sum is stored: an append updates only its own session, and a reader adds up the descendants.
-//! One reservation at a time is made per session tree.
+//! No sum is stored: an append updates only its own session, and a reader adds up the descendants. A
+//! tree has at most `SESSION_DESCENDANTS_MAX` of them.
 
 use std::collections::HashMap;
 
@@ -205,7 +205,7 @@ pub(in crate::store) async fn budgets(
     rows.into_iter().map(budget).collect()
 }
 
-/// Serializes reservations within a session tree.
+/// Serializes additions to a session tree, and refusals of reservations in it.
 ///
 /// Statements after the lock see everything that was committed before. The root of a tree does not
 /// change while a session below it is open.

@@ -17,7 +17,7 @@ use crate::store::{
     record::Fence,
 };
 use crate::{
-    base::{Id, Timestamp, limit::HOUSEKEEPING_BATCH},
+    base::{Id, limit::HOUSEKEEPING_BATCH},
     domain::{AgentId, Cost, SessionId, Usage, delta::Delta},
 };
 
@@ -42,10 +42,10 @@ pub(in crate::store) use added;
 /// Adds usage to both sums, subtracts its cost from the balances, and deletes the reservations of
 /// calls that have ended. Parts of a statement's `with`.
 ///
-/// `used` selects `org_id, session_id, ts, agent_id, model` and the counters, one row a session;
+/// `used` selects `org_id, session_id, agent_id, model` and the counters, one row a session;
 /// `over` selects `org_id, session_id`. Usage of a session without an agent has the nil agent id,
-/// and usage without a model has an empty model name. Rows that sessions share are locked in one
-/// order. Each hour of the day has eight shards, and each connection adds to its own one, so two
+/// and usage without a model has an empty model name. The hour is the current one by the clock of
+/// the database: `PastSpend` relies on it. Rows that sessions share are locked in one order. Each hour of the day has eight shards, and each connection adds to its own one, so two
 /// connections rarely wait for each other.
 macro_rules! ledger {
     ($used:literal, $over:literal) => {
@@ -75,7 +75,7 @@ macro_rules! ledger {
            sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
            sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
     from used
-    cross join lateral date_trunc('hour', used.ts, 'UTC') as hour
+    cross join date_trunc('hour', now(), 'UTC') as hour
     group by org_id, hour, agent_id, model
     order by org_id, hour, coalesce(agent_id, '00000000-0000-0000-0000-000000000000'), model
     on conflict (org_id, hour, agent_id, model, shard) do update set ",
@@ -298,7 +298,7 @@ const LATE: &str = concat!(
     for no key update
 ), ",
     ledger!(
-        "select $org_id as org_id, $session_id as session_id, $ts as ts, s.agent_id, s.model,
+        "select $org_id as org_id, $session_id as session_id, s.agent_id, s.model,
            $input_tokens as input_tokens, $output_tokens as output_tokens,
            $cache_write_tokens as cache_write_tokens, $cache_read_tokens as cache_read_tokens, $steps as steps,
            $tool_calls as tool_calls, $model_micros as model_micros, $sandbox_cpu_micros as sandbox_cpu_micros,
@@ -316,14 +316,13 @@ impl Store {
     ///
     /// Returns whether it was. The successor of any other lease records the usage of work that the
     /// lease had started.
-    pub async fn bill_late(&self, fence: Fence, ts: Timestamp, delta: &Delta) -> Result<bool> {
+    pub async fn bill_late(&self, fence: Fence, delta: &Delta) -> Result<bool> {
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
         let query = named!(query_as(LATE), {
             org_id: fence.org.uuid(),
             session_id: fence.session.uuid(),
             epoch: fence.epoch,
             model: &delta.model,
-            ts: ts,
             input_tokens: count(usage.input_tokens),
             output_tokens: count(usage.output_tokens),
             cache_write_tokens: count(usage.cache_write_tokens),

@@ -1,5 +1,7 @@
 //! Audit log: actions on an organization and their actors. Append-only.
 
+use std::slice;
+
 use serde_json::Value;
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -48,21 +50,23 @@ pub struct Filter {
     pub below: Option<AuditId>,
 }
 
-pub(in crate::store) async fn record_audit(
+pub(in crate::store) async fn record_acts(
     connection: &mut Connection,
     org: OrgId,
-    act: &Act<'_>,
+    acts: &[Act<'_>],
 ) -> Result<()> {
     sqlx::query(
         "insert into audit (org_id, audit_id, actor, action, target, details)
-         values ($1, $2, $3::json, $4, $5, $6::json)",
+         select $1, audit_id, actor::json, action, target, details::json
+         from unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[])
+             as act (audit_id, actor, action, target, details)",
     )
     .bind(org.uuid())
-    .bind(act.id.uuid())
-    .bind(json(act.actor))
-    .bind(act.action)
-    .bind(&act.target)
-    .bind(act.details.to_string())
+    .bind(acts.iter().map(|act| act.id.uuid()).collect::<Vec<_>>())
+    .bind(acts.iter().map(|act| json(act.actor)).collect::<Vec<_>>())
+    .bind(acts.iter().map(|act| act.action).collect::<Vec<_>>())
+    .bind(acts.iter().map(|act| act.target.clone()).collect::<Vec<_>>())
+    .bind(acts.iter().map(|act| act.details.to_string()).collect::<Vec<_>>())
     .execute(connection)
     .await?;
     Ok(())
@@ -71,8 +75,13 @@ pub(in crate::store) async fn record_audit(
 impl Tx {
     /// Records an action in the transaction that performs it.
     pub async fn record_audit(&mut self, act: &Act<'_>) -> Result<()> {
+        self.record_acts(slice::from_ref(act)).await
+    }
+
+    /// Records several actions in the transaction that performs them.
+    pub async fn record_acts(&mut self, acts: &[Act<'_>]) -> Result<()> {
         let org = self.org;
-        record_audit(self.connection(), org, act).await
+        record_acts(self.connection(), org, acts).await
     }
 
     /// Returns a page of the audit log, newest first, by its primary key.
@@ -108,6 +117,6 @@ impl Store {
     /// Records an action of the operator.
     pub async fn record_audit(&self, org: OrgId, act: &Act<'_>) -> Result<()> {
         let mut connection = self.system.acquire().await?;
-        record_audit(&mut connection, org, act).await
+        record_acts(&mut connection, org, slice::from_ref(act)).await
     }
 }

@@ -3,7 +3,7 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Error, Result, Store, Tx, connection::Connection};
+use crate::store::{Error, Result, Store, Tx};
 use crate::{
     base::{
         Id, Origin, Timestamp,
@@ -179,12 +179,13 @@ impl Store {
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
-    /// Deletes all data of an organization and the data key of its secrets.
+    /// Deletes an organization: nobody can use it or its keys any more, nothing runs for it, and its secrets
+    /// cannot be decrypted.
     ///
-    /// Its row stays without a name, for the audit log. The workers remove data outside the
-    /// database.
+    /// Its row stays without a name, for the audit log. [`Store::purge_deleted_orgs`] deletes its other rows, and
+    /// the workers remove data outside the database.
     pub async fn delete_org(&self, org: OrgId) -> Result<()> {
-        let mut tx = self.system.begin_long().await?;
+        let mut tx = self.system.begin().await?;
         let done = sqlx::query(
             "update org
              set name = 'deleted', data_key = '', retention_days = null, suspended_at = coalesce(suspended_at, now()),
@@ -197,38 +198,61 @@ impl Store {
         if done.rows_affected() == 0 {
             return Err(Error::NotFound);
         }
-        purge(&mut tx, org.uuid()).await?;
+        // Without a job, a worker loses the lease of a running turn at the next renewal.
+        for sql in ["delete from api_key where org_id = $1", "delete from job where org_id = $1"] {
+            sqlx::query(sql).bind(org.uuid()).execute(&mut tx).await?;
+        }
         Ok(tx.commit().await?)
     }
 
-    /// Purges deleted organizations again.
+    /// Deletes the rows of deleted organizations, at most about `HOUSEKEEPING_BATCH`; returns how many.
     ///
-    /// A request that was in progress, or whose key another process still cached, may have written
-    /// after the first purge. After `ORG_PURGE_REPEAT_FOR` (one minute) no such write is possible, and
-    /// that purge is the last.
-    pub async fn purge_deleted_orgs(&self) -> Result<usize> {
+    /// A request that was in progress, or whose key another process still cached, may write after the deletion
+    /// of the organization. After `ORG_PURGE_REPEAT_FOR` no such write is possible, and the next purge that finds
+    /// nothing is the last.
+    pub async fn purge_deleted_orgs(&self) -> Result<u64> {
         // A handful of rows, and of the deleted ones only the latest: no index.
-        let rows: Vec<(Uuid,)> = sqlx::query_as(
-            "select org_id from org where deleted_at is not null and purged_at is null limit $1",
+        let orgs: Vec<(Uuid,)> = sqlx::query_as(
+            "select org_id from org where deleted_at is not null and purged_at is null order by deleted_at limit $1",
         )
         .bind(HOUSEKEEPING_BATCH)
         .fetch_all(&self.system)
         .await?;
-        for (org,) in &rows {
-            let mut tx = self.system.begin_long().await?;
-            purge(&mut tx, *org).await?;
+        let mut deleted = 0;
+        for (org,) in orgs {
+            let org = Id::from_uuid(org);
+            match self.purge_rows(org, HOUSEKEEPING_BATCH - deleted).await {
+                Ok(rows) => deleted += rows,
+                Err(error) => {
+                    tracing::warn!(%error, org.id = %org, "a deleted organization could not be purged");
+                }
+            }
+            if deleted >= HOUSEKEEPING_BATCH {
+                break;
+            }
+        }
+        Ok(deleted.unsigned_abs())
+    }
+
+    /// Deletes at most `rows_max` rows of a deleted organization; returns how many.
+    pub async fn purge_rows(&self, org: OrgId, rows_max: i64) -> Result<i64> {
+        let (rows,): (i64,) = sqlx::query_as("select sojourn_purge_rows($1, $2)")
+            .bind(org.uuid())
+            .bind(rows_max)
+            .fetch_one(&self.system)
+            .await?;
+        if rows == 0 {
             sqlx::query(
                 "update org
                  set purged_at = now()
                  where org_id = $1 and deleted_at < now() - $2 * interval '1 second'",
             )
-            .bind(org)
+            .bind(org.uuid())
             .bind(ORG_PURGE_REPEAT_FOR.as_secs_f64())
-            .execute(&mut tx)
+            .execute(&self.system)
             .await?;
-            tx.commit().await?;
         }
-        Ok(rows.len())
+        Ok(rows)
     }
 
     /// Wraps every data key with the current master key.
@@ -317,20 +341,6 @@ impl Tx {
             .await?;
         unwrap(master, &wrapped, org)
     }
-}
-
-/// Deletes every row of an organization and records its data outside the database.
-async fn purge(tx: &mut Connection, org: Uuid) -> Result<()> {
-    sqlx::query(
-        "insert into purged_session_blobs (org_id, session_id)
-         select org_id, session_id from session where org_id = $1
-         on conflict do nothing",
-    )
-    .bind(org)
-    .execute(&mut *tx)
-    .await?;
-    sqlx::query("select sojourn_purge($1, null)").bind(org).execute(&mut *tx).await?;
-    Ok(())
 }
 
 pub(in crate::store) fn unwrap(master: &MasterKey, wrapped: &[u8], org: OrgId) -> Result<DataKey> {

@@ -34,7 +34,7 @@ pub struct Checkpoint {
 pub struct Idle {
     /// Time since the last turn, the last use by a caller or the last heartbeat.
     pub idle: Duration,
-    /// A turn is running or queued, so the sandbox may be needed at any time.
+    /// A turn is running or queued, or an operation is open, so the sandbox may be needed at any time.
     pub is_wanted: bool,
     pub is_archived: bool,
     /// A caller paused the session.
@@ -194,7 +194,10 @@ impl Store {
     pub async fn idle(&self, org: OrgId, session: SessionId) -> Result<Option<Idle>> {
         let row: Option<(f64, bool, bool, bool)> = sqlx::query_as(
             "select extract(epoch from now() - greatest(b.used_at, b.heartbeat_at, t.completed_at))::float8,
-                    s.running_turn_id is not null or s.queued_turn_id is not null,
+                    s.running_turn_id is not null or s.queued_turn_id is not null or exists (
+                        select from operation o
+                        where o.org_id = $1 and o.session_id = $2 and o.completed_at is null
+                    ),
                     s.status = 'archived',
                     s.hold is not distinct from 'paused'
              from sandbox b

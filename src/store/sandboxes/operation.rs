@@ -8,6 +8,7 @@ use uuid::Uuid;
 use crate::store::{
     Result, Store, Tx,
     column::{from_json, json},
+    job::Ready,
     purge::ScanPosition,
     record::{Fence, held},
 };
@@ -90,16 +91,16 @@ impl Tx {
 
     /// Stores an operation on a locked session's sandbox and makes its job ready.
     ///
-    /// Returns false when `OPERATIONS_OPEN_MAX` operations are open already.
+    /// Returns `None` when `OPERATIONS_OPEN_MAX` operations are open already.
     pub async fn ask(
         &mut self,
         session: SessionId,
         operation: OperationId,
         request: &Request,
         actor: &Actor,
-    ) -> Result<bool> {
+    ) -> Result<Option<Ready>> {
         let org = self.org.uuid();
-        let done = sqlx::query(
+        let asked: Option<(Option<Uuid>,)> = sqlx::query_as(
             "with counted as (
                 update session
                 set operations = operations + 1
@@ -122,7 +123,8 @@ impl Tx {
                      when job.worker_id is null and (job.is_scheduled or job.ready_at > now()) then now()
                      else job.ready_at
                  end,
-                 is_scheduled = false",
+                 is_scheduled = false
+             returning node_id",
         )
         .bind(org)
         .bind(session.uuid())
@@ -130,9 +132,9 @@ impl Tx {
         .bind(json(request))
         .bind(json(actor))
         .bind(OPERATIONS_OPEN_MAX)
-        .execute(self.connection())
+        .fetch_optional(self.connection())
         .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(asked.map(|(node,)| Ready { node }))
     }
 
     /// Reads one operation of a session.

@@ -6,8 +6,9 @@ use crate::store::{
     Result, Tx,
     column::{count, json, word},
     event::{Columns, Packed, appended, outbox},
-    job::{turn_due, turn_held},
+    job::{DueTurn, DueTurnRow, due_turn, turn_due},
     parameter::named,
+    record::next_epoch,
 };
 use crate::{
     base::Id,
@@ -27,12 +28,19 @@ pub struct Change<'a> {
 }
 
 /// Effects of the write-back beside the session.
-#[derive(Clone, Copy, Debug, sqlx::FromRow)]
+#[derive(Clone, Copy, Debug)]
 pub struct Written {
     /// Whether some of the events created deliveries.
     pub has_deliveries: bool,
-    /// Whether another job holds the session; its holder must be notified of the due turn.
-    pub is_held: bool,
+    /// Whom the due turn concerns.
+    pub due: DueTurn,
+}
+
+#[derive(sqlx::FromRow)]
+struct WrittenRow {
+    has_deliveries: bool,
+    #[sqlx(flatten)]
+    due: DueTurnRow,
 }
 
 impl Tx {
@@ -76,11 +84,11 @@ impl Tx {
             },
             Columns = Columns::of(change.events)
         );
-        let written = query.fetch_one(self.connection()).await?;
+        let written: WrittenRow = query.fetch_one(self.connection()).await?;
         for turn in change.ended {
             self.put_turn(session.id, turn).await?;
         }
-        Ok(written)
+        Ok(Written { has_deliveries: written.has_deliveries, due: written.due.into() })
     }
 }
 
@@ -101,7 +109,9 @@ with queued as (
         stop_reason = $stop_reason, hold = $hold, context = $context::json, slug = $slug,
         listed_in = pg_current_xact_id(),
         closed_epoch = case when $status = 'archived' then epoch end,
-        epoch = epoch + case when $status = 'archived' then 1 else 0 end
+        epoch = case when $status = 'archived' then ",
+    next_epoch!("session"),
+    " else epoch end
     where org_id = $org_id and session_id = $session_id
     returning org_id, session_id, updated_at as ts, $base::bigint as base
 ), appended as (
@@ -117,7 +127,6 @@ with queued as (
     turn_due!("$is_due"),
     "
 )
-select exists (select from outbox) as has_deliveries, $is_due and ",
-    turn_held!(),
-    " as is_held"
+select exists (select from outbox) as has_deliveries, ",
+    due_turn!()
 );

@@ -2,17 +2,16 @@
 
 use serde::Deserialize;
 use serde_json::Value;
-use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
-    column::{from_json, json, level, threshold},
+    column::{from_json, json, threshold},
     parameter::{group, named},
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{Entry, EventId, Level, OrgId, SessionId, TurnId, event::Draft, tool::ToolCall},
+    domain::{Entry, EventId, OrgId, SessionId, TurnId, event::Draft, tool::ToolCall},
 };
 
 /// An event ready for its row, with the body truncated if the complete body is in a blob.
@@ -50,57 +49,6 @@ impl Packed {
             processed_at: None,
         }
     }
-}
-
-#[derive(FromRow)]
-struct Row {
-    session_id: Uuid,
-    seq: i64,
-    event_id: Uuid,
-    ts: Timestamp,
-    r#type: String,
-    level: i16,
-    actor: String,
-    turn_id: Option<Uuid>,
-    step_id: Option<Uuid>,
-    refs: Option<String>,
-    body: String,
-    content_ref: Option<String>,
-    body_bytes: i32,
-    processed_at: Option<Timestamp>,
-}
-
-impl Row {
-    fn entry(self) -> Result<Entry> {
-        Ok(Entry {
-            session: Id::from_uuid(self.session_id),
-            seq: self.seq,
-            id: Id::from_uuid(self.event_id),
-            ts: self.ts,
-            kind: self.r#type,
-            level: level(self.level)?,
-            actor: self.actor,
-            turn_id: self.turn_id.map(Id::from_uuid),
-            step_id: self.step_id.map(Id::from_uuid),
-            refs: self.refs,
-            body: self.body,
-            content_ref: self.content_ref,
-            body_bytes: self.body_bytes,
-            processed_at: self.processed_at,
-        })
-    }
-}
-
-/// Filter for events of a log.
-#[derive(Clone, Debug)]
-pub struct Range {
-    /// Only events after this `seq`.
-    pub after: i64,
-    pub level: Level,
-    /// An exact type, or `prefix.*`.
-    pub kind: Option<String>,
-    pub turn: Option<TurnId>,
-    pub limit: i64,
 }
 
 /// Columns of several events, one vector each, for `unnest`.
@@ -146,40 +94,6 @@ pub(in crate::store) fn members<'a>(lists: impl Iterator<Item = &'a [Packed]>) -
         .zip(lists)
         .flat_map(|(member, events)| (1..).take(events.len()).map(move |place| (member, place)))
         .unzip()
-}
-
-macro_rules! columns {
-    ($rest:literal) => {
-        concat!(
-            "select session_id, seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
-                    content_ref, body_bytes, case when type = 'user.message' then (
-                        -- A turn that ended before it started has consumed its input too.
-                        select coalesce(t.started_at, t.completed_at)
-                        from turn t
-                        where t.org_id = event.org_id and t.session_id = event.session_id and t.turn_id = event.turn_id
-                    ) end as processed_at
-             from event ",
-            $rest
-        )
-    };
-}
-
-// `$6` matches exactly, as a prefix when it ends in `.*`, as a suffix when it begins with `*.`.
-macro_rules! range {
-    () => {
-        columns!(
-            "where org_id = $1
-               and session_id = $2
-               and seq > $3
-               and level <= $4
-               and ($5::uuid is null or turn_id = $5)
-               and ($6::text is null or type = $6
-                    or (right($6, 2) = '.*' and starts_with(type, left($6, -1)))
-                    or (left($6, 2) = '*.' and right(type, length($6) - 1) = substr($6, 2)))
-             order by seq
-             limit $7"
-        )
-    };
 }
 
 /// The parameters of [`Columns`] as rows `e` that join the changed sessions `s`.
@@ -310,37 +224,6 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns a page of a log, in order.
-    pub async fn events(&mut self, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
-        let org = self.org.uuid();
-        let rows: Vec<Row> = sqlx::query_as(range!())
-            .bind(org)
-            .bind(session.uuid())
-            .bind(range.after)
-            .bind(threshold(range.level))
-            .bind(range.turn.map(Id::uuid))
-            .bind(&range.kind)
-            .bind(range.limit)
-            .fetch_all(self.connection())
-            .await?;
-        rows.into_iter().map(Row::entry).collect()
-    }
-
-    /// Reads one event.
-    ///
-    /// Scans the session's part of the primary key: an index by id would slow down every append for
-    /// a rare request.
-    pub async fn event(&mut self, session: SessionId, event: EventId) -> Result<Entry> {
-        let org = self.org.uuid();
-        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and event_id = $3"))
-            .bind(org)
-            .bind(session.uuid())
-            .bind(event.uuid())
-            .fetch_one(self.connection())
-            .await?;
-        row.entry()
-    }
-
     /// Returns the calls of a turn that have no result yet, in order.
     ///
     /// Only the turn's last step can have some. Bodies are parsed here, because Postgres cannot
@@ -386,29 +269,23 @@ impl Tx {
 }
 
 impl Store {
-    /// Returns a page of a log, in order, for the service's own work.
-    pub async fn read_events(&self, org: OrgId, session: SessionId, range: &Range) -> Result<Vec<Entry>> {
-        let rows: Vec<Row> = sqlx::query_as(range!())
-            .bind(org.uuid())
-            .bind(session.uuid())
-            .bind(range.after)
-            .bind(threshold(range.level))
-            .bind(range.turn.map(Id::uuid))
-            .bind(&range.kind)
-            .bind(range.limit)
-            .fetch_all(&self.system)
-            .await?;
-        rows.into_iter().map(Row::entry).collect()
-    }
-
-    /// Reads one event by its `seq`, for the outbox.
-    pub async fn event_at(&self, org: OrgId, session: SessionId, seq: i64) -> Result<Entry> {
-        let row: Row = sqlx::query_as(columns!("where org_id = $1 and session_id = $2 and seq = $3"))
-            .bind(org.uuid())
-            .bind(session.uuid())
-            .bind(seq)
-            .fetch_one(&self.system)
-            .await?;
-        row.entry()
+    /// Returns which of these events are in the log. Scans the session's part of the primary key, for a rare
+    /// request.
+    pub async fn known_events(
+        &self,
+        org: OrgId,
+        session: SessionId,
+        events: &[EventId],
+    ) -> Result<Vec<EventId>> {
+        let events: Vec<_> = events.iter().map(|event| event.uuid()).collect();
+        let known: Vec<Uuid> = sqlx::query_scalar(
+            "select event_id from event where org_id = $1 and session_id = $2 and event_id = any($3)",
+        )
+        .bind(org.uuid())
+        .bind(session.uuid())
+        .bind(events)
+        .fetch_all(&self.system)
+        .await?;
+        Ok(known.into_iter().map(Id::from_uuid).collect())
     }
 }

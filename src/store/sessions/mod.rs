@@ -6,6 +6,8 @@ pub(crate) mod event;
 pub(crate) mod event_content;
 pub(crate) mod idempotency;
 pub(crate) mod listing;
+pub(crate) mod log;
+mod log_fold;
 pub(crate) mod purge;
 pub mod record;
 pub(crate) mod registry;

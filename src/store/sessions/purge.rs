@@ -1,50 +1,108 @@
 //! Hard deletion of a session, and its remaining data outside the database.
 
+use std::time::Duration;
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
 use crate::{
     base::{
         Id, Timestamp,
-        limit::{BLOB_PURGE_REPEAT_AFTER, REMOVAL_DAYS},
+        limit::{BLOB_PURGE_LAST_AFTER, BLOB_PURGE_REPEAT_AFTER, REMOVAL_DAYS},
     },
     domain::{OrgId, Session, SessionId},
     store::{Result, Store, Tx},
 };
 
+/// A locked session that is being deleted.
+#[derive(Clone, Debug)]
+pub struct DeletedSession {
+    pub id: SessionId,
+    pub head: i64,
+    key: Option<String>,
+    has_parent: bool,
+}
+
+impl From<&Session> for DeletedSession {
+    fn from(session: &Session) -> Self {
+        let created = &session.created;
+        let has_parent = created.parent_session_id.is_some();
+        Self { id: session.id, head: session.head, key: created.key.clone(), has_parent }
+    }
+}
+
 impl Tx {
-    /// Deletes a locked session from every table.
-    ///
-    /// The caller removes its blobs; if the caller dies, the workers do.
-    pub async fn purge_session(&mut self, session: &Session) -> Result<()> {
+    /// Locks and returns those of these sessions whose retention period is over and which have no open
+    /// descendant. Omits sessions that another transaction has locked.
+    pub async fn lock_expired(&mut self, sessions: &[SessionId]) -> Result<Vec<DeletedSession>> {
         let org = self.org.uuid();
-        sqlx::query(
-            "insert into purged_session_blobs (org_id, session_id) values ($1, $2) on conflict do nothing",
+        let rows: Vec<(Uuid, i64, Option<String>, bool)> = sqlx::query_as(
+            "with recursive below as (
+                select parent_session_id as top, session_id, status
+                from session
+                where org_id = $1 and parent_session_id = any($2)
+                union all
+                select b.top, s.session_id, s.status
+                from below b
+                join session s on s.org_id = $1 and s.parent_session_id = b.session_id
+             )
+             select s.session_id, s.head, s.key, s.parent_session_id is not null
+             from session s
+             join org t on t.org_id = s.org_id
+             where s.org_id = $1
+               and s.session_id = any($2)
+               and s.status = 'archived'
+               and s.stopped_at < now() - make_interval(days => t.retention_days)
+               and not exists (select from below b where b.top = s.session_id and b.status <> 'archived')
+             order by s.session_id
+             for update of s skip locked",
         )
         .bind(org)
-        .bind(session.id.uuid())
+        .bind(sessions.iter().map(|session| session.uuid()).collect::<Vec<_>>())
+        .fetch_all(self.connection())
+        .await?;
+        let locked =
+            |(id, head, key, has_parent)| DeletedSession { id: Id::from_uuid(id), head, key, has_parent };
+        Ok(rows.into_iter().map(locked).collect())
+    }
+
+    /// Deletes locked sessions from every table.
+    ///
+    /// The caller removes their blobs; if the caller dies, the workers do.
+    pub async fn purge_sessions(&mut self, sessions: &[DeletedSession]) -> Result<()> {
+        let org = self.org.uuid();
+        let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
+        sqlx::query(
+            "insert into purged_session_blobs (org_id, session_id)
+             select $1, unnest($2::uuid[])
+             on conflict do nothing",
+        )
+        .bind(org)
+        .bind(&ids)
         .execute(self.connection())
         .await?;
-        sqlx::query("insert into removal (org_id, session_id) values ($1, $2)")
+        sqlx::query("insert into removal (org_id, session_id) select $1, unnest($2::uuid[])")
             .bind(org)
-            .bind(session.id.uuid())
+            .bind(&ids)
             .execute(self.connection())
             .await?;
-        self.add_usage_to_parent(session.id).await?;
-        // Its own key may name another session now, and so may the keys of its messages.
+        for session in sessions.iter().filter(|session| session.has_parent) {
+            self.add_usage_to_parent(session.id).await?;
+        }
+        // A key of its own may name another session now, and so may the keys of its messages.
         sqlx::query(
             "delete from idempotency
              where org_id = $1
-               and (scope = $2 or (scope = 'session' and key = $3))",
+               and (scope = any($2) or (scope = 'session' and key = any($3)))",
         )
         .bind(org)
-        .bind(format!("steer/{}", session.id))
-        .bind(&session.created.key)
+        .bind(sessions.iter().map(|session| format!("steer/{}", session.id)).collect::<Vec<_>>())
+        .bind(sessions.iter().filter_map(|session| session.key.clone()).collect::<Vec<_>>())
         .execute(self.connection())
         .await?;
-        sqlx::query("select sojourn_purge($1, $2)")
+        sqlx::query("select sojourn_purge_sessions($1, $2)")
             .bind(org)
-            .bind(session.id.uuid())
+            .bind(&ids)
             .execute(self.connection())
             .await?;
         Ok(())
@@ -67,41 +125,76 @@ pub struct Scanned {
     pub position: ScanPosition,
 }
 
+/// A removal of the blobs of a deleted session.
+///
+/// The request that deletes the session removes them too, if its process lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlobRemoval {
+    /// When every process has seen the deletion. A worker may have written a blob meanwhile.
+    First,
+    /// When no process can be left that was frozen before it saw the deletion.
+    Last,
+}
+
+impl BlobRemoval {
+    /// Returns the time between the deletion of the session and this removal.
+    fn delay(self) -> Duration {
+        match self {
+            Self::First => BLOB_PURGE_REPEAT_AFTER,
+            Self::Last => BLOB_PURGE_LAST_AFTER,
+        }
+    }
+}
+
+macro_rules! purged_session_blobs {
+    ($condition:literal) => {
+        concat!(
+            "select org_id, created_at as at, session_id
+             from purged_session_blobs
+             where ",
+            $condition,
+            " created_at < now() - $1 * interval '1 second'
+               and ($2::timestamptz is null or (created_at, org_id, session_id) > ($2, $3, $4))
+             order by created_at, org_id, session_id
+             limit $5"
+        )
+    };
+}
+
 impl Store {
     /// Returns sessions that were deleted a while ago and whose blobs may still exist, the oldest first.
     ///
-    /// A worker that did not know of the deletion may have written a blob after the first removal. By the index
-    /// `purged_session_blobs_age`.
+    /// By the indexes `purged_session_blobs_pending` and `purged_session_blobs_age`.
     pub async fn purged_session_blobs(
         &self,
+        removal: BlobRemoval,
         after: Option<ScanPosition>,
         limit: i64,
     ) -> Result<Vec<Scanned>> {
-        let rows: Vec<Row> = sqlx::query_as(
-            "select org_id, created_at as at, session_id
-             from purged_session_blobs
-             where created_at < now() - $1 * interval '1 second'
-               and ($2::timestamptz is null or (created_at, org_id, session_id) > ($2, $3, $4))
-             order by created_at, org_id, session_id
-             limit $5",
-        )
-        .bind(BLOB_PURGE_REPEAT_AFTER.as_secs_f64())
-        .bind(after.map(|after| after.at))
-        .bind(after.map(|after| after.org))
-        .bind(after.map(|after| after.id))
-        .bind(limit)
-        .fetch_all(&self.system)
-        .await?;
+        let sql = match removal {
+            BlobRemoval::First => purged_session_blobs!("removed_at is null and"),
+            BlobRemoval::Last => purged_session_blobs!(""),
+        };
+        let rows: Vec<Row> = sqlx::query_as(sql)
+            .bind(removal.delay().as_secs_f64())
+            .bind(after.map(|after| after.at))
+            .bind(after.map(|after| after.org))
+            .bind(after.map(|after| after.id))
+            .bind(limit)
+            .fetch_all(&self.system)
+            .await?;
         Ok(rows.into_iter().map(Into::into).collect())
     }
 
     /// Records that no blob of a session is left.
-    pub async fn blobs_removed(&self, org: OrgId, session: SessionId) -> Result<()> {
-        sqlx::query("delete from purged_session_blobs where org_id = $1 and session_id = $2")
-            .bind(org.uuid())
-            .bind(session.uuid())
-            .execute(&self.system)
-            .await?;
+    pub async fn blobs_removed(&self, removal: BlobRemoval, org: OrgId, session: SessionId) -> Result<()> {
+        let sql = match removal {
+            BlobRemoval::First => {
+                "update purged_session_blobs set removed_at = now() where org_id = $1 and session_id = $2"
+            }
+            BlobRemoval::Last => "delete from purged_session_blobs where org_id = $1 and session_id = $2",
+        };
+        sqlx::query(sql).bind(org.uuid()).bind(session.uuid()).execute(&self.system).await?;
         Ok(())
     }
 

@@ -4,7 +4,7 @@ use crate::domain::{SessionId, registry::Tool};
 use crate::store::{Result, Tx, column::from_json};
 
 impl Tx {
-    /// Returns the tools of a session, the latest registration of each name.
+    /// Returns the tools of an open session, the latest registration of each name, for a command.
     ///
     /// Scans the session's part of the log.
     pub async fn registered_tools(&mut self, session: SessionId) -> Result<Vec<Tool>> {

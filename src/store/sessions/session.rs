@@ -315,7 +315,27 @@ impl Tx {
     }
 }
 
+/// A position in a log, as the database has it.
+#[derive(Clone, Copy, Debug, sqlx::FromRow)]
+pub struct LogPosition {
+    /// `seq` of the last event.
+    pub head: i64,
+    /// Time of the event at the position; `None` if the table does not have it.
+    pub ts: Option<Timestamp>,
+}
+
 impl Store {
+    /// Reads the head of a log and the time of its event `seq`.
+    pub async fn log_position(&self, org: OrgId, session: SessionId, seq: i64) -> Result<LogPosition> {
+        let position = sqlx::query_as(
+            "select s.head, e.ts
+             from session s
+             left join event e on e.org_id = s.org_id and e.session_id = s.session_id and e.seq = $3
+             where s.org_id = $1 and s.session_id = $2",
+        );
+        Ok(position.bind(org.uuid()).bind(session.uuid()).bind(seq).fetch_one(&self.system).await?)
+    }
+
     /// Reads one session, for the service's own work.
     pub async fn load_session(&self, org: OrgId, session: SessionId) -> Result<Session> {
         let mut connection = self.system.acquire().await.map_err(Error::from)?;

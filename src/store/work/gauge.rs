@@ -4,7 +4,8 @@ use sqlx::FromRow;
 
 use crate::{
     base::limit::{
-        BLOB_PURGE_REPEAT_AFTER, IDEMPOTENCY_HOURS, OPERATION_HOURS, REMOVAL_DAYS, SCHEDULE_RUN_DAYS,
+        BLOB_PURGE_LAST_AFTER, BLOB_PURGE_REPEAT_AFTER, IDEMPOTENCY_HOURS, OPERATION_HOURS,
+        ORG_PURGE_REPEAT_FOR, REMOVAL_DAYS, SCHEDULE_RUN_DAYS,
     },
     store::{Result, Store},
 };
@@ -118,7 +119,15 @@ impl Store {
                  from operation
                  where completed_at is not null
                  union all
-                 select 'session_blobs', min(created_at) + $5 * interval '1 second' from purged_session_blobs
+                 select 'session_blobs', min(created_at) + $5 * interval '1 second'
+                 from purged_session_blobs
+                 where removed_at is null
+                 union all
+                 select 'late_blobs', min(created_at) + $6 * interval '1 second' from purged_session_blobs
+                 union all
+                 select 'organization', min(deleted_at) + $7 * interval '1 second'
+                 from org
+                 where deleted_at is not null and purged_at is null
                  union all
                  select 'session', min(s.stopped_at + make_interval(days => t.retention_days))
                  from org t
@@ -144,6 +153,8 @@ impl Store {
         .bind(SCHEDULE_RUN_DAYS)
         .bind(OPERATION_HOURS)
         .bind(BLOB_PURGE_REPEAT_AFTER.as_secs_f64())
+        .bind(BLOB_PURGE_LAST_AFTER.as_secs_f64())
+        .bind(ORG_PURGE_REPEAT_FOR.as_secs_f64())
         .fetch_all(&self.system)
         .await?)
     }

@@ -13,6 +13,8 @@ pub(crate) enum Task {
     Sweep,
     /// The deletion of rows and blobs whose time is over.
     Retention,
+    /// The move of events of archived sessions to the blob store.
+    MoveEvents,
 }
 
 impl Task {
@@ -20,6 +22,7 @@ impl Task {
         match self {
             Self::Sweep => "sweep",
             Self::Retention => "retention",
+            Self::MoveEvents => "move_events",
         }
     }
 }

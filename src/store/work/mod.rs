@@ -1,10 +1,9 @@
-//! Jobs and their claims, leaders, nodes, stuck sessions, notifications between processes.
+//! Jobs and their claims, leaders, nodes, processes and their notifications, stuck sessions.
 
 pub(crate) mod gauge;
 pub mod job;
 pub(crate) mod leader;
 pub(crate) mod node;
 pub mod notification;
-pub(crate) mod notify;
-mod response_delta;
+pub mod process;
 pub(crate) mod stuck;

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     base::limit::{STREAM_LIST_PAUSE, STREAM_POLL},
     store::{
-        self, Store,
+        Store,
         listing::Snapshot,
         notification::{Notifications, Watch},
     },
@@ -48,7 +48,7 @@ impl Follower {
     pub(crate) async fn follow(mut self) -> Result<(), Ended> {
         loop {
             // Take the number first: a change that the catch-up does not see gets it or a later one.
-            let Some(next) = self.readable(self.registration.next(&self.store).await) else {
+            let Some(next) = self.reader.readable(self.registration.next(&self.store).await)? else {
                 self.reader.wait(sleep(STREAM_LIST_PAUSE)).await?;
                 continue;
             };
@@ -65,7 +65,7 @@ impl Follower {
         let mut is_late = self.tail.from.as_ref().is_some_and(Position::is_catching_up);
         loop {
             let has_more = match self.tail.from.clone() {
-                None => match self.readable(begin(&self.store, &self.tail).await) {
+                None => match self.reader.readable(begin(&self.store, &self.tail).await)? {
                     Some((lines, position)) => {
                         for json in lines {
                             self.reader.send(ListFrame::Line { position: None, json }).await?;
@@ -75,7 +75,7 @@ impl Follower {
                     }
                     None => None,
                 },
-                Some(from) => match self.readable(read(&self.store, self.tail.org, &from).await) {
+                Some(from) => match self.reader.readable(read(&self.store, self.tail.org, &from).await)? {
                     Some(Page::Changes { items, end, has_more }) => {
                         for item in items {
                             self.send_item(&item).await?;
@@ -108,7 +108,7 @@ impl Follower {
         loop {
             let notifications = self.watch.seen();
             let looked = self.registration.read_new(&self.store, next, notifications).await;
-            match self.readable(looked) {
+            match self.reader.readable(looked)? {
                 Some(FeedRead::Next { items, has_more }) => {
                     next += items.len() as u64;
                     for item in items.iter().filter(|item| !seen.saw(item.place)) {
@@ -138,13 +138,5 @@ impl Follower {
         }
         self.tail.from = Some(item.behind.clone());
         Ok(())
-    }
-
-    /// Returns `None` on a database error; the next read retries.
-    fn readable<T>(&self, read: store::Result<T>) -> Option<T> {
-        let told = |error: &store::Error| {
-            tracing::debug!(%error, org.id = %self.tail.org, "list read failed, retrying");
-        };
-        read.inspect_err(told).ok()
     }
 }

@@ -31,7 +31,7 @@ async fn block_responses(world: &World) -> PgConnection {
 async fn release_responses(world: &World, mut holder: PgConnection) {
     let waiting = "select count(*) from pg_stat_activity
                    where datname = current_database() and wait_event_type = 'Lock'";
-    while world.ground.count(waiting).await < 6 {}
+    while world.ground.count(waiting).await < 4 {}
     sqlx::raw_sql("rollback").execute(&mut holder).await.expect("an end");
 }
 

@@ -203,13 +203,18 @@ async fn deltas_reach_a_stream_of_another_process() {
 }
 
 #[tokio::test]
-async fn a_reader_with_a_cursor_far_ahead_affects_no_other_reader() {
+async fn a_reader_with_a_cursor_far_ahead_is_refused_and_affects_no_other_reader() {
     let world = World::still().await;
     let session = session(&world).await;
     let path = format!("/sessions/{session}/ws?after=");
-    let _ahead = connect(&world.owner, &format!("{path}1000000"), Some(&world.owner.key)).await;
+    let stream = format!("/sessions/{session}/stream?after=1000000");
+    assert_eq!(world.owner.get(&stream).await.error(409)["code"], "events_lost");
     let mut honest = connect(&world.owner, &format!("{path}1"), Some(&world.owner.key)).await;
-    let _further = connect(&world.owner, &format!("{path}2000000"), Some(&world.owner.key)).await;
+    let ahead = format!("{}{path}2000000", world.owner.base.replace("http://", "ws://"));
+    let mut ahead = ahead.into_client_request().expect("a request");
+    let bearer = format!("Bearer {}", world.owner.key).parse().expect("a header");
+    ahead.headers_mut().insert("authorization", bearer);
+    assert!(connect_async(ahead).await.is_err());
     for text in ["one", "two", "three"] {
         say(&world, &session, text).await;
         assert_eq!(event(&mut honest).await["body"]["text"], text);

@@ -68,7 +68,10 @@ async fn every_table_of_an_organization_is_keyed_by_it_and_protected() {
     .fetch_all(&mut superuser)
     .await
     .expect("tables");
-    assert_eq!(others, ["_sqlx_migrations", "blob_store", "deployment", "leader", "node", "rootfs"]);
+    assert_eq!(
+        others,
+        ["_sqlx_migrations", "blob_store", "deployment", "leader", "node", "process", "rootfs"]
+    );
 }
 
 #[tokio::test]

@@ -8,6 +8,7 @@ mod direct;
 mod exit;
 mod limits;
 mod operator;
+mod reservations;
 mod spend;
 
 use serde_json::{Value, json};

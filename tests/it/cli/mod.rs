@@ -192,6 +192,9 @@ async fn doctor_reports_met_and_missing_requirements() {
     let (code, said) = doctor(&ground.database.app_url, &["--role=api"]);
     assert_eq!((code, &said["ok"]), (Some(0), &json!(true)), "{said}");
     assert_eq!(check(&said, "clock")["ok"], true);
+    assert_eq!(check(&said, "connections")["ok"], true);
+    let (code, said) = doctor(&ground.database.app_url, &["--role=api", "--database-connections=1000"]);
+    assert_eq!((code, &check(&said, "connections")["ok"]), (Some(1), &json!(false)), "{said}");
     let (code, said) = doctor("postgres://nobody@127.0.0.1:1/none", &["--sandbox-runtime=no-such-runtime"]);
     assert_eq!((code, &said["ok"]), (Some(1), &json!(false)));
     assert_eq!(check(&said, "database")["ok"], false, "{said}");

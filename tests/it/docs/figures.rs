@@ -66,6 +66,8 @@ fn every_table_of_figures_names_commit_date_and_command() {
     for (file, heading) in pages {
         let page = text(file);
         let sections = page.split("\n## ").filter(|section| section.starts_with(heading));
+        // The table of the failure matrix has no figures.
+        let sections = sections.filter(|section| !section.starts_with("Failure matrix"));
         let measured: Vec<_> = sections.filter(|section| section.contains("\n| ")).collect();
         assert!(!measured.is_empty(), "{file}");
         for section in measured {

@@ -113,9 +113,13 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("MODEL_MAX_TOKENS_DEFAULT", count(limit::MODEL_MAX_TOKENS_DEFAULT)),
         ("TURN_ATTEMPTS_MAX", count(limit::TURN_ATTEMPTS_MAX.unsigned_abs().into())),
         ("STREAMS_MAX", count(limit::STREAMS_MAX as u64)),
+        ("READY_TIMEOUT", seconds(limit::READY_TIMEOUT)),
+        ("STREAM_OUTAGE_MAX", seconds(limit::STREAM_OUTAGE_MAX)),
         ("STREAM_WRITE_TIMEOUT", seconds(limit::STREAM_WRITE_TIMEOUT)),
         ("SOCKET_MESSAGE_BYTES_MAX", bytes(limit::SOCKET_MESSAGE_BYTES_MAX)),
+        ("CONVERSATION_BYTES_MAX", bytes(limit::CONVERSATION_BYTES_MAX)),
         ("EVENT_BODY_BYTES_MAX", bytes(limit::EVENT_BODY_BYTES_MAX)),
+        ("COST_MICROS_MAX", count(limit::COST_MICROS_MAX)),
         ("IDEMPOTENCY_HOURS", count(limit::IDEMPOTENCY_HOURS.unsigned_abs().into())),
         ("IDEMPOTENCY_WAIT", seconds(limit::IDEMPOTENCY_WAIT)),
         ("DELIVERY_ATTEMPTS_SHOWN", count(limit::DELIVERY_ATTEMPTS_SHOWN.unsigned_abs())),
@@ -169,7 +173,8 @@ fn every_bound_that_a_caller_can_meet_is_told_with_its_number() {
     // Whatever bound the egress socket names is told, or listed here as one that nobody meets.
     let told: BTreeSet<_> =
         shown().iter().map(|(name, _)| *name).chain(INNER.map(|(name, _)| name)).collect();
-    let known = ["limit/mod.rs", "limit/operation.rs", "limit/source.rs", "limit/trigger.rs"];
+    let known =
+        ["limit/mod.rs", "limit/operation.rs", "limit/sandbox.rs", "limit/source.rs", "limit/trigger.rs"];
     let known = known.map(|file| text(&format!("src/base/{file}"))).concat();
     let known = known.lines().filter_map(|line| line.strip_prefix("pub const ")?.split(':').next());
     let egress_socket = sources_of(&["src/http", "src/wire"]);

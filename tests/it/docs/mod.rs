@@ -1,5 +1,6 @@
 //! The documentation held against the code: what it names exists, what exists it names.
 
+mod failure_matrix;
 mod figures;
 mod isolation;
 mod limits;

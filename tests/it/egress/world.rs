@@ -257,8 +257,12 @@ pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_priva
         value: SECRET.to_owned().into(),
         hosts: vec![HostPattern::parse("bound.example").unwrap()],
     };
-    let dialer =
-        Dialer::new(Guard { allow_private }, Arc::new(Home), std::slice::from_ref(&host.root)).unwrap();
+    let dialer = Dialer::new(
+        Guard { allow_private, ..Guard::default() },
+        Arc::new(Home),
+        std::slice::from_ref(&host.root),
+    )
+    .unwrap();
     let parts = Parts {
         policy: Policy::new(&policy, &Registries::default()).unwrap(),
         secrets: Secrets::new(vec![secret]),

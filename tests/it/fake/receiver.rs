@@ -15,7 +15,7 @@ use bytes::Bytes;
 use futures::{StreamExt, stream};
 use http_body_util::{BodyExt, Empty, StreamBody, combinators::BoxBody};
 use hyper::{
-    Request, Response,
+    HeaderMap, Request, Response,
     body::{Frame, Incoming},
     server::conn::http1,
     service::service_fn,
@@ -52,11 +52,18 @@ pub enum Reply {
 #[derive(Clone, Debug)]
 pub struct Received {
     pub path: String,
-    pub headers: hyper::HeaderMap,
+    pub headers: HeaderMap,
     pub body: Bytes,
+    /// How it is answered.
+    pub reply: Reply,
 }
 
 impl Received {
+    /// Whether the sender is told that it was delivered: by the status, whatever becomes of the body.
+    pub fn is_accepted(&self) -> bool {
+        matches!(self.reply, Reply::Status(200..300) | Reply::Cut | Reply::Endless)
+    }
+
     /// Value of a header; empty when it is absent.
     pub fn header(&self, name: &str) -> &str {
         self.headers.get(name).map_or("", |value| value.to_str().expect("printable ASCII"))
@@ -71,8 +78,11 @@ pub struct Receiver {
     task: Option<JoinHandle<()>>,
 }
 
+/// Chooses the reply to a request by its headers.
+type Choose = Box<dyn FnMut(&HeaderMap) -> Reply + Send>;
+
 struct Endpoint {
-    script: Mutex<VecDeque<Reply>>,
+    choose: Mutex<Choose>,
     received: mpsc::Sender<Received>,
 }
 
@@ -81,10 +91,16 @@ type Answer = Response<BoxBody<Bytes, io::Error>>;
 impl Receiver {
     /// Starts a receiver that replies by the script, and with 200 after its end.
     pub async fn start(script: impl IntoIterator<Item = Reply>) -> Self {
+        let mut script: VecDeque<_> = script.into_iter().collect();
+        Self::choosing(move |_| script.pop_front().unwrap_or(Reply::Status(200))).await
+    }
+
+    /// Starts a receiver that chooses each reply by the headers of the request.
+    pub async fn choosing(choose: impl FnMut(&HeaderMap) -> Reply + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
         let address = listener.local_addr().expect("a bound listener");
         let (sender, received) = mpsc::channel(RECEIVED_MAX);
-        let endpoint = Endpoint { script: Mutex::new(script.into_iter().collect()), received: sender };
+        let endpoint = Endpoint { choose: Mutex::new(Box::new(choose)), received: sender };
         let connections = Arc::new(AtomicUsize::new(0));
         let task = tokio::spawn(accept(listener, Arc::new(endpoint), Arc::clone(&connections)));
         Self { address, received, connections, task: Some(task) }
@@ -144,9 +160,10 @@ async fn serve(stream: TcpStream, endpoint: Arc<Endpoint>) {
 async fn answer(request: Request<Incoming>, endpoint: Arc<Endpoint>) -> io::Result<Answer> {
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
-    let received = Received { path: head.uri.path().to_owned(), headers: head.headers, body };
+    let reply = (endpoint.choose.lock().expect("no holder panics"))(&head.headers);
+    let path = head.uri.path().to_owned();
+    let received = Received { path, headers: head.headers, body, reply: reply.clone() };
     endpoint.received.send(received).await.map_err(io::Error::other)?;
-    let reply = endpoint.script.lock().expect("no holder panics").pop_front().unwrap_or(Reply::Status(200));
     let respond = |status: u16| Response::builder().status(status);
     let response = match reply {
         Reply::Status(status) => respond(status).body(empty()),

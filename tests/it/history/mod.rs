@@ -4,7 +4,10 @@
 //! Logs are generated as callers, workers and crashes could write them, also in orders that this version
 //! would not write: old logs must stay readable.
 
+mod fold;
 mod log;
+
+use std::{fs, io::Write, path::Path};
 
 use proptest::prelude::*;
 use serde_json::Value;
@@ -12,14 +15,17 @@ use sojourn::{
     domain::{
         Event, Message,
         conversation::{ModelOptions, ModelRequest, Thinking},
+        log_fold::{self, Conversation},
         tool::{Replay, ToolSpec},
     },
-    harness::history,
     model,
 };
 
 use crate::fake::dialect;
 use log::{Log, Move, moves};
+
+/// Directory into which requests are written, one a line, for the types that the providers publish.
+const REQUESTS: &str = "SOJOURN_TEST_REQUESTS";
 
 fn request(history: Vec<Message>, thinks: bool) -> ModelRequest {
     let spec = ToolSpec {
@@ -46,9 +52,20 @@ fn accepted(history: &[Message], at: usize) -> Result<(), TestCaseError> {
         for thinks in [false, true] {
             let checked = dialect::check_strictly(provider, &request(history.to_vec(), thinks));
             prop_assert!(checked.is_ok(), "{} refuses at {}: {:?}: {:#?}", provider, at, checked, history);
+            write_request(provider, &request(history.to_vec(), thinks));
         }
     }
     Ok(())
+}
+
+/// Writes a request for `tests/providers`, if it asked for them.
+fn write_request(provider: &str, request: &ModelRequest) {
+    let Some(directory) = std::env::var_os(REQUESTS) else { return };
+    let file = Path::new(&directory).join(format!("{provider}.jsonl"));
+    let mut line = model::encode(provider, request);
+    line.push(b'\n');
+    let opened = fs::File::options().create(true).append(true).open(file);
+    opened.and_then(|mut file| file.write_all(&line)).expect("the directory is writable");
 }
 
 /// Events as read back from the table.
@@ -61,20 +78,20 @@ fn hold(moves: Vec<Move>) -> Result<(), TestCaseError> {
     let log = Log::of(moves);
     for at in 1..=log.events.len() {
         // Request of a worker that takes over the session here, or of the next turn.
-        let history = history::build(&log.and_then_steered(at), false);
+        let history = log_fold::build(&log.and_then_steered(at), false);
         accepted(&history, at)?;
     }
     // A worker that continues adds event by event, and calls the model in between.
-    let mut conversation = history::Conversation::new(false);
+    let mut conversation = Conversation::new(false);
     for (at, event) in log.events.iter().enumerate() {
         conversation.take(event);
-        prop_assert_eq!(conversation.messages(), history::build(&log.events[..=at], false));
+        prop_assert_eq!(conversation.messages(), log_fold::build(&log.events[..=at], false));
     }
     let mut before: Option<(usize, Vec<Message>)> = None;
     for question in &log.questions {
-        let history = history::build(&log.events[..question.at], false);
+        let history = log_fold::build(&log.events[..question.at], false);
         accepted(&history, question.at)?;
-        let again = history::build(&read_back(&log.events[..question.at]), false);
+        let again = log_fold::build(&read_back(&log.events[..question.at]), false);
         for provider in dialect::PROVIDERS {
             let [one, two] =
                 [&history, &again].map(|history| model::encode(provider, &request(history.clone(), false)));
@@ -105,7 +122,7 @@ fn messages(provider: &str, history: &[Message]) -> Vec<Value> {
 fn the_bytes_of_a_step_begin_with_those_of_the_step_before() {
     let log = Log::of(log::plain_turn());
     let bodies = |provider: &str| -> Vec<Vec<Value>> {
-        let built = log.questions.iter().map(|question| history::build(&log.events[..question.at], false));
+        let built = log.questions.iter().map(|question| log_fold::build(&log.events[..question.at], false));
         built.map(|history| messages(provider, &history)).collect()
     };
     assert_eq!(log.questions.len(), 3);
@@ -119,7 +136,7 @@ fn the_bytes_of_a_step_begin_with_those_of_the_step_before() {
 #[test]
 fn input_of_a_canceled_turn_is_said_after_the_turn_that_ran() {
     let log = Log::of(log::canceled_beside_a_running_turn());
-    let history = history::build(&log.and_then_steered(log.events.len()), false);
+    let history = log_fold::build(&log.and_then_steered(log.events.len()), false);
     let said: Vec<&str> = history
         .iter()
         .map(|message| match message {

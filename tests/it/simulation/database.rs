@@ -13,10 +13,10 @@ use sojourn::{
         decide::{self, Command, NewSession, Rejection, Stamp},
         delta::{Delta, Start},
         event::{Body, Draft, TurnCompleted},
+        log_fold,
         session::Limits,
         turn::{LastTurn, TurnState},
     },
-    harness::history,
 };
 
 use super::{
@@ -31,6 +31,8 @@ pub struct Database {
     /// Rows of ended turns.
     ended: Vec<Turn>,
     pub log: Vec<Event>,
+    /// JSON of a fold of the first events of the log; may be damaged.
+    pub stored_fold: Option<String>,
     pub lease: Lease,
     /// The sandbox that is recorded in the rows.
     pub sandbox: Option<SandboxId>,
@@ -72,6 +74,7 @@ impl Database {
             session,
             ended: Vec::new(),
             log: Vec::new(),
+            stored_fold: None,
             lease,
             sandbox: None,
             folded_ended: Vec::new(),
@@ -93,7 +96,7 @@ impl Database {
         now: Duration,
     ) -> Result<usize, Rejection> {
         if let (Command::Archive { open_calls }, Some(turn)) = (&mut command, &self.session.running) {
-            *open_calls = history::open_calls(&self.log, turn.id);
+            *open_calls = log_fold::open_calls(&self.log, turn.id);
         }
         let drafts = decide::decide(&self.session, command, stamp)?;
         let events = number(drafts, self.session.head, stamp.origin.now());

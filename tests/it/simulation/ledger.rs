@@ -10,11 +10,11 @@ use sojourn::{
     domain::{
         Event, Message, TurnId,
         event::{Body, StepCompleted},
+        log_fold,
         session::Limits,
         tool::Replay,
         turn::YieldReason,
     },
-    harness::history,
 };
 
 /// A cancellation is settled within this time while its worker lives, in seconds.
@@ -163,7 +163,7 @@ impl Ledger {
         let Some(asked) = self.asked.remove(&step.usage.input_tokens) else {
             panic!("a response to an unknown request, or one that was recorded before: {event:?}");
         };
-        assert_eq!(asked, history::build(before, false), "the request differs from the log");
+        assert_eq!(asked, log_fold::build(before, false), "the request differs from the log");
         if let Some((last, earlier)) = &self.last_asked
             && *last == turn
         {

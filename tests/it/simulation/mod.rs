@@ -10,6 +10,7 @@ mod actors;
 mod chance;
 mod database;
 mod director;
+mod folds;
 mod lease;
 mod ledger;
 mod model;

@@ -26,11 +26,12 @@ use sojourn::{
         budget::MaxUsage,
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
+        log_fold::{LogFold, open_calls},
         price::{Fee, Price, SandboxPrice, SandboxSize, Tariff},
         spend::Verdict,
         turn::{TurnError, YieldReason},
     },
-    harness::{self, Halt, Journal, Ports, Signals, history},
+    harness::{self, Halt, Journal, Ports, Signals},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -41,6 +42,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     actors::Group,
     database::{Fence, Recorded},
+    folds::catch_up,
     lease::Claimed,
     model::Provider,
     tools::LeasedTools,
@@ -343,22 +345,19 @@ impl Process {
             model_name: "m-1".to_owned(),
             prompt: "You repair things.".to_owned(),
             options: Default::default(),
-            objects: false,
             tariff: tariff(),
             size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
             is_unbound: true,
         };
         let id = turn.id;
-        let (session, log) = self
-            .world
-            .ask(|database, _| (database.session.clone(), database.log.clone()))
-            .await
-            .map_err(away)?;
-        tokio::select! {
+        let (session, fold) = self.world.fold().await.map_err(away)?;
+        let fold = tokio::select! {
             biased;
-            ended = harness::run(turn, ports, session, log) => ended.map(drop),
+            ended = harness::run(turn, ports, session, fold) => ended?,
             () = follow(held.state.clone(), self.drain.subscribe(), id, sender) => unreachable!("followed forever"),
-        }
+        };
+        self.world.keep_fold(&fold).await;
+        Ok(())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Holding>> {
@@ -434,8 +433,10 @@ impl Journal for LeasedJournal {
         }
     }
 
-    async fn log(&self) -> Result<Vec<Event>, Halt> {
-        self.world.ask(|database, _| database.log.clone()).await.map_err(away)
+    async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Halt> {
+        let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
+        catch_up(fold, &log);
+        Ok(())
     }
 
     async fn session(&self) -> Result<Session, Halt> {
@@ -460,7 +461,7 @@ fn away(_: Away) -> Halt {
 /// Ends a turn that was interrupted too often, as `turn::end_early` does.
 async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
     let turn = journal.fence.turn;
-    let log = journal.log().await?;
+    let log = journal.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
     let draft = |body: Body| Draft {
         id: journal.world.origin.id(),
         actor: Actor::system(),
@@ -480,7 +481,7 @@ async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
             duration_ms: 0,
         })
     };
-    let mut drafts: Vec<_> = history::open_calls(&log, turn).into_iter().map(lost).collect();
+    let mut drafts: Vec<_> = open_calls(&log, turn).into_iter().map(lost).collect();
     let own = log.iter().filter(|event| event.draft.turn_id == Some(turn)).map(|event| &event.draft);
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
         turn_id: turn,

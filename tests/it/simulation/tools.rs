@@ -9,9 +9,10 @@ use sojourn::{
     domain::{
         Actor, Body, SandboxId,
         event::{Draft, Outcome},
+        log_fold,
         tool::{ASK, Replay, ToolCall, ToolSpec},
     },
-    harness::{Call, CallResult, ExecSummary, Fault, Tools, history},
+    harness::{Call, CallResult, ExecSummary, Fault, Tools},
 };
 use tokio::{sync::Mutex, time::sleep};
 
@@ -120,7 +121,7 @@ impl LeasedTools {
     /// Whether the command of this call may ever have been started, according to the log.
     async fn may_have_run(&self, call_id: &str) -> Result<bool, Fault> {
         let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
-        Ok(history::may_have_run(&log, call_id))
+        Ok(log_fold::may_have_run(&log, call_id))
     }
 
     async fn gone(&self, id: SandboxId) -> Result<Result<CallResult, Open>, Fault> {

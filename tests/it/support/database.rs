@@ -34,7 +34,7 @@ pub struct Database {
     pub app_url: String,
     /// Role that sees all organizations.
     pub system_url: String,
-    name: String,
+    pub name: String,
     // The last test of this process leaves the server.
     server: Option<Arc<Server>>,
 }
@@ -66,6 +66,36 @@ impl Database {
             name,
             server: Some(server),
         }
+    }
+
+    /// Copies the database as it is now. Open connections are closed; new ones are refused meanwhile.
+    pub async fn save(&self) {
+        let (name, mut admin) = (&self.name, self.admin().await);
+        self.close(&mut admin).await;
+        create_database(&mut admin, &format!("{name}_saved"), name).await;
+        run(&mut admin, format!("alter database {name} with allow_connections true")).await;
+        admin.close().await.expect("a clean end");
+    }
+
+    /// Makes the saved copy the database again, as a failover does that loses the last commits.
+    pub async fn restore_saved(&self) {
+        let (name, mut admin) = (&self.name, self.admin().await);
+        self.close(&mut admin).await;
+        run(&mut admin, format!("drop database {name} with (force)")).await;
+        run(&mut admin, format!("alter database {name}_saved rename to {name}")).await;
+        admin.close().await.expect("a clean end");
+    }
+
+    async fn admin(&self) -> PgConnection {
+        self.server.as_ref().expect("present until the drop").connect("postgres").await
+    }
+
+    async fn close(&self, admin: &mut PgConnection) {
+        let name = &self.name;
+        run(admin, format!("alter database {name} with allow_connections false")).await;
+        let sql =
+            format!("select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = '{name}'");
+        run(admin, sql).await;
     }
 
     /// URL of a superuser connection; the service must refuse it.

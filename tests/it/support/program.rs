@@ -62,6 +62,11 @@ impl Program {
         Self { child, base }
     }
 
+    /// Returns the process id.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Stops the process with SIGSTOP, as on a paused machine.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);

@@ -5,6 +5,7 @@
 
 use std::{
     collections::BTreeMap,
+    env,
     net::SocketAddr,
     path::{Path, PathBuf},
     thread::{self, JoinHandle},
@@ -14,12 +15,12 @@ use clap::Parser;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use sojourn::{app, config::Settings, store::Urls};
+use sojourn::{app, base::Origin, config::Settings, store::Urls};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
-use super::{contract, database::Database, pages};
+use super::{contract, database::Database, pages, pooler::Pooler};
 
 /// API key of the first organization in every test.
 pub const KEY: &str = "sjk_test_the_first_organization";
@@ -37,24 +38,45 @@ pub struct Service {
 pub struct Ground {
     pub database: Database,
     pub data_dir: TempDir,
+    /// With `SOJOURN_TEST_POOLER=1` every service of the test connects through it.
+    pooler: Option<Pooler>,
 }
 
 impl Ground {
     /// Creates a database and a data directory.
     pub async fn new() -> Self {
-        let data_dir = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
-        Self { database: Database::create().await, data_dir }
+        let ground = Self::on(Database::create().await);
+        if env::var_os("SOJOURN_TEST_POOLER").is_some() { ground.pooled().await } else { ground }
     }
 
     /// The same without a schema in the database, for tests of restore.
     pub async fn empty() -> Self {
+        Self::on(Database::empty().await)
+    }
+
+    fn on(database: Database) -> Self {
         let data_dir = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
-        Self { database: Database::empty().await, data_dir }
+        Self { database, data_dir, pooler: None }
+    }
+
+    /// Puts a pooler in transaction mode between the services and the database.
+    pub async fn pooled(mut self) -> Self {
+        self.pooler = Some(Pooler::start(&self.urls()).await);
+        self
     }
 
     /// Starts a service on this ground, with more command-line settings.
     pub async fn serve(&self, more: &[&str]) -> Service {
-        Service::start(settings(&self.urls(), self.data_dir.path(), more)).await
+        let mut settings = settings(&self.service_urls(), self.data_dir.path(), more);
+        settings.database.listen_database_url = self.pooler.is_some().then_some(self.urls().system);
+        Service::start(settings).await
+    }
+
+    /// Starts a service with another clock.
+    pub async fn serve_by(&self, origin: Origin, more: &[&str]) -> Service {
+        let settings = settings(&self.urls(), self.data_dir.path(), more);
+        let started = Service::try_start_by(settings, origin).await;
+        started.unwrap_or_else(|error| panic!("the service did not start: {error}"))
     }
 
     /// Starts a service that does not know the owner's URL.
@@ -73,6 +95,12 @@ impl Ground {
         Service::start(settings(&self.urls(), self.data_dir.path(), &words)).await
     }
 
+    /// Database URL of each role, through the pooler if there is one.
+    pub fn service_urls(&self) -> Urls {
+        let direct = self.urls();
+        self.pooler.as_ref().map_or_else(|| direct.clone(), |pooler| pooler.urls(&direct))
+    }
+
     /// Database URL of each role.
     pub fn urls(&self) -> Urls {
         let Database { owner_url, app_url, system_url, .. } = &self.database;
@@ -88,9 +116,10 @@ impl Ground {
     pub async fn organization(&self, name: &str) -> String {
         let settings = settings(&self.urls(), self.data_dir.path(), &[]);
         let pools = sojourn::store::pool::PoolSizes { app: 1, system: 1 };
-        let record = app::Record::open(&settings.database, pools, app::Migration::Own, &|_| {})
-            .await
-            .expect("the record");
+        let record =
+            app::Record::open(&settings.database, pools, app::Migration::Own, app::Startup::system(&|_| {}))
+                .await
+                .expect("the record");
         let (_, key) = record.create_org(name).await.expect("an organization");
         record.close().await.expect("a clean end");
         sojourn::base::ExposeSecret::expose_secret(&key).to_owned()
@@ -155,6 +184,10 @@ impl Service {
     }
 
     async fn try_start(settings: Settings) -> Result<Self, String> {
+        Self::try_start_by(settings, Origin::system()).await
+    }
+
+    async fn try_start_by(settings: Settings, origin: Origin) -> Result<Self, String> {
         assert_eq!(settings.problems(), Vec::<String>::new());
         let stop = CancellationToken::new();
         let (tell, told) = oneshot::channel();
@@ -163,7 +196,8 @@ impl Service {
             let stop = stop.clone();
             move || {
                 let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-                runtime.block_on(app::serve(settings, stop, &|_| {}, |started| {
+                let startup = app::Startup { origin, says: &|_| {} };
+                runtime.block_on(app::serve(settings, stop, startup, |started| {
                     tell.send((started.address, started.metrics)).ok();
                 }))
             }

@@ -7,8 +7,8 @@ use sojourn::{
 };
 
 use super::{
-    Scene, appears, assert_sound, ends, fold::World, log, of, outputs, processes, run, session, wait_until,
-    workspace,
+    Scene, appears, ask_model, assert_sound, ends, fold::World, log, of, outputs, processes, run, session,
+    wait_until, workspace,
 };
 use crate::fake::{Fake, Step, anthropic::Anthropic};
 
@@ -63,11 +63,7 @@ async fn an_archive_settles_calls_that_no_column_can_hold() {
     let fake = Fake::script(Anthropic::default(), [step]).await;
     let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
     let owner = &scene.owner;
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    owner.post("/agents", agent).await.ok();
-    let created = owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
-    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    let id = ask_model(owner, "Go.").await;
     appears(&scene.ground, "ready").await;
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     let settled = log(owner, &id).await;

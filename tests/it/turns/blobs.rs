@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf};
 use futures::future::join_all;
 use serde_json::{Value, json};
 
-use super::{Scene, of, run, script, steer};
+use super::{Scene, ask_model, of, run, script, steer};
 use crate::{
     fake::{Fake, Step, anthropic::Anthropic, bucket::Bucket},
     support::{
@@ -76,11 +76,7 @@ async fn a_turn_continues_without_a_body_that_is_lost() {
         [format!("--anthropic-base-url={}", fake.base_url), "--metrics-listen=127.0.0.1:0".to_owned()];
     let settings: Vec<_> = settings.iter().map(String::as_str).collect();
     let scene = Scene::open(&settings).await;
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    scene.owner.post("/agents", agent).await.ok();
-    let created = scene.owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
-    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    let id = ask_model(&scene.owner, "Go.").await;
     let log = scene.owner.settled(&id, 1).await;
     let result = of(&log, "tool.result")[0].clone();
     let Scene { ground, service, .. } = scene;

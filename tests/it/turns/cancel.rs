@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use super::{
-    Scene, appears, assert_sound, ends, last_turn, log, of, outputs, processes, run, script, session, steer,
+    Scene, appears, ask_model, assert_sound, ends, last_turn, log, of, outputs, processes, run, script,
+    session, steer,
 };
 use crate::{
     fake::{Fake, Fault, Step, anthropic::Anthropic},
@@ -24,11 +25,7 @@ async fn a_queued_turn_ends_at_once_and_its_input_stays_in_the_history() {
     let fake = Fake::script(Anthropic::default(), [Step::text("I have read both.")]).await;
     let scene = Scene::open(&["--role=api"]).await;
     let owner = &scene.owner;
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    owner.post("/agents", agent).await.ok();
-    let created = owner.post("/sessions", json!({ "agent": "fake", "input": "the first" })).await.ok();
-    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    let id = ask_model(owner, "the first").await;
     let canceled = cancel(owner, &id).await;
     assert_eq!((canceled["status"].as_str(), canceled["input_cursor"].as_i64()), (Some("idle"), Some(2)));
     assert_eq!(canceled["last_turn"]["yield_reason"], "canceled");

@@ -252,7 +252,7 @@ async fn a_paused_session_stops_and_resumes() {
 #[tokio::test]
 async fn a_paused_sandbox_keeps_its_processes_and_its_time() {
     let scene =
-        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"]).await;
+        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=1"]).await;
     let owner = &scene.owner;
     let id = empty(owner, json!({ "environment": { "timeout_seconds": 3600 } })).await;
     says(owner, &id, "echo here > /tmp/mark; (sleep 615 > /dev/null 2>&1 &)").await;

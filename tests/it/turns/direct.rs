@@ -1,13 +1,19 @@
 //! Callers' use of a session's sandbox without its agent: commands and files.
 
+use std::time::Duration;
+
 use reqwest::{Method, StatusCode, header};
 use serde_json::{Value, json};
+use sqlx::Connection;
 
 use super::{
     Scene, appears, assert_sound, ends, log, of, outputs, run, script, session, steer, until, wait_until,
     workspace,
 };
-use crate::support::service::{Answer, Caller, send};
+use crate::support::{
+    service::{Answer, Caller, send},
+    wait::wait_for,
+};
 
 /// A session without an agent: a sandbox with a log.
 async fn empty(caller: &Caller, more: Value) -> String {
@@ -119,6 +125,35 @@ async fn a_caller_is_served_beside_a_turn() {
     assert_eq!((ends(&log), outputs(&log)), (vec!["completed"], vec!["caller\n"]));
     assert_eq!(of(&log, "exec.started")[0]["turn_id"], Value::Null, "it does not belong to the turn");
     assert_eq!(of(&log, "sandbox.created").len(), 1);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn nothing_of_a_turn_is_in_the_log_before_its_start() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let id = empty(owner, json!({ "agent": agent, "limits": { "tokens": 1_000_000 } })).await;
+    // A turn of a session with limits reads the reservations before it starts.
+    let mut holder = scene.ground.database.superuser().await;
+    let lock = "begin; lock table reservation in access exclusive mode";
+    sqlx::raw_sql(lock).execute(&mut holder).await.expect("the lock");
+    steer(owner, &id, &script(json!([{ "text": "Done." }]))).await;
+    let waiting = "select count(*) from pg_locks where relation = 'reservation'::regclass and not granted";
+    wait_for("the turn waits", async || (scene.ground.count(waiting).await > 0).then_some(())).await;
+    // A request that needs the sandbox arrives, and has time to be served.
+    let asked = get(owner, &id, "missing", None);
+    let release = async {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        holder.close().await.expect("a clean end");
+    };
+    let (answer, ()) = tokio::join!(asked, release);
+    assert_eq!(answer.status(), StatusCode::NOT_FOUND, "it is served after the start");
+    let log = owner.settled(&id, 1).await;
+    // The message was sent before the turn began.
+    let first = log.iter().find(|event| event["turn_id"].is_string() && event["type"] != "user.message");
+    let first = first.expect("a turn");
+    assert_eq!(first["type"], "turn.started");
     scene.close().await;
 }
 

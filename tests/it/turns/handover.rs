@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use sqlx::Connection;
 
 use super::{
-    Scene, appears, assert_sound, ends,
+    Scene, appears, ask_model, assert_sound, ends,
     hold::{Hold, Point, Then},
     of, outputs, run, script, steer, until, wait_until, workspace,
 };
@@ -24,14 +24,6 @@ fn runs(scene: &Scene) -> String {
 /// Recorded attempts, in order.
 fn attempts(log: &[Value]) -> Vec<i64> {
     of(log, "turn.started").iter().map(|event| event["body"]["attempt"].as_i64().expect("a number")).collect()
-}
-
-async fn with_fake(scene: &Scene) -> String {
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    scene.owner.post("/agents", agent).await.ok();
-    let created = scene.owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
-    created["session"]["id"].as_str().expect("an id").to_owned()
 }
 
 #[tokio::test]
@@ -80,7 +72,7 @@ async fn a_model_call_that_outlasts_the_drain_is_made_again() {
     let scene = Scene::open(&["--role=api"]).await;
     let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
     let first = scene.ground.serve(&worker).await;
-    let id = with_fake(&scene).await;
+    let id = ask_model(&scene.owner, "Go.").await;
     fake.called(1).await;
     let second = scene.ground.serve(&worker).await;
     let asked = std::time::Instant::now();
@@ -103,7 +95,7 @@ async fn an_answer_that_arrives_during_the_drain_is_kept() {
     let scene = Scene::open(&["--role=api"]).await;
     let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
     let first = scene.ground.serve(&worker).await;
-    let id = with_fake(&scene).await;
+    let id = ask_model(&scene.owner, "Go.").await;
     fake.called(1).await;
     first.stop().await;
     assert_eq!(of(&super::log(&scene.owner, &id).await, "step.completed").len(), 1);
@@ -122,7 +114,7 @@ async fn a_turn_whose_key_is_revoked_ends_and_its_session_becomes_idle() {
     let scene = Scene::open(&["--role=api"]).await;
     let worker = [&format!("--anthropic-base-url={}", fake.base_url), "--role=worker"];
     let first = scene.ground.serve(&worker).await;
-    let id = with_fake(&scene).await;
+    let id = ask_model(&scene.owner, "Go.").await;
     appears(&scene.ground, "ready").await;
     first.stop().await;
     let credential = super::session(&scene.owner, &id).await["credential_id"].clone();

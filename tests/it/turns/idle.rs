@@ -2,13 +2,15 @@
 
 use std::{fs, path::Path};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use sojourn::sandbox::{Sandbox, local::Local};
 
 use super::{
-    Scene, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until, wait_until,
+    Scene, appears, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until,
+    wait_until,
 };
-use crate::support::service::{Caller, Ground};
+use crate::support::service::{Caller, Ground, send};
 
 /// Frozen soon, never removed.
 const FROZEN_SOON: [&str; 2] =
@@ -90,6 +92,37 @@ async fn an_idle_sandbox_is_frozen_and_resumes_where_it_stopped() {
     assert_eq!((of(&log, "sandbox.created").len(), of(&log, "sandbox.thawed").len()), (1, 1));
     counted(owner, &id, "sandbox.frozen", 2).await;
     scene.close().await;
+}
+
+#[tokio::test]
+async fn a_sandbox_stays_while_the_result_of_a_command_is_in_it() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    let made = owner.post("/sessions", json!({})).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    let worker = ground.serve(&[&["--role=worker"], &NEVER_IDLE[..]].concat()).await;
+    let request = owner.request(Method::POST, &format!("/sessions/{id}/exec")).header("Prefer", "wait=0");
+    send(request.json(&json!({ "command": "touch started; sleep 1; echo over" }))).await.ok();
+    appears(&ground, "started").await;
+    worker.stop().await;
+
+    // The next worker looks at the idle sandbox first: its command has ended, and nobody has read the result.
+    ground
+        .sql(
+            "update sandbox set used_at = now() - interval '1 hour';
+             update job set ready_at = now() + interval '3 s', is_scheduled = true where kind = 'operation';
+             update job set ready_at = now(), is_scheduled = false where kind = 'idle'",
+        )
+        .await;
+    let jobs = "select count(*) from job where kind in ('operation', 'idle')";
+    assert_eq!(ground.count(jobs).await, 2);
+    let worker = ground.serve(&[&["--role=worker"], &HIBERNATED_SOON[..]].concat()).await;
+    let log = until(&owner, id, "sandbox.terminated").await;
+    let completed = &of(&log, "exec.completed")[0]["body"];
+    assert_eq!((&completed["exit_code"], &completed["summary"]), (&json!(0), &json!("over\n")), "{log:#?}");
+    worker.stop().await;
+    api.stop().await;
 }
 
 #[tokio::test]

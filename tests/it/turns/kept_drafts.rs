@@ -5,7 +5,7 @@ use std::{fs, sync::Arc, time::Duration};
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{Scene, appears, of, outputs, run, script, steer};
+use super::{Scene, appears, ask_model, of, outputs, run, script, steer};
 use crate::{
     fake::{Fake, Step, anthropic::Anthropic},
     support::{
@@ -36,11 +36,7 @@ async fn a_model_is_not_asked_again_for_an_answer_that_could_not_be_recorded() {
     let base_url = format!("--anthropic-base-url={}", fake.base_url);
     let service = Service::on(&relay.urls(&ground.urls()), ground.data_dir.path(), &[LEASE, &base_url]).await;
     let owner = service.owner();
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    owner.post("/agents", agent).await.ok();
-    let created = owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
-    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    let id = ask_model(&owner, "Go.").await;
     for calls in 1..=2 {
         while fake.calls() < calls {
             sleep(Duration::from_millis(20)).await;

@@ -1,5 +1,6 @@
 //! Turns from message to result, over HTTP and in real sandboxes.
 
+mod abandoned;
 mod archive;
 mod blobs;
 mod cancel;
@@ -71,6 +72,15 @@ pub fn run(command: &str) -> Value {
 /// A script as the text of a steer.
 pub fn script(steps: Value) -> String {
     json!({ "script": steps }).to_string()
+}
+
+/// Creates an agent of the fake Anthropic and a session of it. Returns the session's id.
+pub async fn ask_model(caller: &Caller, input: &str) -> String {
+    let agent =
+        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
+    caller.post("/agents", agent).await.ok();
+    let created = caller.post("/sessions", json!({ "agent": "fake", "input": input })).await.ok();
+    created["session"]["id"].as_str().expect("an id").to_owned()
 }
 
 /// Sends a message; returns its `seq`.

@@ -4,7 +4,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use sojourn::sandbox::{Sandbox, local::Local};
 
-use super::{Scene, appears, assert_sound, bash, ends, log, of, outputs, run, script, session, steer, until};
+use super::{
+    Scene, appears, ask_model, assert_sound, bash, ends, log, of, outputs, run, script, session, steer, until,
+};
 
 fn call(tool: &str, input: Value) -> Value {
     json!({ "tool": tool, "input": input })
@@ -101,11 +103,8 @@ async fn arguments_that_are_no_json_are_said_to_be_so() {
     let half = Said::Tool("bash".to_owned(), "{\"command\": \"echo".to_owned());
     let fake = Fake::script(Anthropic::default(), [Step::default().and(half), Step::text("Sorry.")]).await;
     let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    scene.owner.post("/agents", agent).await.ok();
-    let created = scene.owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
-    let log = scene.owner.settled(created["session"]["id"].as_str().expect("an id"), 1).await;
+    let id = ask_model(&scene.owner, "Go.").await;
+    let log = scene.owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!(ends(&log), ["completed"]);
     assert_eq!(of(&log, "tool.result")[0]["body"]["outcome"], "not_run");
@@ -161,11 +160,7 @@ async fn a_body_that_is_too_large_for_a_row_comes_back_whole_to_the_model() {
     let fake = Fake::script(Anthropic::default(), steps).await;
     let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
     let owner = &scene.owner;
-    let agent =
-        json!({ "name": "fake", "prompt": "", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
-    owner.post("/agents", agent).await.ok();
-    let created = owner.post("/sessions", json!({ "agent": "fake", "input": "Go." })).await.ok();
-    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    let id = ask_model(owner, "Go.").await;
     let log = owner.settled(&id, 1).await;
     let result = of(&log, "tool.result")[0];
     assert_eq!(result["body_truncated"], true);

@@ -33,7 +33,7 @@ function formOf(environment?: Environment) {
 }
 
 /** Reads the form; throws an `Error` for the user where a field is invalid. */
-function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["CreateEnvironment"] {
+function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["PatchEnvironment"] {
   // Fields that are not in the form keep their value.
   const config: Schemas["Environment"] = { ...before?.config };
   config.cpus = form.cpus === "" ? undefined : Number(form.cpus);
@@ -55,12 +55,13 @@ export function EnvironmentForm({ environment, onDone }: { environment?: Environ
   const [form, setForm] = useState(() => formOf(environment));
   const set = (change: Partial<typeof form>) => setForm({ ...form, ...change });
   const save = useMutation({
-    mutationFn: (body: Schemas["CreateEnvironment"]): Promise<unknown> =>
+    mutationFn: (body: Schemas["PatchEnvironment"]): Promise<unknown> =>
       environment
         ? take(
             api.PATCH("/v3/environments/{environment_id}", { params: { path: { environment_id: environment.id } }, body }),
           )
-        : take(api.POST("/v3/environments", { body })),
+        : // The form requires a name, and a value of each secret that is not stored.
+          take(api.POST("/v3/environments", { body: body as Schemas["CreateEnvironment"] })),
     onSuccess: () => {
       queries.invalidateQueries({ queryKey: ["environments"] });
       onDone();

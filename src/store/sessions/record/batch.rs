@@ -7,7 +7,7 @@
 
 use super::{
     MemberRow, Record, Recorded,
-    fence::{destinations_seen, fence, turn_open},
+    fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
         Member, each, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query,
         member_rows, start_fits,
@@ -71,6 +71,8 @@ const RECORD_BATCH: &str = concat!(
     cross join locked u
     where ",
     fence!(),
+    " and ",
+    is_current!(),
     " and ",
     start_fits!(),
     " and ",

@@ -12,6 +12,9 @@ pub struct Fence {
     pub epoch: i64,
     /// The process that holds the job.
     pub worker: Uuid,
+    /// Generation of the database in which the lease read the log. An append in another one might follow events
+    /// that are lost.
+    pub generation: i64,
 }
 
 /// Whether the row `u` of `session` is the one that the lease `m` holds.
@@ -26,6 +29,23 @@ macro_rules! fence {
     };
 }
 pub(in crate::store) use fence;
+
+/// The epoch that follows the one of `$session`: larger than any before, also than those that a failover lost, which
+/// sandboxes and workers may remember. So it is the time in milliseconds, if the clocks of the servers agree.
+macro_rules! next_epoch {
+    ($session:literal) => {
+        concat!("greatest(", $session, ".epoch + 1, (extract(epoch from now()) * 1000)::bigint)")
+    };
+}
+pub(in crate::store) use next_epoch;
+
+/// Whether the server has the generation in which the lease `m` read the log.
+macro_rules! is_current {
+    () => {
+        concat!("m.generation = (select ", $crate::store::generation::generation!(), ")")
+    };
+}
+pub(super) use is_current;
 
 /// Rows `u` of `session` that a lease holds: session $2 of organization $1, if its epoch is $3.
 macro_rules! leased {

@@ -45,7 +45,7 @@ pub(super) fn each<T>(members: &[Member<'_>], pick: impl Fn(&Member<'_>) -> T) -
 macro_rules! log_columns {
     ($rows:ident $($more:tt)*) => {
         $rows!(
-            org_id uuid session_id uuid epoch bigint turn_id uuid ts timestamptz events bigint $($more)*
+            org_id uuid session_id uuid epoch bigint turn_id uuid ts timestamptz events bigint generation bigint $($more)*
         )
     };
 }
@@ -76,6 +76,7 @@ macro_rules! log_query {
             turn_id: $of($members, |member| member.record.turn.map(Id::uuid)),
             ts: $of($members, |member| member.record.ts),
             events: $of($members, |member| member.record.events.len() as i64),
+            generation: $of($members, |member| member.record.fence.generation),
             $($name: $value),*
         }, Columns = $events)
     };
@@ -239,7 +240,7 @@ pub(super) use fold_turn;
 macro_rules! fold_usage {
     () => {
         ledger!(
-            "select s.org_id, s.session_id, s.ts, s.agent_id, s.model,
+            "select s.org_id, s.session_id, s.agent_id, s.model,
            m.input_tokens, m.output_tokens, m.cache_write_tokens, m.cache_read_tokens, m.steps, m.tool_calls,
            m.model_micros, m.sandbox_cpu_micros, m.sandbox_memory_micros, m.fee_micros, m.unpriced_steps
     from s
@@ -260,6 +261,9 @@ macro_rules! member_rows {
        coalesce(",
             fence!(),
             ", false) as held,
+       s.base is not null or ",
+            is_current!(),
+            " as is_current,
        exists (select from outbox o where o.session_id = m.session_id) as has_deliveries
 from m
 left join locked u using (org_id, session_id)

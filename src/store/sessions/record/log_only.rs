@@ -5,7 +5,7 @@
 
 use super::{
     MemberRow, Recorded, Row,
-    fence::{destinations_seen, fence, turn_open},
+    fence::{destinations_seen, fence, is_current, turn_open},
     fold::{Member, each, log_columns, log_query, member_rows, one},
 };
 use crate::{
@@ -44,6 +44,8 @@ const LOG: &str = concat!(
     where ",
     fence!(),
     " and ",
+    is_current!(),
+    " and ",
     turn_open!(),
     " and ",
     destinations_seen!("u"),
@@ -62,6 +64,9 @@ select (select base from s) as base,
        exists (select from s) or exists (select from session u cross join m where ",
     fence!(),
     ") as held,
+       exists (select from s) or exists (select from m where ",
+    is_current!(),
+    ") as is_current,
        exists (select from outbox) as has_deliveries"
 );
 
@@ -86,6 +91,8 @@ const LOG_BATCH: &str = concat!(
       and w.session_id = m.session_id
       and ",
     fence!(),
+    " and ",
+    is_current!(),
     " and ",
     turn_open!(),
     "

@@ -17,7 +17,7 @@ use sqlx::FromRow;
 use crate::{base::Timestamp, domain::TurnId, store::event::Packed};
 
 pub use fence::Fence;
-pub(in crate::store) use fence::{fence, held, leased};
+pub(in crate::store) use fence::{fence, held, leased, next_epoch};
 
 /// Events to append under one lease.
 #[derive(Clone, Debug)]
@@ -40,6 +40,9 @@ pub enum Recorded {
     },
     /// Another worker has a newer epoch: stop.
     Stale,
+    /// The database may have lost events since the lease read the log. Nothing was written; continue under a new
+    /// epoch, which reads the log again.
+    Late,
     /// The epoch holds, but the row is not in the state that the events assume.
     ///
     /// Either input arrived before the start, so the input window must be read again. Or the turn
@@ -51,6 +54,7 @@ pub enum Recorded {
 struct Row {
     base: Option<i64>,
     held: bool,
+    is_current: bool,
     has_deliveries: bool,
 }
 
@@ -58,6 +62,7 @@ impl Row {
     fn recorded(&self) -> Recorded {
         match (self.base, self.held) {
             (Some(base), _) => Recorded::After { base, has_deliveries: self.has_deliveries },
+            (None, _) if !self.is_current => Recorded::Late,
             (None, true) => Recorded::Moved,
             (None, false) => Recorded::Stale,
         }

@@ -2,7 +2,7 @@
 
 use super::{
     Record, Recorded, Row,
-    fence::{destinations_seen, fence, turn_open},
+    fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
         Member, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query, one,
         start_fits,
@@ -52,7 +52,17 @@ const RECORD: &str = concat!(
     ",
     fold_session!(
         "m",
-        concat!(fence!(), " and ", start_fits!(), " and ", turn_open!(), " and ", destinations_seen!("u"))
+        concat!(
+            fence!(),
+            " and ",
+            is_current!(),
+            " and ",
+            start_fits!(),
+            " and ",
+            turn_open!(),
+            " and ",
+            destinations_seen!("u")
+        )
     ),
     "
 ), appended as (
@@ -95,5 +105,8 @@ select (select base from s) as base,
        exists (select from session u cross join m where ",
     fence!(),
     ") as held,
+       exists (select from s) or exists (select from m where ",
+    is_current!(),
+    ") as is_current,
        exists (select from outbox) as has_deliveries"
 );

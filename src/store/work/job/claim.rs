@@ -9,7 +9,7 @@ use super::{Kind, millis};
 use crate::{
     base::{Id, Timestamp, limit},
     domain::{OrgId, SessionId},
-    store::{Result, Store, parameter::named},
+    store::{Result, Store, generation::generation, parameter::named, record::next_epoch},
 };
 
 /// Identity of a claiming worker and its node.
@@ -29,6 +29,10 @@ pub struct Claimed {
     pub session: SessionId,
     pub kind: Kind,
     pub epoch: i64,
+    /// Epoch of the claim, before the lease continued under later ones.
+    pub first_epoch: i64,
+    /// Generation of the database that answered.
+    pub generation: i64,
     /// The previous holder let its lease expire: it crashed or hangs.
     pub taken_over: bool,
     /// Number of takeovers since the job last finished.
@@ -71,6 +75,7 @@ struct ClaimRow {
     next_since: Timestamp,
     has_more: bool,
     is_contended: bool,
+    generation: i64,
 }
 
 impl ClaimRow {
@@ -80,6 +85,8 @@ impl ClaimRow {
             session: Id::from_uuid(self.session_id?),
             kind: Kind::from_word(&self.kind?),
             epoch: self.epoch?,
+            first_epoch: self.epoch?,
+            generation: self.generation,
             taken_over: self.taken_over?,
             takeovers: self.takeovers?,
         })
@@ -124,7 +131,8 @@ impl Store {
             concurrency: limit::ORG_JOBS_MAX,
         });
         let rows: Vec<ClaimRow> = query.fetch_all(&self.system).await?;
-        let ClaimRow { next_after, next_since, has_more, is_contended, .. } = rows[0];
+        let ClaimRow { next_after, next_since, has_more, is_contended, generation, .. } = rows[0];
+        self.generation.notice(generation);
         Ok(Claim {
             jobs: rows.into_iter().filter_map(ClaimRow::job).collect(),
             after: Id::from_uuid(next_after),
@@ -341,7 +349,9 @@ with recursive recent as materialized (
     returning j.org_id, j.session_id, j.kind, due.taken_over, j.takeovers
 ), claimed as (
     update session s
-    set epoch = s.epoch + 1
+    set epoch = ",
+    next_epoch!("s"),
+    "
     from held
     where s.org_id = held.org_id and s.session_id = held.session_id
     returning held.org_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers
@@ -360,7 +370,10 @@ with recursive recent as materialized (
                )
            ), now()) as next_since,
            (select is_backlog from mode) and (select count(*) from round) = $orgs_max as has_more,
-           exists (select from counted where held is null) as is_contended
+           exists (select from counted where held is null) as is_contended,
+           ",
+    generation!(),
+    " as generation
 )
 select claimed.*, next.*
 from next

@@ -11,7 +11,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 pub use self::claim::{Claim, ClaimCursor, Claimant, Claimed};
-use crate::store::{Result, Store, Tx, parameter::named};
+use crate::store::{Result, Store, Tx, generation::generation, parameter::named, record::next_epoch};
 use crate::{
     base::Id,
     domain::{OrgId, SessionId, TurnId},
@@ -101,7 +101,7 @@ macro_rules! told {
 
 /// Makes the turn job of `$session_id` of `$org_id` ready, where `$wanted`, unless it is held.
 ///
-/// The job runs on the node that has the session's sandbox.
+/// The job runs on the node that has the session's sandbox. Returns it, unless the job was ready or held before.
 macro_rules! turn_due {
     ($wanted:literal) => {
         concat!(
@@ -114,25 +114,62 @@ macro_rules! turn_due {
             "
     on conflict (org_id, session_id, kind) do update
     set ready_at = now(), is_scheduled = false
-    where job.worker_id is null and (job.is_scheduled or job.ready_at > now())"
+    where job.worker_id is null and (job.is_scheduled or job.ready_at > now())
+    returning node_id"
         )
     };
 }
 pub(in crate::store) use turn_due;
 
-/// Whether a worker serves operations of `$session_id` of `$org_id`.
-macro_rules! turn_held {
+/// Columns of a [`DueTurn`] after `job_of_turn` (see [`turn_due`]) of `$session_id` of `$org_id`.
+///
+/// A job that was ready before is announced again: the worker that looked for it skipped it if a transaction,
+/// perhaps this one, had the session.
+macro_rules! due_turn {
     () => {
         "exists (
+    select from job_of_turn
+) or exists (
     select from job
-    where org_id = $org_id
-      and session_id = $session_id
-      and kind = 'operation'
-      and worker_id is not null
-)"
+    where org_id = $org_id and session_id = $session_id and kind = 'turn' and worker_id is null
+) as is_ready, coalesce((select node_id from job_of_turn), (
+    select node_id from job where org_id = $org_id and session_id = $session_id and kind = 'turn'
+)) as node_id, (
+    select worker_id from job where org_id = $org_id and session_id = $session_id and kind = 'operation'
+) as worker_id"
     };
 }
-pub(in crate::store) use turn_held;
+pub(in crate::store) use due_turn;
+
+/// A job that became ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ready {
+    /// The node that has the session's sandbox.
+    pub node: Option<Uuid>,
+}
+
+/// Whom a due turn concerns.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DueTurn {
+    /// Its job, unless a worker holds it.
+    pub ready: Option<Ready>,
+    /// The worker whose other job holds the session: it must yield.
+    pub worker: Option<Uuid>,
+}
+
+/// Row of a [`DueTurn`].
+#[derive(Clone, Copy, Debug, FromRow)]
+pub(in crate::store) struct DueTurnRow {
+    is_ready: bool,
+    node_id: Option<Uuid>,
+    worker_id: Option<Uuid>,
+}
+
+impl From<DueTurnRow> for DueTurn {
+    fn from(row: DueTurnRow) -> Self {
+        Self { ready: row.is_ready.then_some(Ready { node: row.node_id }), worker: row.worker_id }
+    }
+}
 
 impl Kind {
     /// Returns the word in the column.
@@ -193,23 +230,38 @@ impl Tx {
 
     /// Makes a session's turn job ready.
     ///
-    /// A worker that holds the turn job finds the input itself. Returns whether another job holds
-    /// the session, so that its holder must be notified.
-    pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<bool> {
+    /// A worker that holds the turn job finds the input itself.
+    pub async fn enqueue_turn(&mut self, session: SessionId) -> Result<DueTurn> {
         let query = named!(
-            query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", turn_held!())),
+            query_as(concat!("with job_of_turn as (", turn_due!("true"), ") select ", due_turn!())),
             { org_id: self.org.uuid(), session_id: session.uuid() }
         );
-        let (is_held,) = query.fetch_one(self.connection()).await?;
-        Ok(is_held)
+        let due: DueTurnRow = query.fetch_one(self.connection()).await?;
+        Ok(due.into())
+    }
+
+    /// Returns the workers that hold a job of these sessions.
+    ///
+    /// No other worker can claim one while this transaction holds the lock of the session.
+    pub async fn lease_holders(&mut self, sessions: &[SessionId]) -> Result<Vec<Uuid>> {
+        let org = self.org.uuid();
+        let ids: Vec<_> = sessions.iter().map(|session| session.uuid()).collect();
+        let holders = sqlx::query_scalar(
+            "select distinct worker_id from job where org_id = $1 and session_id = any($2) and worker_id is not null",
+        )
+        .bind(org)
+        .bind(ids)
+        .fetch_all(self.connection())
+        .await?;
+        Ok(holders)
     }
 
     /// Replaces the jobs of an archived session by its sandbox's cleanup job.
     ///
     /// Does nothing more if it had no sandbox. Only the sandbox's own node can run the cleanup.
-    pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<()> {
+    pub async fn enqueue_cleanup(&mut self, session: SessionId) -> Result<Option<Ready>> {
         let org = self.org.uuid();
-        sqlx::query(
+        let enqueued: Option<(Option<Uuid>,)> = sqlx::query_as(
             "with gone as (
                 delete from job where org_id = $1 and session_id = $2 and kind in ('turn', 'idle', 'operation')
              )
@@ -219,13 +271,14 @@ impl Tx {
              where org_id = $1 and session_id = $2
              order by created_at desc
              limit 1
-             on conflict do nothing",
+             on conflict do nothing
+             returning node_id",
         )
         .bind(org)
         .bind(session.uuid())
-        .execute(self.connection())
+        .fetch_optional(self.connection())
         .await?;
-        Ok(())
+        Ok(enqueued.map(|(node,)| Ready { node }))
     }
 }
 
@@ -284,35 +337,41 @@ impl Store {
         Ok(watched(rows))
     }
 
-    /// Continues a lease under a new epoch; `None` when another worker holds it.
+    /// Continues a lease under a new epoch; `None` when the job was claimed again, or the database has lost the claim.
     ///
-    /// A statement that was sent and not answered may still be executed; the old epoch makes it
-    /// fail. Locks the session before the job, like every append.
-    pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<i64>> {
-        let row: Option<(i64,)> = sqlx::query_as(
+    /// A statement that was not answered may still be executed; the old epoch makes it fail. Locks as an append does.
+    pub async fn refence(&self, worker: Uuid, job: &Claimed, lease: Duration) -> Result<Option<Claimed>> {
+        let row: Option<(i64, i64)> = sqlx::query_as(concat!(
             "with s as (
-                select from session where org_id = $1 and session_id = $2 for update
+                select from session where org_id = $1 and session_id = $2 and epoch >= $6 for update
              ), held as (
                 update job
                 set ready_at = now() + $5 * interval '1 millisecond'
                 from s
-                where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4
+                where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and takeovers = $7
                 returning org_id, session_id
              )
              update session
-             set epoch = epoch + 1
+             set epoch = ",
+            next_epoch!("session"),
+            "
              from held
              where session.org_id = held.org_id and session.session_id = held.session_id
-             returning epoch",
-        )
+             returning epoch, ",
+            generation!(),
+        ))
         .bind(job.org.uuid())
         .bind(job.session.uuid())
         .bind(job.kind.word())
         .bind(worker)
         .bind(millis(lease))
+        .bind(job.first_epoch)
+        .bind(job.takeovers)
         .fetch_optional(&self.system)
         .await?;
-        Ok(row.map(|(epoch,)| epoch))
+        let Some((epoch, generation)) = row else { return Ok(None) };
+        self.generation.notice(generation);
+        Ok(Some(Claimed { epoch, generation, ..*job }))
     }
 
     /// Releases a job, ready after `delay`.

@@ -16,11 +16,11 @@ use sojourn::{
         context::ContextChange,
         decide::{Change, Command, Input, Rejection},
         event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
+        log_fold::open_calls,
         session::{Limits, Status},
         tool::{Replay, ToolCall},
         turn::{TurnError, YieldReason},
     },
-    harness::history::open_calls,
     journal::{Error, Halted, Writer},
     queue::Lease,
 };

@@ -17,7 +17,8 @@ use sojourn::{
     journal::{Error, Journal},
     queue::{Lease, Queue},
     store::{
-        Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes, start::StartWait,
+        Store, Urls, job::Claimant, migrate, notification::Notifications, pool::PoolSizes, process::Process,
+        start::StartWait,
     },
 };
 use sqlx::{Connection, PgConnection};
@@ -50,7 +51,7 @@ impl World {
         migrate::migrate(&urls, master.clone(), StartWait::NONE).await.expect("a schema");
         let store = Store::open(&urls, PoolSizes { app: 4, system: 4 }, master).expect("two pools");
         let blobs = tempfile::tempdir().expect("a directory");
-        let notifications = Notifications::new(Uuid::from_u128(1));
+        let notifications = Notifications::new(Process::alone(Uuid::from_u128(1)));
         let place = Blobs::local(blobs.path()).expect("a blob store");
         let journal = Journal::new(store.clone(), place, notifications.clone(), origin.clone());
         let claimant = Claimant {
@@ -122,7 +123,14 @@ impl World {
     }
 
     pub async fn log(&self, id: SessionId) -> Vec<Event> {
-        self.journal.log(self.org, id, 0).await.expect("a log")
+        let session = self.store.load_session(self.org, id).await.expect("a row");
+        let (mut export, mut text) = (self.journal.export(self.org, session), String::new());
+        while let Some(lines) = export.next().await.expect("lines") {
+            text.push_str(std::str::from_utf8(&lines).expect("UTF-8"));
+        }
+        let lines: Vec<_> = text.lines().collect();
+        let events = &lines[1..lines.len() - 1];
+        events.iter().map(|line| serde_json::from_str(line).expect("an event")).collect()
     }
 
     /// Number of commits that wrote events of this type, and number of these events.

@@ -2,9 +2,8 @@
 //!
 //! Best effort: the complete response follows every delta, so one that is lost or dropped costs
 //! nothing. Within the process a delta goes directly to its followers. A process with followers
-//! announces their sessions to the others, again and again; a process that runs a turn sends deltas
-//! only of sessions that were announced lately. They leave on a channel of their own, which only
-//! processes with an API listen to.
+//! announces their sessions to the workers, again and again; a process that runs a turn sends deltas
+//! only of sessions that were announced lately, and only to the processes that announced them.
 
 use std::{
     collections::HashMap,
@@ -16,7 +15,7 @@ use std::{
 use tokio::sync::{Notify, broadcast};
 use uuid::Uuid;
 
-use super::notify::PAYLOAD_BYTES_MAX;
+use super::word::{Channel, PAYLOAD_BYTES_MAX, Payloads};
 use crate::{
     base::{
         limit::{
@@ -32,8 +31,8 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Deltas {
     followed: Mutex<HashMap<SessionId, broadcast::Sender<Arc<ResponseDelta>>>>,
-    /// Sessions that are followed in other processes, by the time of the last announcement.
-    announced: Mutex<HashMap<SessionId, Instant>>,
+    /// Sessions that are followed in other processes, with these and the time of their last announcement.
+    announced: Mutex<HashMap<SessionId, HashMap<Uuid, Instant>>>,
     waiting: Mutex<Waiting>,
     has_waiting: Notify,
 }
@@ -79,13 +78,15 @@ impl Deltas {
     }
 
     /// Records that readers of another process follow a session.
-    pub(super) fn announce(&self, session: SessionId) {
+    pub(super) fn announce(&self, session: SessionId, process: Uuid) {
         let mut announced = lock(&self.announced);
         if announced.len() >= DELTA_ANNOUNCED_MAX {
-            announced.retain(|_, at| at.elapsed() < DELTA_ANNOUNCE_TTL);
+            announced.retain(|_, followers| followers.values().any(is_recent));
         }
-        if announced.len() < DELTA_ANNOUNCED_MAX {
-            announced.insert(session, Instant::now());
+        if announced.len() < DELTA_ANNOUNCED_MAX || announced.contains_key(&session) {
+            let followers = announced.entry(session).or_default();
+            followers.retain(|_, at| is_recent(at));
+            followers.insert(process, Instant::now());
         }
     }
 
@@ -96,20 +97,21 @@ impl Deltas {
         self.has_waiting.notified().await;
     }
 
-    /// Takes the deltas that wait, as payloads of notifications.
-    pub(super) fn payloads(&self, process: Uuid) -> Vec<String> {
-        lock(&self.waiting).payloads(process)
+    /// Takes the deltas that wait, as payloads for the processes that follow them.
+    pub(super) fn payloads(&self, process: Uuid) -> Payloads {
+        let announced = lock(&self.announced);
+        let followers = |session: SessionId| {
+            let followers = announced.get(&session).into_iter().flatten();
+            followers.filter(|(_, at)| is_recent(at)).map(|(process, _)| *process).collect()
+        };
+        lock(&self.waiting).payloads(process, followers)
     }
 
     /// Delivers the deltas of a payload of another process to the followers in this one.
-    pub(super) fn receive(&self, process: Uuid, payload: &str) {
-        let mut lines = payload.lines();
-        let head = lines.next().unwrap_or_default();
-        if head.split(' ').next() == Some(process.simple().to_string().as_str()) {
-            return;
-        }
+    pub(super) fn receive(&self, payload: &str) {
         // A line that this version cannot read is dropped.
-        lines.filter_map(|line| serde_json::from_str(line).ok()).for_each(|delta| self.deliver(delta));
+        let deltas = payload.lines().skip(1).filter_map(|line| serde_json::from_str(line).ok());
+        deltas.for_each(|delta| self.deliver(delta));
     }
 
     fn deliver(&self, delta: ResponseDelta) {
@@ -120,7 +122,7 @@ impl Deltas {
     }
 
     fn is_announced(&self, session: SessionId) -> bool {
-        lock(&self.announced).get(&session).is_some_and(|at| at.elapsed() < DELTA_ANNOUNCE_TTL)
+        lock(&self.announced).get(&session).is_some_and(|followers| followers.values().any(is_recent))
     }
 }
 
@@ -138,25 +140,36 @@ impl Waiting {
         }
     }
 
-    fn payloads(&mut self, process: Uuid) -> Vec<String> {
+    fn payloads(&mut self, process: Uuid, followers: impl Fn(SessionId) -> Vec<Uuid>) -> Payloads {
         self.bytes = 0;
-        let deltas = mem::take(&mut self.deltas);
-        let lines = deltas.iter().flat_map(lines);
-        let mut payloads: Vec<String> = Vec::new();
-        for line in lines {
-            match payloads.last_mut() {
-                Some(last) if last.len() + 1 + line.len() <= PAYLOAD_BYTES_MAX => {
-                    last.push('\n');
-                    last.push_str(&line);
-                }
-                Some(_) | None => {
-                    self.sent += 1;
-                    payloads.push(format!("{} {}\n{line}", process.simple(), self.sent));
-                }
+        let mut by_follower: HashMap<Uuid, Vec<String>> = HashMap::new();
+        for delta in mem::take(&mut self.deltas) {
+            for follower in followers(delta.session) {
+                by_follower.entry(follower).or_default().extend(lines(&delta));
             }
         }
-        payloads
+        let mut all = Payloads::default();
+        for (follower, lines) in by_follower {
+            let mut payload = String::new();
+            for line in lines {
+                if !payload.is_empty() && payload.len() + 1 + line.len() > PAYLOAD_BYTES_MAX {
+                    all.push(Channel::Deltas(follower), mem::take(&mut payload));
+                }
+                if payload.is_empty() {
+                    self.sent += 1;
+                    payload = format!("{} {}", process.simple(), self.sent);
+                }
+                payload.push('\n');
+                payload.push_str(&line);
+            }
+            all.push(Channel::Deltas(follower), payload);
+        }
+        all
     }
+}
+
+fn is_recent(announced_at: &Instant) -> bool {
+    announced_at.elapsed() < DELTA_ANNOUNCE_TTL
 }
 
 /// Whether a delta continues the block of another one.
@@ -190,6 +203,7 @@ mod tests {
 
     const HERE: Uuid = Uuid::from_u128(1);
     const THERE: Uuid = Uuid::from_u128(2);
+    const ELSEWHERE: Uuid = Uuid::from_u128(3);
 
     fn delta(origin: &Origin, session: SessionId, text: &str) -> ResponseDelta {
         let (turn, step) = (origin.id(), origin.id());
@@ -204,7 +218,7 @@ mod tests {
         let (here, there) = (Deltas::default(), Deltas::default());
         let mut reader = there.follow(session);
         assert_eq!(there.followed(), [session]);
-        here.announce(session);
+        here.announce(session, THERE);
         let first = delta(&origin, session, "one ");
         let thinking = ResponseDelta { is_thinking: true, block: 1, ..first.clone() };
         for next in [&first, &ResponseDelta { text: "two".to_owned(), ..first.clone() }, &thinking] {
@@ -212,14 +226,28 @@ mod tests {
         }
         here.waiting().await;
         let payloads = here.payloads(HERE);
-        assert_eq!(payloads.len(), 1);
-        payloads.iter().for_each(|payload| there.receive(THERE, payload));
+        assert_eq!(payloads.channels, [Channel::Deltas(THERE).to_string()]);
+        payloads.payloads.iter().for_each(|payload| there.receive(payload));
         assert_eq!(reader.try_recv().expect("a delta").text, "one two");
         assert_eq!(*reader.try_recv().expect("a delta"), thinking);
-        assert!(reader.try_recv().is_err() && here.payloads(HERE).is_empty());
-        // A process ignores its own payloads: its followers have the deltas already.
-        payloads.iter().for_each(|payload| there.receive(HERE, payload));
-        assert!(reader.try_recv().is_err());
+        assert!(reader.try_recv().is_err() && here.payloads(HERE).len() == 0);
+    }
+
+    #[test]
+    fn deltas_leave_only_for_the_processes_that_follow_their_session() {
+        let origin = Origin::system();
+        let (here, sessions) = (Deltas::default(), [origin.id(), origin.id()]);
+        here.announce(sessions[0], THERE);
+        here.announce(sessions[1], THERE);
+        here.announce(sessions[1], ELSEWHERE);
+        sessions.iter().for_each(|session| here.send(delta(&origin, *session, "text")));
+        let sent = here.payloads(HERE);
+        let of = |process| {
+            let name = Channel::Deltas(process).to_string();
+            let all = sent.channels.iter().zip(&sent.payloads).filter(move |(channel, _)| **channel == name);
+            all.map(|(_, payload)| payload.lines().count() - 1).sum::<usize>()
+        };
+        assert_eq!((sent.len(), of(THERE), of(ELSEWHERE)), (2, 2, 1));
     }
 
     #[test]
@@ -227,11 +255,11 @@ mod tests {
         let origin = Origin::system();
         let (here, session) = (Deltas::default(), origin.id());
         here.send(delta(&origin, session, "text"));
-        assert!(!here.has_readers(session) && here.payloads(HERE).is_empty());
+        assert!(!here.has_readers(session) && here.payloads(HERE).len() == 0);
         let reader = here.follow(session);
         assert!(here.has_readers(session));
         here.send(delta(&origin, session, "text"));
-        assert!(here.payloads(HERE).is_empty(), "the follower is in this process");
+        assert!(here.payloads(HERE).len() == 0, "the follower is in this process");
         drop(reader);
         assert!(!here.has_readers(session) && here.followed().is_empty());
     }
@@ -240,18 +268,18 @@ mod tests {
     fn payloads_are_bounded_and_differ() {
         let origin = Origin::system();
         let (here, session) = (Deltas::default(), origin.id());
-        here.announce(session);
+        here.announce(session, THERE);
         let escaped = "\u{1}".repeat(DELTA_WAITING_BYTES_MAX);
         here.send(delta(&origin, session, &escaped));
         here.send(delta(&origin, session, "dropped"));
-        let payloads = here.payloads(HERE);
+        let payloads = here.payloads(HERE).payloads;
         assert!(payloads.iter().all(|payload| payload.len() <= PAYLOAD_BYTES_MAX));
         let distinct: std::collections::HashSet<_> = payloads.iter().collect();
         assert_eq!(distinct.len(), payloads.len());
         let (there, mut read) = (Deltas::default(), 0);
         let mut reader = there.follow(session);
         for payload in &payloads {
-            there.receive(THERE, payload);
+            there.receive(payload);
             while let Ok(delta) = reader.try_recv() {
                 read += delta.text.len();
             }

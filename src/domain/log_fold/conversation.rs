@@ -1,16 +1,22 @@
 //! Conversation history, as a pure function of the log.
 //!
-//! Every prefix of every log gives a conversation that a provider accepts: each call has a result
+//! Its size is bounded: one that no model can read is dropped. Every prefix of every log gives a conversation that a provider accepts: each call has a result
 //! (a synthetic one if a crash lost the real one), results are in the order of their calls, and
 //! input is placed where a turn consumed it.
 
-use std::collections::HashMap;
+use std::{collections::BTreeMap, mem};
 
-use crate::domain::{
-    Event, Message, TurnId,
-    conversation::Block,
-    event::{Body, caller_events, informational},
-    tool::{ToolCall, ToolResult},
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::{
+    base::limit::CONVERSATION_BYTES_MAX,
+    domain::{
+        Event, Message, TurnId,
+        conversation::Block,
+        event::{Body, StepCompleted, caller_events, informational},
+        tool::ToolResult,
+    },
 };
 
 /// Synthetic result of a call that has no result in the log.
@@ -25,46 +31,16 @@ pub fn build(log: &[Event], objects: bool) -> Vec<Message> {
     conversation.messages()
 }
 
-/// Returns the calls of a turn that have no result in the log, in order.
-pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
-    let mut open: Vec<ToolCall> = Vec::new();
-    for event in log.iter().filter(|event| event.draft.turn_id == Some(turn)) {
-        match &event.draft.body {
-            Body::ToolCall { call_id, tool, input, .. } => {
-                open.push(ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() });
-            }
-            Body::ToolResult { call_id, .. } => open.retain(|call| call.call_id != *call_id),
-            _ => {}
-        }
-    }
-    open
-}
-
-/// Returns whether a command of this call may have started, if no sandbox can be queried. The log
-/// shows whether a sandbox existed, or at least that one was lost.
-pub fn may_have_run(log: &[Event], call_id: &str) -> bool {
-    let (mut is_there, mut announced) = (false, false);
-    for event in log {
-        match &event.draft.body {
-            // The event of its creation may be missing; its loss implies that it existed.
-            Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return true,
-            Body::SandboxCreated { .. } => is_there = true,
-            Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
-            Body::ToolCall { call_id: announces, .. } => announced |= announces == call_id,
-            _ => {}
-        }
-    }
-    is_there
-}
-
 /// Incrementally built conversation: each event is processed once, so that a step of a long session
 /// costs only its new events.
-#[derive(Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conversation {
     objects: bool,
     messages: Vec<Message>,
+    /// Approximate memory of all texts and blocks, in bytes.
+    bytes: usize,
     /// Input that no turn has consumed yet, by its turn.
-    waiting: HashMap<TurnId, Vec<String>>,
+    waiting: BTreeMap<TurnId, Vec<String>>,
     /// The turn whose responses are being processed.
     running: Option<TurnId>,
     /// Input of turns that ended while another turn ran; placed after that turn.
@@ -85,8 +61,23 @@ impl Conversation {
         self.messages.iter().cloned().chain(open).collect()
     }
 
+    /// Returns whether the conversation is too large for any model. It is then empty and stays so.
+    pub fn is_exhausted(&self) -> bool {
+        self.bytes > CONVERSATION_BYTES_MAX
+    }
+
+    /// Returns the approximate memory of the messages, in bytes.
+    pub fn bytes(&self) -> usize {
+        if self.is_exhausted() { 0 } else { self.bytes }
+    }
+
     /// Processes the next event of the log.
     pub fn take(&mut self, event: &Event) {
+        self.bytes += added_bytes(&event.draft.body);
+        if self.is_exhausted() {
+            (self.messages, self.waiting, self.later, self.calls) = Default::default();
+            return;
+        }
         match &event.draft.body {
             Body::UserMessage { text, input, .. } => {
                 let text = match input {
@@ -149,7 +140,7 @@ impl Conversation {
         }
         self.running = None;
         self.take_input(turn);
-        let later = std::mem::take(&mut self.later);
+        let later = mem::take(&mut self.later);
         self.say(later);
     }
 
@@ -170,9 +161,37 @@ impl Conversation {
     /// Adds the results of the last response's calls before any other message.
     fn settle(&mut self) {
         if !self.calls.is_empty() {
-            self.messages.push(settled(std::mem::take(&mut self.calls)));
+            self.messages.push(settled(mem::take(&mut self.calls)));
         }
     }
+}
+
+/// Memory that the body of an event adds to the conversation, in bytes.
+fn added_bytes(body: &Body) -> usize {
+    match body {
+        Body::UserMessage { text, input, .. } => text.len().max(input.as_ref().map_or(0, value_bytes)),
+        Body::StepCompleted(step) => step_bytes(step),
+        Body::ToolResult { output, .. } => output.len(),
+        _ => 0,
+    }
+}
+
+fn step_bytes(step: &StepCompleted) -> usize {
+    let block = |block: &Block| match block {
+        Block::Text { text } | Block::Thinking { text } => text.len(),
+        Block::ToolCall(call) => value_bytes(&call.input),
+    };
+    step.raw.iter().map(value_bytes).sum::<usize>() + step.blocks.iter().map(block).sum::<usize>()
+}
+
+fn value_bytes(value: &Value) -> usize {
+    let inner = match value {
+        Value::String(text) => text.len(),
+        Value::Array(items) => items.iter().map(value_bytes).sum(),
+        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + value_bytes(value)).sum(),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    size_of::<Value>() + inner
 }
 
 fn settled(calls: Vec<(String, Option<ToolResult>)>) -> Message {

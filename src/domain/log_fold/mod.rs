@@ -1,0 +1,173 @@
+//! Fold of a log for its turns: the conversation of the model and the state of unfinished turns.
+//!
+//! A pure function of the events that [`is_folded`] names, in order; the others change nothing. So a fold of the
+//! first events and the events after it give the same as the whole log. The log is the truth: a fold only saves
+//! reading it.
+
+mod conversation;
+mod sandbox_trace;
+mod turn_fold;
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    event::{Body, Draft, Event, Level},
+    ids::*,
+    tool::ToolCall,
+};
+use crate::base::limit::WARNINGS_FOLDED_MAX;
+
+pub use conversation::{Conversation, build};
+pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
+use turn_fold::is_of_turn;
+pub use turn_fold::{LastStep, StepCall, TurnFold};
+
+/// Types of the events that a fold reads, of `agent.message` only those of level `user`.
+pub const FOLDED: [&str; 13] = [
+    "user.message",
+    "turn.started",
+    "turn.completed",
+    "step.completed",
+    "agent.message",
+    "tool.call",
+    "tool.result",
+    "error.model",
+    "error.runtime",
+    "limit.warning",
+    "sandbox.created",
+    "sandbox.lost",
+    "sandbox.terminated",
+];
+
+/// Fold of the first events of a log.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LogFold {
+    /// Whether the model reads input objects as JSON; otherwise it gets their text.
+    objects: bool,
+    /// `seq` and id of the last event in the fold.
+    last: Option<(i64, EventId)>,
+    conversation: Conversation,
+    /// Queued and running turns.
+    turns: Vec<(TurnId, TurnFold)>,
+    /// The newest warnings of limits of the session: the limit and its value.
+    warned: Vec<(String, u64)>,
+    /// Whether the newest sandbox of the session may exist.
+    has_sandbox: bool,
+}
+
+/// Returns whether a fold reads an event.
+pub fn is_folded(draft: &Draft) -> bool {
+    let is_narration = matches!(draft.body, Body::AgentMessage { .. }) && draft.level != Level::User;
+    FOLDED.contains(&draft.body.type_name()) && !is_narration
+}
+
+impl LogFold {
+    /// Creates the fold of an empty log. `objects` passes input objects to the model as JSON.
+    pub fn new(objects: bool) -> Self {
+        Self {
+            objects,
+            last: None,
+            conversation: Conversation::new(objects),
+            turns: Vec::new(),
+            warned: Vec::new(),
+            has_sandbox: false,
+        }
+    }
+
+    /// Computes the fold of `log`.
+    pub fn of(log: &[Event], objects: bool) -> Self {
+        let mut fold = Self::new(objects);
+        log.iter().for_each(|event| fold.take(event));
+        fold
+    }
+
+    /// Processes the next event of the log.
+    pub fn take(&mut self, event: &Event) {
+        let draft = &event.draft;
+        if !is_folded(draft) {
+            return;
+        }
+        self.last = Some((event.seq, draft.id));
+        self.conversation.take(event);
+        match &draft.body {
+            Body::SandboxCreated { .. } | Body::SandboxLost { .. } => {
+                self.has_sandbox = matches!(draft.body, Body::SandboxCreated { .. });
+                self.turns.iter_mut().for_each(|(_, turn)| turn.note_sandbox());
+            }
+            Body::SandboxTerminated { .. } => self.has_sandbox = false,
+            Body::LimitWarning { limit, allowed, session_id: None, .. } if !is_of_turn(limit) => {
+                self.warned.push((limit.clone(), *allowed));
+                let surplus = self.warned.len().saturating_sub(WARNINGS_FOLDED_MAX);
+                self.warned.drain(..surplus);
+            }
+            Body::TurnCompleted(completed) => self.turns.retain(|(id, _)| *id != completed.turn_id),
+            _ => {}
+        }
+        self.take_of_turn(event);
+    }
+
+    fn take_of_turn(&mut self, event: &Event) {
+        let Some(id) = event.draft.turn_id else { return };
+        // Only input and a start show that a turn is not over.
+        let opens = matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnStarted { .. });
+        match self.turns.iter_mut().find(|(turn, _)| *turn == id) {
+            Some((_, turn)) => turn.take(event),
+            None if opens => {
+                let mut turn = TurnFold::default();
+                turn.take(event);
+                self.turns.push((id, turn));
+            }
+            None => {}
+        }
+    }
+
+    /// Returns `seq` and id of the last event in the fold.
+    pub fn last(&self) -> Option<(i64, EventId)> {
+        self.last
+    }
+
+    /// Returns the `seq` of the last event in the fold; 0 without one.
+    pub fn seq(&self) -> i64 {
+        self.last.map_or(0, |(seq, _)| seq)
+    }
+
+    /// Returns whether input objects are passed to the model as JSON.
+    pub fn objects(&self) -> bool {
+        self.objects
+    }
+
+    /// Returns the conversation.
+    pub fn conversation(&self) -> &Conversation {
+        &self.conversation
+    }
+
+    /// Returns the state of a turn that has not ended.
+    pub fn turn(&self, id: TurnId) -> Option<&TurnFold> {
+        self.turns.iter().find(|(turn, _)| *turn == id).map(|(_, turn)| turn)
+    }
+
+    /// Returns the calls of a turn that have no result in the log, in order.
+    pub fn open_calls(&self, turn: TurnId) -> Vec<ToolCall> {
+        self.turn(turn).map(|turn| turn.open_calls().cloned().collect()).unwrap_or_default()
+    }
+
+    /// Returns whether a command of an open call of this turn may have started, if no sandbox can be queried.
+    pub fn may_have_run(&self, turn: TurnId, call_id: &str) -> bool {
+        self.has_sandbox || self.turn(turn).is_some_and(|turn| turn.met_sandbox(call_id))
+    }
+
+    /// Returns the limits with a warning, each with its value: those of the session, and of this turn.
+    pub fn warned(&self, turn: TurnId) -> impl Iterator<Item = &(String, u64)> {
+        self.warned.iter().chain(self.turn(turn).into_iter().flat_map(|turn| &turn.warned))
+    }
+
+    /// Returns the approximate memory of the fold, in bytes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Self>() + self.conversation.bytes()
+    }
+}
+
+/// Returns the calls of a turn that have no result in the log, in order.
+pub fn open_calls(log: &[Event], turn: TurnId) -> Vec<ToolCall> {
+    LogFold::of(log, false).open_calls(turn)
+}
