@@ -3,8 +3,8 @@
 //! The container runtime starts it as `serve`, which is single-threaded and can therefore fork a runner for
 //! each command. It starts itself as `file` (one file operation as the command's user), as `relay`
 //! (connection to the egress proxy) and as `usage` (size of the files). In a container that installs packages
-//! it is started as `install`. Five programs in one file, so that no process has to fork while it has
-//! threads.
+//! it is started as `install`. On the node, before the container exists, it is started as `namespace`. Six
+//! programs in one file, so that no process has to fork while it has threads.
 
 mod archive;
 mod connection;
@@ -13,6 +13,7 @@ mod files;
 mod fork;
 mod install;
 mod kill;
+mod namespace;
 mod privilege;
 mod pump;
 mod relay;
@@ -34,8 +35,9 @@ fn main() -> ExitCode {
         ["relay"] => relay::serve(),
         ["usage"] => usage::serve(),
         ["install", command @ ..] => install::run(command),
+        ["namespace", arguments @ ..] => namespace::make(arguments),
         _ => Err(std::io::Error::other(
-            "this program is started inside a sandbox: serve, file, relay, usage, install",
+            "this program is started for a sandbox: serve, file, relay, usage, install, namespace",
         )),
     };
     match result {

@@ -46,7 +46,7 @@ impl Client {
     /// The reason, for the organization. Uses no DNS: a name that resolves to a private address passes here
     /// and is refused at each connection.
     pub fn check(&self, url: &Url) -> Result<(), Refused> {
-        check(self.named, url)
+        check(&self.named, url)
     }
 
     /// Starts a request.
@@ -56,13 +56,14 @@ impl Client {
     /// it.
     pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, Refused> {
         self.check(url)?;
-        let client = if is_plain(self.named, url)? { &self.plain } else { &self.secure };
+        let client = if is_plain(&self.named, url)? { &self.plain } else { &self.secure };
         Ok(client.request(method, url.clone()))
     }
 
     fn named(named: Named, resolver: Arc<dyn Resolver>) -> Self {
-        let client = |plain| build(Vetted { resolver: Arc::clone(&resolver), named, plain });
-        Self { named, secure: client(false), plain: client(true) }
+        let client = |plain| build(Vetted { resolver: Arc::clone(&resolver), named: named.clone(), plain });
+        let (secure, plain) = (client(false), client(true));
+        Self { named, secure, plain }
     }
 }
 

@@ -88,7 +88,7 @@ impl Dialer {
 }
 
 async fn route(vetted: &Vetted, host: &str, port: u16) -> Result<Route, Refused> {
-    check_name(vetted.named, host)?;
+    check_name(&vetted.named, host)?;
     if port == 0 {
         return Err(Refused::Port);
     }

@@ -8,6 +8,7 @@
 
 mod address;
 mod client;
+mod denied;
 mod dial;
 mod local;
 mod resolve;
@@ -16,6 +17,7 @@ mod url;
 
 pub use self::{
     client::{Client, refusal},
+    denied::Denied,
     dial::{Dialer, Route},
     local::{LocalDirectories, NotLocal},
     resolve::{Resolver, SystemResolver},
@@ -24,9 +26,12 @@ pub use self::{
 };
 
 /// Allowed destinations of an organization's URL.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Policy {
     /// Whether private addresses are allowed, with plain http to those only. Private means RFC 1918,
     /// loopback, shared and unique local. Public addresses always need https.
     pub allow_private: bool,
+    /// Addresses that are refused: those of the operator's networks always, public ones of this machine unless
+    /// private addresses are allowed.
+    pub denied: Denied,
 }

@@ -80,7 +80,7 @@ impl Vetted {
         });
         let vetted: Vec<_> = found
             .into_iter()
-            .filter(|ip| allows(self.named, self.plain, *ip))
+            .filter(|ip| allows(&self.named, self.plain, *ip))
             .take(NET_ADDRESSES_MAX)
             // With port 0, the client uses the URL's port.
             .map(|ip| SocketAddr::new(ip, 0))
@@ -124,7 +124,7 @@ mod tests {
     async fn a_name_that_is_public_first_and_private_then_is_refused_then() {
         let answers = vec!["::1 10.0.0.1", "127.0.0.1 2606:4700::1111", "93.184.215.14 1.1.1.1"];
         let resolver = Arc::new(Answers(Mutex::new(answers)));
-        let named = Named::ByOrg(Policy { allow_private: false });
+        let named = Named::ByOrg(Policy::default());
         let gate = ReqwestResolver(Arc::new(Vetted { resolver, named, plain: false }));
         // The connector can connect only to these addresses.
         let connectable = async || {
@@ -143,7 +143,7 @@ mod tests {
             "1.1.1.1 1.1.1.2 1.1.1.3 1.1.1.4 1.1.1.5 1.1.1.6 1.1.1.7 \
             1.1.1.8 1.1.1.9 1.1.1.10",
         ])));
-        let named = Named::ByOrg(Policy { allow_private: false });
+        let named = Named::ByOrg(Policy::default());
         let vetted = Vetted { resolver, named, plain: false };
         assert_eq!(vetted.vetted("many.example").await.expect("public").len(), NET_ADDRESSES_MAX);
     }

@@ -38,7 +38,7 @@ pub enum Refused {
 }
 
 /// Supplier of a URL, which determines the checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) enum Named {
     ByOrg(Policy),
     ByOperator,
@@ -56,7 +56,7 @@ pub fn parse(text: &str) -> Result<Url, Refused> {
 }
 
 /// Checks everything that needs no DNS.
-pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
+pub(super) fn check(named: &Named, url: &Url) -> Result<(), Refused> {
     if url.as_str().len() > NET_URL_BYTES_MAX {
         return Err(Refused::TooLong);
     }
@@ -76,11 +76,12 @@ pub(super) fn check(named: Named, url: &Url) -> Result<(), Refused> {
 }
 
 /// Whether a connection to the address is allowed.
-pub(super) fn allows(named: Named, plain: bool, ip: IpAddr) -> bool {
+pub(super) fn allows(named: &Named, plain: bool, ip: IpAddr) -> bool {
     match named {
         Named::ByOperator => true,
+        Named::ByOrg(policy) if policy.denied.is_denied(ip) => false,
         Named::ByOrg(policy) => match reach(ip) {
-            Reach::Public => !plain,
+            Reach::Public => !plain && (policy.allow_private || !policy.denied.is_own(ip)),
             Reach::Private => policy.allow_private,
             Reach::Never => false,
         },
@@ -88,7 +89,7 @@ pub(super) fn allows(named: Named, plain: bool, ip: IpAddr) -> bool {
 }
 
 /// Whether the URL requests a connection without TLS.
-pub(super) fn is_plain(named: Named, url: &Url) -> Result<bool, Refused> {
+pub(super) fn is_plain(named: &Named, url: &Url) -> Result<bool, Refused> {
     match url.scheme() {
         "https" => Ok(false),
         "http" if allows_private(named) => Ok(true),
@@ -96,14 +97,14 @@ pub(super) fn is_plain(named: Named, url: &Url) -> Result<bool, Refused> {
     }
 }
 
-fn allows_private(named: Named) -> bool {
+fn allows_private(named: &Named) -> bool {
     match named {
         Named::ByOrg(policy) => policy.allow_private,
         Named::ByOperator => true,
     }
 }
 
-fn check_literal(named: Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
+fn check_literal(named: &Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
     if allows(named, plain, ip) {
         Ok(())
     } else if plain && reach(ip) == Reach::Public {
@@ -115,7 +116,7 @@ fn check_literal(named: Named, plain: bool, ip: IpAddr) -> Result<(), Refused> {
 
 /// Checks a host name. Names are judged by their addresses later; only the names that are loopback by
 /// definition (RFC 6761, section 6.3) can be refused without DNS.
-pub(super) fn check_name(named: Named, name: &str) -> Result<(), Refused> {
+pub(super) fn check_name(named: &Named, name: &str) -> Result<(), Refused> {
     let bare = name.strip_suffix('.').unwrap_or(name);
     let loopback = bare == "localhost" || bare.ends_with(".localhost");
     if bare.is_empty() || loopback && !allows_private(named) {

@@ -55,6 +55,12 @@ pub trait Sandbox: Send + Sync {
     /// uses. `Refused` where sandboxes cannot be frozen.
     async fn freeze(&self, fence: SandboxFence) -> Result<(), Fault>;
 
+    /// Records a heartbeat of the service. Without one for their orphan timeout its sandboxes are ended, also
+    /// frozen ones.
+    async fn keep_alive(&self) -> Result<(), Fault> {
+        Ok(())
+    }
+
     /// Resets the sandbox's orphan timeout; a sandbox without calls ends itself.
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault>;
 

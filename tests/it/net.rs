@@ -3,7 +3,7 @@
 use std::{net::TcpListener, sync::Arc};
 
 use reqwest::Method;
-use sojourn::net::{self, Client, Policy, Refused, refusal};
+use sojourn::net::{self, Client, Denied, Policy, Refused, refusal};
 use tokio::io::AsyncReadExt;
 
 use crate::fake::{
@@ -11,8 +11,13 @@ use crate::fake::{
     resolver::Script,
 };
 
-const GUARDED: Policy = Policy { allow_private: false };
-const AT_HOME: Policy = Policy { allow_private: true };
+fn guarded() -> Policy {
+    Policy::default()
+}
+
+fn at_home() -> Policy {
+    Policy { allow_private: true, ..Policy::default() }
+}
 
 /// Spellings of an address that is not public, and ways to smuggle one in. A listener that must not be
 /// reached is at `PORT`.
@@ -55,7 +60,7 @@ async fn no_spelling_of_a_private_address_is_connected_to() {
     listener.set_nonblocking(true).expect("a socket");
     let port = listener.local_addr().expect("a bound listener").port().to_string();
     let resolver = Script::new(&["127.0.0.1"]);
-    let client = Client::new(GUARDED, Arc::clone(&resolver) as _);
+    let client = Client::new(guarded(), Arc::clone(&resolver) as _);
     let mut count = 0;
     for spelling in SPELLINGS.split_whitespace() {
         let text = spelling.replace("PORT", &port);
@@ -73,7 +78,7 @@ async fn a_name_of_a_private_address_is_not_connected_to() {
     let receiver = Receiver::start([]).await;
     for ip in NOT_PUBLIC.split_whitespace() {
         let resolver = Script::new(&[ip]);
-        let client = Client::new(GUARDED, Arc::clone(&resolver) as _);
+        let client = Client::new(guarded(), Arc::clone(&resolver) as _);
         let url = net::parse(&format!("https://receiver.example:{}/", receiver.port())).expect("a URL");
         assert_eq!(client.check(&url), Ok(()), "only its addresses can decide");
         let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("not public");
@@ -90,7 +95,7 @@ async fn a_name_of_a_private_address_is_not_connected_to() {
 
 #[tokio::test]
 async fn a_name_that_does_not_exist_looks_like_one_that_is_private() {
-    let client = Client::new(GUARDED, Script::new(&[""]));
+    let client = Client::new(guarded(), Script::new(&[""]));
     let url = net::parse("https://receiver.example/").expect("a URL");
     let error = client.request(Method::GET, &url).expect("a name").send().await.expect_err("no address");
     assert_eq!(refusal(&error), Some(&Refused::Address { host: "receiver.example".to_owned() }));
@@ -102,7 +107,7 @@ async fn a_name_that_moves_is_vetted_again_at_every_connection() {
     // resolve, again.
     let mut receiver = Receiver::start([Reply::Cut]).await;
     let resolver = Script::new(&["127.0.0.1", "169.254.169.254 93.184.215.14 ::ffff:127.0.0.1"]);
-    let client = Client::new(AT_HOME, Arc::clone(&resolver) as _);
+    let client = Client::new(at_home(), Arc::clone(&resolver) as _);
     let url = net::parse(&format!("http://rebind.example:{}/", receiver.port())).expect("a URL");
     let get = || client.request(Method::GET, &url).expect("a name").send();
     let first = get().await.expect("private is allowed here");
@@ -117,7 +122,7 @@ async fn a_name_that_moves_is_vetted_again_at_every_connection() {
 #[tokio::test]
 async fn of_several_addresses_only_those_that_may_be_called_are_tried() {
     let mut receiver = Receiver::start([]).await;
-    let client = Client::new(AT_HOME, Script::new(&["169.254.169.254 fe80::1 127.0.0.1"]));
+    let client = Client::new(at_home(), Script::new(&["169.254.169.254 fe80::1 127.0.0.1"]));
     let url = net::parse(&format!("http://mixed.example:{}/", receiver.port())).expect("a URL");
     let answer = client.request(Method::GET, &url).expect("a name").send().await.expect("one is left");
     assert!(answer.status().is_success());
@@ -126,7 +131,7 @@ async fn of_several_addresses_only_those_that_may_be_called_are_tried() {
 
 #[tokio::test]
 async fn where_private_is_allowed_the_public_still_needs_https_and_metadata_stays_shut() {
-    let client = Client::new(AT_HOME, Script::new(&["93.184.215.14"]));
+    let client = Client::new(at_home(), Script::new(&["93.184.215.14"]));
     let refused = |text: &str| client.check(&net::parse(text).expect("a URL")).expect_err(text);
     assert_eq!(refused("http://93.184.215.14/"), Refused::PlainToPublic);
     for text in
@@ -149,7 +154,7 @@ async fn where_private_is_allowed_the_public_still_needs_https_and_metadata_stay
 async fn a_redirect_is_not_followed() {
     let other = Receiver::start([]).await;
     let receiver = Receiver::start([Reply::Redirect(other.url())]).await;
-    let client = Client::new(AT_HOME, Script::new(&[""]));
+    let client = Client::new(at_home(), Script::new(&[""]));
     let answer =
         client.request(Method::GET, &receiver.url()).expect("private").send().await.expect("an answer");
     assert_eq!(answer.status().as_u16(), 307);
@@ -162,7 +167,7 @@ async fn tls_names_the_host_and_offers_http_2_at_the_vetted_address() {
     net::install_tls();
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
     let port = listener.local_addr().expect("a bound listener").port();
-    let client = Client::new(AT_HOME, Script::new(&["127.0.0.1"]));
+    let client = Client::new(at_home(), Script::new(&["127.0.0.1"]));
     let url = net::parse(&format!("https://secure.example:{port}/")).expect("a URL");
     let request = client.request(Method::GET, &url).expect("a name").send();
     let hello = async {
@@ -195,4 +200,32 @@ async fn urls_of_the_operator_may_lead_anywhere() {
     assert_eq!(receiver.next().await.path, "/v1");
     let url = net::parse("ftp://gateway.internal/").expect("a URL");
     assert_eq!(client.check(&url), Err(Refused::NotHttps));
+}
+
+#[tokio::test]
+async fn networks_that_the_operator_denies_are_not_connected_to() {
+    let receiver = Receiver::start([]).await;
+    let denied = Denied::new(vec!["127.0.0.0/8".parse().expect("a network")]);
+    let client = Client::new(Policy { allow_private: true, denied }, Script::new(&["127.0.0.1"]));
+    let literal = net::parse(&format!("http://127.0.0.1:{}/", receiver.port())).expect("a URL");
+    assert!(matches!(client.check(&literal), Err(Refused::Address { .. })));
+    let named = net::parse(&format!("http://denied.example:{}/", receiver.port())).expect("a URL");
+    let error = client.request(Method::GET, &named).expect("a name").send().await.expect_err("denied");
+    assert!(refusal(&error).is_some(), "{error:?}");
+    assert_eq!(receiver.connections(), 0);
+}
+
+#[tokio::test]
+async fn public_addresses_of_this_machine_are_not_connected_to() {
+    let own = || Ok(vec!["93.184.215.14/32".parse().expect("a network")]);
+    let client = |allow_private| {
+        let policy = Policy { allow_private, denied: Denied::with(Vec::new(), own) };
+        Client::new(policy, Script::new(&["93.184.215.14"]))
+    };
+    let literal = net::parse("https://93.184.215.14/").expect("a URL");
+    assert!(matches!(client(false).check(&literal), Err(Refused::Address { .. })));
+    assert_eq!(client(true).check(&literal), Ok(()), "this machine's addresses are allowed there");
+    let named = net::parse("https://own.example/").expect("a URL");
+    let error = client(false).request(Method::GET, &named).expect("a name").send().await.expect_err("own");
+    assert!(refusal(&error).is_some(), "no connection was tried: {error:?}");
 }

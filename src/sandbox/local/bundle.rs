@@ -55,6 +55,9 @@ pub(super) struct ContainerSpec<'a> {
     /// Maximum size of the files in bytes, where init enforces it.
     pub disk_bytes: Option<u64>,
     pub role: Role<'a>,
+    /// A user namespace that exists and is joined; the runtime makes one if this is `None` and `ids` are not those of
+    /// the host.
+    pub user_namespace: Option<&'a Path>,
 }
 
 /// Purpose of a container.
@@ -130,6 +133,11 @@ pub(super) fn spec(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Resul
 
 fn is_sandbox(of: &ContainerSpec<'_>) -> bool {
     matches!(of.role, Role::Sandbox)
+}
+
+/// Number of ids of the container's range.
+pub(super) fn number_of_ids(of: &ContainerSpec<'_>) -> u32 {
+    if is_sandbox(of) { IdRange::IDS } else { IdRange::OF_IMAGES }
 }
 
 fn process(of: &ContainerSpec<'_>) -> Result<Process, OciSpecError> {
@@ -221,6 +229,8 @@ fn mounts(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mou
     // Files in `/tmp` count as memory and remain when the processes that wrote them are killed for memory, so
     // they may use at most half of the memory limit.
     let tmp_size = format!("size={}", limit::SANDBOX_TMP_BYTES.min(of.limits.memory_bytes / 2));
+    let terminals = format!("max={}", limit::SANDBOX_TERMINALS_MAX);
+    let terminals: &[&str] = if of.is_gvisor { &[] } else { &[&terminals] };
     let mut mounts = vec![
         mount("/proc", "proc", Path::new("proc"), &["nosuid", "noexec", "nodev"])?,
         mount(
@@ -233,7 +243,7 @@ fn mounts(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mou
             "/dev/pts",
             "devpts",
             Path::new("devpts"),
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"],
+            &[&["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"], terminals].concat(),
         )?,
         mount("/dev/shm", "tmpfs", Path::new("shm"), &["nosuid", "noexec", "nodev", "mode=1777", SHM])?,
     ];
@@ -277,7 +287,7 @@ fn bind(destination: &str, source: &Path, options: &[&str]) -> Result<Mount, Oci
 }
 
 fn linux(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, OciSpecError> {
-    let mut namespaces = vec![
+    let namespaces = [
         LinuxNamespaceType::Pid,
         LinuxNamespaceType::Mount,
         LinuxNamespaceType::Ipc,
@@ -286,18 +296,21 @@ fn linux(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, O
         LinuxNamespaceType::Network,
         LinuxNamespaceType::Cgroup,
     ];
+    let namespaces = namespaces.into_iter().map(|typ| LinuxNamespaceBuilder::default().typ(typ).build());
+    let mut namespaces = namespaces.collect::<Result<Vec<_>, _>>()?;
     let mut ids = Vec::new();
     if of.ids.first > 0 {
-        namespaces.push(LinuxNamespaceType::User);
+        let user = LinuxNamespaceBuilder::default().typ(LinuxNamespaceType::User);
+        namespaces.push(match of.user_namespace {
+            Some(path) => user.path(path).build()?,
+            None => user.build()?,
+        });
         let mapping = LinuxIdMappingBuilder::default().container_id(0u32).host_id(of.ids.first);
-        let size = if is_sandbox(of) { IdRange::IDS } else { IdRange::OF_IMAGES };
-        ids.push(mapping.size(size).build()?);
+        ids.push(mapping.size(number_of_ids(of)).build()?);
     }
-    let namespaces: Result<Vec<_>, _> =
-        namespaces.into_iter().map(|typ| LinuxNamespaceBuilder::default().typ(typ).build()).collect();
     let owned = |paths: &[&str]| paths.iter().map(|&path| path.to_owned()).collect::<Vec<String>>();
     let linux = LinuxBuilder::default()
-        .namespaces(namespaces?)
+        .namespaces(namespaces)
         .uid_mappings(ids.clone())
         .gid_mappings(ids)
         .resources(resources(of, cgroup.is_some_and(|cgroup| cgroup.limits_swap))?)

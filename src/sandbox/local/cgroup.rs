@@ -23,6 +23,8 @@ use crate::{
 const PARENT: &str = "sojourn";
 /// Sibling of `PARENT` for the service's own processes, where they must be moved.
 const SERVICE: &str = "sojourn-service";
+/// Sibling of `PARENT` for watchers: a service manager kills the processes in the cgroup of the service.
+const WATCHERS: &str = "sojourn-watchers";
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 /// cgroup hierarchies of this machine.
@@ -145,6 +147,18 @@ impl Cgroups {
         let parent = self.memory.join(PARENT);
         make_dir(&parent)?;
         pass_on(&parent)
+    }
+
+    /// Moves this process to the cgroup of watchers in every hierarchy that allows it.
+    pub(super) fn move_away(&self) {
+        for mount in &self.mounts {
+            let place = mount.join(WATCHERS);
+            // A hierarchy with requirements of its own (cpuset) refuses; the service manager uses another one.
+            let moved = make_dir(&place).and_then(|()| fs::write(place.join("cgroup.procs"), "0"));
+            if let Err(error) = moved {
+                tracing::debug!(%error, place = %place.display(), "the watcher stays in the cgroup of its service");
+            }
+        }
     }
 
     /// Path of a sandbox's cgroup below each hierarchy's root, for the runtime.

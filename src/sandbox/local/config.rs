@@ -1,6 +1,7 @@
 //! Configuration of the local provider.
 
 use std::{
+    ffi::OsString,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -20,10 +21,19 @@ pub struct Config {
     pub docker: Option<docker::Config>,
     /// A sandbox ends itself after this long without a call; never when `None`.
     pub orphan_after: Option<Duration>,
+    /// Ends the sandboxes of a service that is gone; none runs when `None`.
+    pub watcher: Option<WatcherProgram>,
     /// Enforcement of the disk size.
     pub disks: Disks,
     /// Images and package sources.
     pub images: image::Config,
+}
+
+/// The program that runs [`Local::watch`](super::Local::watch) with the same configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WatcherProgram {
+    pub path: PathBuf,
+    pub args: Vec<OsString>,
 }
 
 /// Enforcement of the size of a session's disk.
@@ -45,6 +55,7 @@ impl Config {
             runtime: "runc".to_owned(),
             docker: None,
             orphan_after: None,
+            watcher: None,
             disks: Disks::Volumes,
             images: image::Config::default(),
         }

@@ -35,6 +35,10 @@ pub(super) trait Engine: Debug + Send + Sync {
         false
     }
 
+    /// Moves this process out of the cgroup of its service, where that is possible, so that it is not killed with
+    /// the service.
+    fn outlive_service(&self) {}
+
     /// Creates a container and starts its init. After a failure, `remove` removes the remains.
     ///
     /// # Errors

@@ -56,6 +56,19 @@ impl FreezeLock {
     }
 }
 
+impl FreezeLock {
+    /// Locks the sandbox's gate file, whatever its epoch.
+    ///
+    /// # Errors
+    /// `Unavailable` when it is locked or cannot be opened.
+    pub(super) fn hold(sandbox_dir: &Path) -> Result<Self, Fault> {
+        let file = File::options().write(true).create(true).truncate(false).open(sandbox_dir.join("gate"));
+        let file = file.map_err(|error| unavailable("its gate file cannot be opened", &error))?;
+        file.try_lock().map_err(|error| unavailable("its gate file is locked", &error.into()))?;
+        Ok(Self { _file: file })
+    }
+}
+
 /// Records the epoch; returns false if a higher one was recorded before.
 fn pass(file: &mut File, epoch: i64) -> io::Result<bool> {
     let mut text = String::new();

@@ -23,7 +23,9 @@ mod rootfs;
 mod rootless;
 mod runtime;
 mod seccomp;
+mod user_namespace;
 mod volume;
+mod watcher;
 
 use std::{
     fs, io,
@@ -39,7 +41,7 @@ use rustix::process::geteuid;
 use tokio::{sync::mpsc, time::timeout};
 
 pub use checks::{Check, checks};
-pub use config::{Config, Disks};
+pub use config::{Config, Disks, WatcherProgram};
 
 use self::{
     blocking::{in_blocking_thread, unavailable},
@@ -79,6 +81,7 @@ pub struct Local {
     /// `None` if init has to measure the size of disks periodically instead.
     volumes: Option<Volumes>,
     orphan_after: Option<Duration>,
+    watcher: Option<WatcherProgram>,
 }
 
 impl Local {
@@ -127,8 +130,8 @@ impl Local {
         };
         let images = Images::new(config.images, &layout, installer, volumes.clone())
             .map_err(|error| unavailable("its directories cannot be created", &error))?;
-        let orphan_after = config.orphan_after;
-        Ok(Self { layout, engine, host, images, volumes, orphan_after })
+        let (orphan_after, watcher) = (config.orphan_after, config.watcher);
+        Ok(Self { layout, engine, host, images, volumes, orphan_after, watcher })
     }
 
     /// Root file systems of images.
@@ -166,6 +169,7 @@ impl Local {
             orphan_seconds: self.orphan_after.map(|after| after.as_secs().max(1)),
             disk_bytes: (!disk.has_image()).then_some(spec.limits.disk_bytes),
             role: Role::Sandbox,
+            user_namespace: None,
         };
         let laid_out = Instant::now();
         self.engine.run(spec.sandbox, &ingredients, &sandbox_dir).await?;
@@ -315,6 +319,10 @@ impl Sandbox for Local {
 
     async fn touch(&self, sandbox: SandboxId) -> Result<(), Fault> {
         self.init(sandbox).touch().await
+    }
+
+    async fn keep_alive(&self) -> Result<(), Fault> {
+        self.record_heartbeat().await
     }
 
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {

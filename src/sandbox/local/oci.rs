@@ -3,9 +3,10 @@
 //! Called by `local` as an engine where the service is root. The runtime creates and deletes containers.
 //! Freezing, statistics and the check whether a sandbox has ended use its cgroups.
 
-use std::{fs, io, path::Path};
+use std::{ffi::OsString, fs, io, path::Path};
 
 use async_trait::async_trait;
+use oci_spec::runtime::{PosixRlimitType, Spec};
 use rustix::process::{Pid, test_kill_process};
 
 use super::{
@@ -14,7 +15,7 @@ use super::{
     engine::Engine,
     layout::IdRange,
     runtime::{Runtime, last_message},
-    unavailable,
+    unavailable, user_namespace,
 };
 use crate::{
     domain::{SandboxId, SessionId},
@@ -61,16 +62,25 @@ impl Engine for Oci {
             oom_counter: &oom_counter,
             limits_swap: self.cgroups.limits_swap,
         };
-        bundle::spec(of, Some(&cgroup))
-            .and_then(|configuration| configuration.save(sandbox_dir.join("config.json")))
+        let link = sandbox_dir.join(user_namespace::LINK);
+        let of = ContainerSpec { user_namespace: Some(&link), ..*of };
+        let written = bundle::spec(&of, Some(&cgroup)).and_then(|mut spec| {
+            let before = if of.ids == IdRange::HOST { Vec::new() } else { before(&of, &link, &mut spec) };
+            spec.save(sandbox_dir.join("config.json")).map(|()| before)
+        });
+        let before = written
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
-        self.runtime.run(sandbox, sandbox_dir, &[]).await
+        self.runtime.run(sandbox, sandbox_dir, &before).await
     }
 
     async fn ended(&self, _: SandboxId, sandbox_dir: &Path) -> Option<String> {
         let pid = fs::read_to_string(sandbox_dir.join("pid")).ok()?;
         let pid = Pid::from_raw(pid.trim().parse().ok()?)?;
         test_kill_process(pid).is_err().then(|| last_message(sandbox_dir))
+    }
+
+    fn outlive_service(&self) {
+        self.cgroups.move_away();
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
@@ -105,6 +115,29 @@ impl Engine for Oci {
     async fn list(&self) -> Result<Vec<Found>, Fault> {
         Ok(Vec::new())
     }
+}
+
+/// Program and arguments in front of the runtime's command line: one makes the container's user namespace, and
+/// `prlimit` sets the resource limits of the configuration, which the container inherits. The runtime could set
+/// them in a namespace that root does not own only with the capability SYS_RESOURCE.
+fn before(of: &ContainerSpec<'_>, link: &Path, spec: &mut Spec) -> Vec<OsString> {
+    let mut words = user_namespace::words(of, link);
+    let rlimits = spec.process_mut().as_mut().and_then(|process| {
+        let rlimits = process.rlimits().clone();
+        process.set_rlimits(None);
+        rlimits
+    });
+    words.push("prlimit".into());
+    for limit in rlimits.into_iter().flatten() {
+        let name = match limit.typ() {
+            PosixRlimitType::RlimitNproc => "nproc",
+            PosixRlimitType::RlimitNofile => "nofile",
+            PosixRlimitType::RlimitCore => "core",
+            other => unreachable!("no configuration sets {other:?}"),
+        };
+        words.push(format!("--{name}={}:{}", limit.soft(), limit.hard()).into());
+    }
+    words
 }
 
 /// Whether a `uid_map` contains the sandboxes' ids. Fields: first inside, first outside, count.

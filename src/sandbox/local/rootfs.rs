@@ -99,6 +99,15 @@ pub(super) struct Base {
     pub tree: Option<String>,
 }
 
+impl Base {
+    /// Path of init on this machine. It is a file of the service, also where the root file system is
+    /// what an installation writes.
+    pub(super) fn init(&self) -> PathBuf {
+        let bound = self.binds.iter().find(|(_, destination)| destination == Path::new(PROGRAM));
+        bound.map_or_else(|| self.rootfs.join(inside(PROGRAM)), |(source, _)| source.clone())
+    }
+}
+
 /// Creates the skeleton of the image `host` below `parent`.
 pub(super) fn of_host(parent: &Path) -> io::Result<Base> {
     let onto_itself = |place: PathBuf| (place.clone(), place);

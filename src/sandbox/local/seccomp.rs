@@ -2,7 +2,8 @@
 //!
 //! Called by `bundle`. An allow-list based on the default profile of the Moby project; all other calls fail
 //! with EPERM. Deliberately excluded: mounts, new namespaces, modules, keys, bpf, perf, io_uring,
-//! userfaultfd, clocks, swap, quotas, open_by_handle_at. A command has no capability, so calls that need one
+//! userfaultfd, clocks, swap, quotas, open_by_handle_at, and asynchronous I/O (io_setup), whose contexts all
+//! sandboxes of a machine share (fs.aio-max-nr). A command has no capability, so calls that need one
 //! are excluded too.
 
 use oci_spec::{
@@ -18,8 +19,14 @@ const ENOSYS: u32 = 38;
 /// CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET: all flags with which clone creates a
 /// namespace.
 const CLONE_NAMESPACES: u64 = 0x7e02_0000;
-/// AF_VSOCK: connects to the hypervisor regardless of the network namespace.
-const AF_VSOCK: u64 = 40;
+const AF_UNIX: u64 = 1;
+const AF_NETLINK: u64 = 16;
+/// Families of sockets with any protocol: Unix, IPv4, IPv6. The others reach parts of the kernel that nothing in
+/// a sandbox needs and that have let programs escape: AF_ALG the page cache of files that are only readable
+/// (CVE-2026-31431), AF_VSOCK the hypervisor, past the network namespace.
+const SOCKET_FAMILIES: [u64; 3] = [AF_UNIX, 2, 10];
+/// NETLINK_ROUTE and NETLINK_SOCK_DIAG, with which programs read interfaces, routes and sockets.
+const NETLINK_PROTOCOLS: [u64; 2] = [0, 4];
 /// `personality` values that programs use: query, Linux, 32-bit and their UNAME26 forms. Others disable
 /// protections (READ_IMPLIES_EXEC, no ASLR).
 const PERSONALITIES: [u64; 5] = [0, 8, 0x2_0000, 0x2_0008, 0xffff_ffff];
@@ -50,8 +57,17 @@ pub(super) fn profile(absent: AbsentCall) -> Result<LinuxSeccomp, OciSpecError> 
         // Its flags are in memory, which a filter cannot read. C libraries fall back to clone when clone3
         // does not exist.
         does_not_exist("clone3", absent)?,
-        allow(&["socket"], vec![argument(0, AF_VSOCK, None, LinuxSeccompOperator::ScmpCmpNe)?])?,
+        allow(&["socketpair"], vec![argument(0, AF_UNIX, None, LinuxSeccompOperator::ScmpCmpEq)?])?,
     ];
+    for family in SOCKET_FAMILIES {
+        let is_family = argument(0, family, None, LinuxSeccompOperator::ScmpCmpEq)?;
+        syscalls.push(allow(&["socket"], vec![is_family])?);
+    }
+    for protocol in NETLINK_PROTOCOLS {
+        let is_netlink = argument(0, AF_NETLINK, None, LinuxSeccompOperator::ScmpCmpEq)?;
+        let is_protocol = argument(2, protocol, None, LinuxSeccompOperator::ScmpCmpEq)?;
+        syscalls.push(allow(&["socket"], vec![is_netlink, is_protocol])?);
+    }
     // A device needs a capability that no command has, but gVisor's own file systems do not check it.
     for (name, index) in [("mknod", 1), ("mknodat", 2)] {
         for kind in NO_DEVICES {
@@ -99,7 +115,7 @@ fn argument(
 
 /// Calls that every program may use with any arguments.
 #[rustfmt::skip]
-const ALLOWED: [&str; 306] = [
+const ALLOWED: [&str; 299] = [
     "accept", "accept4", "access", "adjtimex", "alarm", "arch_prctl", "bind", "brk", "cachestat", "capget",
     "capset", "chdir", "chmod", "chown", "clock_adjtime", "clock_getres", "clock_gettime",
     "clock_nanosleep", "close", "close_range", "connect", "copy_file_range", "creat", "dup", "dup2", "dup3",
@@ -112,8 +128,8 @@ const ALLOWED: [&str; 306] = [
     "getegid", "geteuid", "getgid", "getgroups", "getitimer", "getpeername", "getpgid", "getpgrp", "getpid",
     "getppid", "getpriority", "getrandom", "getresgid", "getresuid", "getrlimit", "getrusage", "getsid",
     "getsockname", "getsockopt", "gettid", "gettimeofday", "getuid", "getxattr", "getxattrat",
-    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch", "io_cancel", "io_destroy",
-    "io_getevents", "io_pgetevents", "io_setup", "io_submit", "ioctl", "ioprio_get", "ioprio_set", "kill",
+    "inotify_add_watch", "inotify_init", "inotify_init1", "inotify_rm_watch",
+    "ioctl", "ioprio_get", "ioprio_set", "kill",
     "landlock_add_rule", "landlock_create_ruleset", "landlock_restrict_self", "lchown", "lgetxattr", "link",
     "linkat", "listen", "listxattr", "listxattrat", "llistxattr", "lremovexattr", "lseek", "lsetxattr",
     "lstat", "madvise", "map_shadow_stack", "mbind", "membarrier", "memfd_create", "memfd_secret",
@@ -135,7 +151,7 @@ const ALLOWED: [&str; 306] = [
     "set_mempolicy_home_node", "set_robust_list", "set_thread_area", "set_tid_address", "setfsgid",
     "setfsuid", "setgid", "setgroups", "setitimer", "setpgid", "setpriority", "setregid", "setresgid",
     "setresuid", "setreuid", "setrlimit", "setsid", "setsockopt", "setuid", "setxattr", "setxattrat",
-    "shmat", "shmctl", "shmdt", "shmget", "shutdown", "sigaltstack", "signalfd", "signalfd4", "socketpair",
+    "shmat", "shmctl", "shmdt", "shmget", "shutdown", "sigaltstack", "signalfd", "signalfd4",
     "splice", "stat", "statfs", "statx", "symlink", "symlinkat", "sync", "sync_file_range",
     "sync_file_range2", "syncfs", "sysinfo", "tee", "tgkill", "time", "timer_create", "timer_delete",
     "timer_getoverrun", "timer_gettime", "timer_settime", "timerfd_create", "timerfd_gettime",
@@ -176,6 +192,8 @@ mod tests {
             "mknod",
             "mknodat",
             "socket",
+            "socketpair",
+            "io_setup",
             "personality",
             "reboot",
             "settimeofday",

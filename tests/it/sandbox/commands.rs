@@ -172,16 +172,3 @@ pub async fn an_unknown_command_is_not_found(world: &World<'_>) {
     assert!(matches!(world.sandbox.output(world.fence, "never", range).await, Err(Fault::NotFound(_))));
     assert!(matches!(world.sandbox.kill(world.fence, "never").await, Err(Fault::NotFound(_))));
 }
-
-/// Not a benchmark: only checks that no hidden second is added.
-pub async fn a_warm_command_is_quick(world: &World<'_>) {
-    let mut fastest = Duration::MAX;
-    for round in 0..20 {
-        let exec = Exec { argv: vec!["true".to_owned()], ..world.shell(&format!("warm-{round}"), "") };
-        let began = Instant::now();
-        world.sandbox.start(world.fence, &exec).await.unwrap();
-        world.sandbox.wait(world.fence, &exec.id).await.unwrap();
-        fastest = fastest.min(began.elapsed());
-    }
-    assert!(fastest < Duration::from_millis(100), "a warm command takes {fastest:?}");
-}

@@ -128,6 +128,10 @@ impl Provider for DockerProvider {
         Arc::new(Local::new(self.config()).expect("the daemon is there"))
     }
 
+    fn measures_disks(&self) -> bool {
+        self.disks == Disks::Directories
+    }
+
     fn rootfs(&self) -> RootFs {
         self.rootfs.clone()
     }

@@ -82,6 +82,11 @@ impl Provider for LocalProvider {
         self.runtime == "runsc"
     }
 
+    fn measures_disks(&self) -> bool {
+        // Only root mounts file systems.
+        self.disks == Disks::Directories || !rustix::process::geteuid().is_root()
+    }
+
     fn rootfs(&self) -> RootFs {
         self.rootfs.clone()
     }

@@ -16,6 +16,7 @@ mod gvisor;
 mod image;
 mod lifecycle;
 mod local;
+mod neighbors;
 mod rootless;
 mod trees;
 
@@ -46,6 +47,10 @@ pub trait Provider: Send + Sync {
     fn open(&self) -> Arc<dyn Sandbox>;
     /// Whether the sandbox has its own kernel, which reports other values.
     fn is_gvisor(&self) -> bool {
+        false
+    }
+    /// Whether the size of a disk is measured at intervals, instead of being that of a file system.
+    fn measures_disks(&self) -> bool {
         false
     }
     /// Root file system of the sandboxes.
@@ -194,7 +199,6 @@ macro_rules! checks {
         commands: output_beyond_the_cap_is_counted_not_kept,
         commands: the_oldest_output_is_evicted,
         commands: an_unknown_command_is_not_found,
-        commands: a_warm_command_is_quick,
         files: what_a_tool_writes_a_command_sees_and_the_other_way_round,
         files: a_file_is_replaced_with_its_mode_and_through_its_link,
         files: a_link_never_leads_out_of_the_sandbox,

@@ -145,10 +145,9 @@ impl Install {
         let failed = |fault: Fault| BuildError::Failed(fault.to_string());
         let (engine, place) = (&self.engine, self.images.place(&self.name));
         let skeleton = super::rootfs::of_host(&self.images.inner.layout.skeletons()?)?;
-        let program = skeleton.rootfs.join(PROGRAM.trim_start_matches('/'));
         let base = Base {
             rootfs: self.disk.files.clone(),
-            binds: vec![(program, PathBuf::from(PROGRAM))],
+            binds: vec![(skeleton.init(), PathBuf::from(PROGRAM))],
             tree: None,
         };
         let command = ["bash", "-c", SCRIPT, "install"].map(str::to_owned);
@@ -173,6 +172,7 @@ impl Install {
             orphan_seconds: None,
             disk_bytes: None,
             role: Role::Install(&command),
+            user_namespace: None,
         };
         engine.run(self.container, &ingredients, &place).await.map_err(failed)?;
         let log = place.join("init.log");

@@ -27,7 +27,7 @@ use super::{
     layout::{IdRange, Layout},
     rootfs::Base,
     runtime::{Runtime, last_message},
-    unavailable,
+    unavailable, user_namespace,
 };
 use crate::{
     domain::{SandboxId, SessionId},
@@ -118,7 +118,8 @@ impl Engine for Rootless {
 
     async fn run(&self, sandbox: SandboxId, of: &ContainerSpec<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
         let base = Base { rootfs: self.place.clone(), ..of.base.clone() };
-        let inside = ContainerSpec { base: &base, ..*of };
+        let link = sandbox_dir.join(user_namespace::LINK);
+        let inside = ContainerSpec { base: &base, user_namespace: Some(&link), ..*of };
         let spec = match &self.cgroups {
             Some(cgroups) => {
                 let oom_counter = cgroups.make(sandbox);
@@ -142,7 +143,8 @@ impl Engine for Rootless {
         };
         spec.and_then(|spec| spec.save(sandbox_dir.join("config.json")))
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
-        self.runtime.run(sandbox, sandbox_dir, &self.words(of)).await
+        let before = [self.words(of), user_namespace::words(of, &link)].concat();
+        self.runtime.run(sandbox, sandbox_dir, &before).await
     }
 
     async fn ended(&self, _: SandboxId, sandbox_dir: &Path) -> Option<String> {

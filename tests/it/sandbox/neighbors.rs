@@ -1,0 +1,96 @@
+//! Greedy neighbors: one sandbox takes all that it can get of a resource of the machine; another one, and the
+//! machine itself, still have what they need.
+
+use super::{World, limits, local::LocalProvider, run};
+
+/// A resource: its name, a command that takes all it can and prints how much, the most that one sandbox may take,
+/// and a command that needs some.
+struct Shared {
+    name: &'static str,
+    take: &'static str,
+    most: usize,
+    need: &'static str,
+}
+
+const TAKE: &str = "import ctypes, os, pty, sys, time
+libc = ctypes.CDLL(None)
+def take(one):
+    held = []
+    while len(held) < 20_000:
+        try:
+            held.append(one())
+        except OSError:
+            break
+    print('held', len(held), flush=True)
+    return held
+def inotify():
+    descriptor = libc.inotify_init()
+    if descriptor < 0:
+        raise OSError()
+    return descriptor
+";
+
+const RESOURCES: [Shared; 2] = [
+    Shared {
+        name: "pseudo terminals (kernel.pty.max)",
+        take: "held = take(pty.openpty)",
+        most: 64,
+        need: "[pty.openpty() for _ in range(8)]",
+    },
+    Shared {
+        name: "inotify instances (fs.inotify.max_user_instances)",
+        take: "held = take(inotify)",
+        most: 128,
+        need: "[inotify() for _ in range(32)]",
+    },
+];
+
+impl World<'_> {
+    /// A sandbox of another organization on the same machine.
+    async fn neighbor(&self) -> World<'_> {
+        let mut spec = self.spec.clone();
+        (spec.sandbox, spec.org, spec.session) = (self.origin.id(), self.origin.id(), self.origin.id());
+        let fence = super::SandboxFence { sandbox: spec.sandbox, epoch: 1 };
+        let sandbox = self.provider.open();
+        sandbox.create(&spec, fence.epoch).await.expect("a sandbox can be made");
+        World { provider: self.provider, sandbox, spec, fence, origin: self.origin.clone() }
+    }
+
+    fn python(&self, id: &str, program: &str) -> super::Exec {
+        let argv = ["python3", "-c", program].map(str::to_owned).to_vec();
+        super::Exec { argv, ..self.shell(id, "") }
+    }
+}
+
+fn has_enough_beside_a_greedy_one(shared: &'static Shared) {
+    run(&LocalProvider::new(), limits(), |world| {
+        Box::pin(async move {
+            let Shared { name, take, most, need } = shared;
+            let greedy = world.python("greedy", &format!("{TAKE}{take}\ntime.sleep(600)\n"));
+            world.sandbox.start(world.fence, &greedy).await.unwrap();
+            world.printed("greedy", "held").await;
+            let said = world.output("greedy", super::OutputStream::Stdout).await;
+            let held: usize = said.trim().rsplit(' ').next().expect("a number").parse().expect("a number");
+            assert!(held <= *most, "{name}: one sandbox got {held}");
+            let neighbor = world.neighbor().await;
+            let ran =
+                neighbor.ran(&neighbor.python("needs", &format!("{TAKE}{need}\nprint('works')\n"))).await;
+            neighbor.end().await;
+            assert_eq!(ran.stdout, "works\n", "{name}: {}", ran.stderr);
+            // The machine's own services run as root.
+            let own = std::process::Command::new("python3").args(["-c", &format!("{TAKE}{need}\n")]).output();
+            let own = own.expect("python3 runs");
+            assert!(own.status.success(), "{name}: {}", String::from_utf8_lossy(&own.stderr));
+        })
+    });
+}
+
+#[test]
+fn terminals_are_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[0]);
+}
+
+#[test]
+fn inotify_instances_are_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[1]);
+}
