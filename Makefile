@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run dashboard test test-full chaos bench lint deny openapi clean-state
+.PHONY: help run dashboard test test-full chaos planted soak failover bench lint deny openapi clean-state
 
 help: ## list these commands
 	@sed -n -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -28,10 +28,24 @@ test-full: ## run every check with the long forms of the tests
 chaos: ## inject faults into a deployment, the long form; CHAOS='--kills 50' for other options
 	cargo test --locked --test chaos -- $(or $(CHAOS),--kills 1000 --freezes 500 --postgres-restarts 100 --drains 100 --stream-cuts 10000 --minutes 300 --write)
 
+planted: ## plant known bugs one by one and check that chaos and tests find them; PLANTED='NAME...' for some
+	tests/planted/run $(PLANTED)
+
+soak: ## serve a simulated week of production in an hour; SOAK='--minutes 10' for other options
+	cargo build --release --locked
+	tests/soak/run $(SOAK)
+
+failover: ## upgrade a deployment, cut its link to the database, fail its database over, under load; FAILOVER='upgrade' for one of them
+	$(if $(FAILOVER),,scripts/setup --full)
+	cargo build --locked --bin sojourn
+	for scenario in $(if $(FAILOVER),'$(FAILOVER)','upgrade --write' 'partition --cuts 50 --seconds 30 --write' 'failover --write'); do \
+		cargo test --locked --test failover -- $$scenario || exit; \
+	done
+
 lint: ## run formatting and lints only
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
-	cargo clippy --test bench --test chaos --locked -- -D warnings
+	cargo clippy --test bench --test chaos --test failover --locked -- -D warnings
 
 deny: ## check licenses, bans and sources of the dependencies (deny.toml); installs cargo-deny once
 	@command -v cargo-deny >/dev/null || env -u RUSTC_WORKSPACE_WRAPPER cargo install cargo-deny --locked

@@ -2,10 +2,11 @@
 //! stopped by pid.
 
 use std::{
+    env,
     fs::{self, File},
     net::SocketAddr,
     os::unix::fs::PermissionsExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::Stdio,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
@@ -58,10 +59,16 @@ impl Ground {
         let embedded = Embedded::start(&data_dir, &Origin::system(), &|line| println!("{line}")).await?;
         let urls = embedded.urls();
         migrate::migrate(&urls, master(), StartWait::NONE).await?;
-        let pid_file = data_dir.join("postgres/pgdata/postmaster.pid");
-        let text = fs::read_to_string(pid_file).context("the server's pid")?;
-        let postmaster = text.lines().next().unwrap_or_default().trim().parse()?;
+        let postmaster = postmaster(&data_dir)?;
         Ok(Self { root, data_dir, embedded, urls, postmaster, processes: AtomicU32::new(0) })
+    }
+
+    /// Restarts the server, so that it reads settings that it only reads at its start.
+    pub async fn restarted(self) -> anyhow::Result<Self> {
+        self.embedded.stop().await?;
+        let embedded = Embedded::start(&self.data_dir, &Origin::system(), &|line| println!("{line}")).await?;
+        let (urls, postmaster) = (embedded.urls(), postmaster(&self.data_dir)?);
+        Ok(Self { embedded, urls, postmaster, ..self })
     }
 
     /// URL of a superuser connection.
@@ -79,7 +86,8 @@ impl Ground {
         let number = self.processes.fetch_add(1, Ordering::Relaxed);
         let log = self.root.path().join(format!("process-{number}.log"));
         let address = free_address()?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        let program = env::var_os("SOJOURN_BIN").unwrap_or_else(|| env!("CARGO_BIN_EXE_sojourn").into());
+        let mut command = Command::new(program);
         command
             .arg("serve")
             .arg(format!("--data-dir={}", self.data_dir.display()))
@@ -150,6 +158,13 @@ impl Process {
     pub async fn kill(mut self) -> anyhow::Result<()> {
         Ok(self.child.kill().await?)
     }
+}
+
+/// Process id of the server of a data directory.
+fn postmaster(data_dir: &Path) -> anyhow::Result<u32> {
+    let text =
+        fs::read_to_string(data_dir.join("postgres/pgdata/postmaster.pid")).context("the server's pid")?;
+    Ok(text.lines().next().unwrap_or_default().trim().parse()?)
 }
 
 /// Master key of the run's secrets.

@@ -15,6 +15,7 @@
 mod anchor;
 mod bare;
 mod cpu;
+mod fleet;
 mod goals;
 mod ground;
 mod http;
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     let ran = match &plan.command {
         Some(Command::Bare { url }) => runtime.block_on(bare::serve(url)),
         Some(Command::Sandboxes(plan)) => runtime.block_on(sandboxes::run(plan)),
+        Some(Command::Fleet(plan)) => runtime.block_on(fleet::run(plan)),
         None => runtime.block_on(run(plan)),
     };
     match ran {
@@ -77,8 +79,11 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
             Err(error) => {
                 println!("  could not be measured: {error:#}");
                 report.skip(goal, format!("{error:#}"));
-                // A goal that cannot run here is reported as such; an error is a failure.
-                if error.downcast_ref::<NotHere>().is_none() {
+                // A goal that cannot run here is reported as such; an error is a failure. A quick run shows
+                // that every measurement works, so it needs all.
+                let is_excused = error.downcast_ref::<NotNow>().is_some()
+                    || !bench.plan.quick && error.downcast_ref::<NotHere>().is_some();
+                if !is_excused {
                     failed.push(goal.to_string());
                 }
             }
@@ -92,6 +97,11 @@ async fn run(plan: Plan) -> anyhow::Result<()> {
     anyhow::ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())
 }
+
+/// The machine is too busy for a measurement, as the text explains.
+#[derive(Debug, thiserror::Error)]
+#[error("not now: {0}")]
+pub struct NotNow(pub String);
 
 /// This machine lacks a requirement of a goal, which the text names.
 #[derive(Debug, thiserror::Error)]

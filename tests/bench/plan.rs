@@ -25,6 +25,9 @@ pub struct Plan {
     /// Sessions of the large case of P11
     #[arg(long, default_value_t = 10_000_000)]
     pub growth_sessions: u64,
+    /// Leave out the comparison with Restate, whose packages come from npm
+    #[arg(long)]
+    pub without_peer: bool,
     /// Write docs/performance.md and its plots; with some goals only, their rows of the page
     #[arg(long)]
     pub write: bool,
@@ -42,6 +45,8 @@ pub enum Command {
     },
     /// Measure resources of unused sandboxes: many frozen ones, many hibernated sessions
     Sandboxes(crate::sandboxes::Sandboxes),
+    /// Measure many API and worker processes on one Postgres: messages per second, work per message
+    Fleet(crate::fleet::Fleet),
 }
 
 /// A line of the table of goals.

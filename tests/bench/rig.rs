@@ -17,7 +17,7 @@ use sojourn::{
     },
     journal::{Journal, Writer},
     queue::{Lease, Queue},
-    store::{Store, job::Claimant, notification::Notifications, pool::PoolSizes},
+    store::{Store, job::Claimant, notification::Notifications, pool::PoolSizes, process::Process},
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -67,12 +67,13 @@ impl Rig {
     fn on(bench: &Bench, store: Store, org: OrgId) -> anyhow::Result<Self> {
         let origin = Origin::system();
         let process = Uuid::from_bytes(origin.bytes());
-        let notifications = Notifications::new(process);
+        let node = Uuid::from_bytes(origin.bytes());
+        let notifications = Notifications::new(Process { id: process, node: Some(node), is_api: false });
         let blobs = Blobs::local(&bench.ground.data_dir.join("blobs"))?;
         let journal = Journal::new(store.clone(), blobs, notifications.clone(), origin.clone());
         let claimant = Claimant {
             worker: process,
-            node: Uuid::from_bytes(origin.bytes()),
+            node,
             lease: Duration::from_secs(15),
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
@@ -84,7 +85,9 @@ impl Rig {
         let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
         tasks.spawn(async move { told.publish(&record, until).await });
         let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
-        tasks.spawn(async move { told.listen(&record, false, until).await });
+        tasks.spawn(async move { told.keep_process(&record, until).await });
+        let (told, record, until) = (notifications.clone(), store.clone(), stop.clone());
+        tasks.spawn(async move { told.listen(&record, until).await });
         Ok(Self { store, journal, notifications, org, queue, origin, tasks, stop, leases: Vec::new() })
     }
 

@@ -7,22 +7,14 @@ use std::{
 };
 
 use anyhow::Context;
-use sojourn::{
-    base::{Id, Origin, seal::MasterKey},
-    blob::Blobs,
-    domain::{
-        Body, Event, OperationId, OrgId, SessionId, Status, TurnId, apply, event::Outcome, turn::YieldReason,
-    },
-    journal::Journal,
-    store::{Store, notification::Notifications, pool::PoolSizes},
-};
+use sojourn::domain::SessionId;
 use uuid::Uuid;
 
 use crate::{
     client::Violations,
-    cluster::Cluster,
+    fold,
     load::{self, Made},
-    processes::MASTER_KEY,
+    record::{Event, Record, Session},
 };
 
 /// Counts beside the violations.
@@ -34,157 +26,162 @@ pub struct Found {
     pub calls: u64,
     /// Commands that left their token.
     pub ran: u64,
-    /// Commands that callers ran directly.
+    /// Commands that callers ran directly, and those of them in sessions without an agent.
     pub direct: u64,
+    pub direct_without_agent: u64,
     /// Calls with an unknown outcome.
     pub unknown: u64,
     /// Turns that continued in a second or later attempt.
     pub recovered: u64,
     /// Turns that were interrupted too often.
     pub exhausted: u64,
-    pub attempts_max: i32,
+    pub attempts_max: i64,
+    pub freezes: u64,
+    pub hibernations: u64,
 }
 
 /// Reads all data and checks the guarantees.
 pub struct Checker<'a> {
-    store: Store,
-    journal: Journal,
     data_dir: &'a Path,
     violations: &'a Violations,
     found: Found,
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(cluster: &Cluster, data_dir: &'a Path, violations: &'a Violations) -> anyhow::Result<Self> {
-        let master = MasterKey::parse(MASTER_KEY).context("the master key")?;
-        let store = Store::open(cluster.own_urls(), PoolSizes { app: 2, system: 2 }, master)?;
-        let blobs = Blobs::local(&data_dir.join("blobs"))?;
-        let journal = Journal::new(store.clone(), blobs, Notifications::new(Uuid::nil()), Origin::system());
-        Ok(Self { store, journal, data_dir, violations, found: Found::default() })
+    pub fn new(data_dir: &'a Path, violations: &'a Violations) -> Self {
+        Self { data_dir, violations, found: Found::default() }
     }
 
-    /// Checks every session that the load created.
-    pub async fn check(mut self, org: OrgId, made: &[Made]) -> anyhow::Result<Found> {
-        for one in made {
-            self.session(org, one).await.with_context(|| one.session.to_string())?;
+    /// Checks every session in the database, and that the load knows each of them.
+    pub async fn check(mut self, record: &mut Record, made: &[Made]) -> anyhow::Result<Found> {
+        let known: HashMap<Uuid, &Made> = made.iter().map(|made| (made.session.uuid(), made)).collect();
+        let all = record.sessions.clone();
+        for id in &all {
+            let session = record.session(*id).await.with_context(|| id.to_string())?;
+            if let Some(made) = known.get(id) {
+                self.session(&session, made);
+            } else {
+                self.violations.note(format!("{id} is in the database, and no caller was told of it"));
+            }
         }
-        self.store.close().await;
+        let present: HashSet<Uuid> = all.into_iter().collect();
+        for made in made.iter().filter(|made| !present.contains(&made.session.uuid())) {
+            self.say(made.session, "a caller was told of it, and it is not in the database");
+        }
+        for left in record.leftovers().await? {
+            self.violations.note(left);
+        }
         Ok(self.found)
     }
 
-    async fn session(&mut self, org: OrgId, made: &Made) -> anyhow::Result<()> {
-        let id = made.session;
-        let log = self.journal.log(org, id, 0).await?;
+    fn session(&mut self, session: &Session, made: &Made) {
+        let (id, log) = (made.session, &session.log);
         self.found.sessions += 1;
         self.found.events += log.len() as u64;
         if !log.iter().map(|event| event.seq).eq(1..=log.len() as i64) {
             self.say(id, "its seq has a gap");
-            return Ok(());
+            return;
         }
-        let ids: HashSet<_> = log.iter().map(|event| event.draft.id).collect();
+        if log.first().is_none_or(|first| first.kind != "session.created") {
+            self.say(id, "its log does not start with session.created");
+        }
+        let ids: HashSet<_> = log.iter().map(|event| event.id).collect();
         if ids.len() != log.len() {
             self.say(id, "an event is in its log twice");
         }
-        self.fold(org, id, &log).await?;
-        let inputs = log.iter().filter(|event| matches!(event.draft.body, Body::UserMessage { .. })).count();
-        if inputs as u64 != made.inputs {
+        for difference in fold::differences(session) {
+            self.say(id, &difference);
+        }
+        let status = session.row["status"].as_str().unwrap_or_default();
+        if !matches!(status, "idle" | "awaiting_input" | "failed" | "archived") {
+            self.say(id, &format!("it is still {status}"));
+        }
+        if session.row["input_head"].as_i64() > session.row["input_cursor"].as_i64() {
+            self.say(id, "queued input is not taken by any turn");
+        }
+        let count = |kind: &str| log.iter().filter(|event| event.kind == kind).count() as u64;
+        if count("user.message") != made.inputs {
+            let inputs = count("user.message");
             self.say(id, &format!("{} messages were acknowledged, {inputs} are in its log", made.inputs));
         }
-        let mut turns: BTreeMap<TurnId, Vec<&Event>> = BTreeMap::new();
-        for event in &log {
-            if let Some(turn) = event.draft.turn_id {
+        self.found.freezes += count("sandbox.frozen");
+        let is_hibernation =
+            |event: &&Event| event.kind == "sandbox.terminated" && event.text("reason") == "idle";
+        self.found.hibernations += log.iter().filter(is_hibernation).count() as u64;
+        let mut turns: BTreeMap<Uuid, Vec<&Event>> = BTreeMap::new();
+        for event in log {
+            if let Some(turn) = event.turn {
                 turns.entry(turn).or_default().push(event);
             }
         }
         for (turn, events) in &turns {
             self.turn(id, *turn, events);
         }
-        let trace = made.trace.clone().unwrap_or_else(|| load::trace(self.data_dir, id));
-        self.effects(id, &log, &trace);
-        self.direct(id, &log, &trace);
-        Ok(())
-    }
-
-    /// The row is the fold of the log, and the session is idle.
-    async fn fold(&self, org: OrgId, id: SessionId, log: &[Event]) -> anyhow::Result<()> {
-        let row = self.store.load_session(org, id).await?;
-        let Some((folded, ended)) = apply::fold(id, log) else {
-            self.say(id, "its log does not start with session.created");
-            return Ok(());
-        };
-        if folded != row {
-            self.say(id, &format!("its row is not the fold of its log:\n  row  {row:?}\n  fold {folded:?}"));
+        let disk = load::trace(self.data_dir, id);
+        let trace = made.trace.clone().or_else(|| disk.clone()).unwrap_or_default();
+        if let Some(disk) = disk.filter(|disk| *disk != trace) {
+            self.say(id, &format!("its disk has {} lines, its file had {}", disk.len(), trace.len()));
         }
-        match row.status {
-            Status::Idle | Status::AwaitingInput | Status::Failed | Status::Archived => {}
-            Status::Queued | Status::Running => self.say(id, &format!("it is still {:?}", row.status)),
-        }
-        if row.is_pending() {
-            self.say(id, "queued input is not taken by any turn");
-        }
-        let mut tx = self.store.begin(org).await?;
-        let rows = tx.turns(id, None, 1_000).await?;
-        for turn in &ended {
-            if rows.iter().find(|row| row.id == turn.id) != Some(turn) {
-                self.say(id, &format!("the row of {} is not the fold of its events", turn.id));
-            }
-        }
-        Ok(())
+        self.effects(id, log, &trace);
+        self.direct(id, log, &trace, session.row["has_agent"] == true);
     }
 
     /// One terminal event, attempts in order, no event out of order.
-    fn turn(&mut self, id: SessionId, turn: TurnId, events: &[&Event]) {
+    fn turn(&mut self, id: SessionId, turn: Uuid, events: &[&Event]) {
         self.found.turns += 1;
         let mut attempts = 0;
         let (mut unknown, mut exhausted) = (0, false);
-        let mut end: Option<YieldReason> = None;
-        let mut open: HashSet<&str> = HashSet::new();
-        let mut settled: HashSet<&str> = HashSet::new();
+        let mut end: Option<&str> = None;
+        let (mut open, mut settled): (HashSet<&str>, HashSet<&str>) = Default::default();
         for event in events {
-            let what = event.draft.body.type_name();
+            let kind = event.kind.as_str();
             if end.is_some() {
-                self.say(id, &format!("{what} ({}) follows the end of {turn}", event.seq));
+                self.say(id, &format!("{kind} ({}) follows the end of {turn}", event.seq));
             }
-            match &event.draft.body {
-                Body::UserMessage { .. } | Body::TurnCancelRequested { .. } => continue,
-                Body::TurnStarted { attempt, .. } => {
-                    if *attempt != attempts + 1 {
+            match kind {
+                "user.message" | "turn.cancel_requested" => continue,
+                "turn.started" => {
+                    if event.number("attempt") != attempts + 1 {
+                        let attempt = event.number("attempt");
                         self.say(id, &format!("attempt {attempt} of {turn} follows attempt {attempts}"));
                     }
-                    attempts = *attempt;
+                    attempts = event.number("attempt");
                 }
-                Body::TurnCompleted(completed) => {
-                    end = Some(completed.yield_reason);
-                    let code = completed.error.as_ref().map(|error| error.code.as_str());
-                    match code {
+                "turn.completed" => {
+                    end = Some(event.text("yield_reason"));
+                    match event.body["error"]["code"].as_str() {
                         None => {}
                         Some("recovery_exhausted") => exhausted = true,
-                        Some(code) => self.say(id, &format!("{turn} failed: {code}, {:?}", completed.error)),
+                        Some(code) => {
+                            self.say(id, &format!("{turn} failed: {code}, {}", event.body["error"]));
+                        }
                     }
                 }
-                Body::ToolCall { call_id, .. } => {
+                "tool.call" => {
                     self.found.calls += 1;
-                    if !open.insert(call_id) || settled.contains(call_id.as_str()) {
-                        self.say(id, &format!("{call_id} of {turn} is called twice"));
+                    let call = event.text("call_id");
+                    if !open.insert(call) || settled.contains(call) {
+                        self.say(id, &format!("{call} of {turn} is called twice"));
                     }
                 }
-                Body::ToolResult { call_id, outcome, .. } => {
-                    unknown += u64::from(*outcome == Outcome::Unknown);
-                    if !open.remove(call_id.as_str()) || !settled.insert(call_id) {
-                        self.say(id, &format!("{call_id} of {turn} has a second result"));
+                "tool.result" => {
+                    let call = event.text("call_id");
+                    unknown += u64::from(event.text("outcome") == "unknown");
+                    if !open.remove(call) || !settled.insert(call) {
+                        self.say(id, &format!("{call} of {turn} has a second result, or no call before it"));
                     }
                 }
                 _ => {}
             }
             if attempts == 0 && end.is_none() {
-                self.say(id, &format!("{what} ({}) comes before the start of {turn}", event.seq));
+                self.say(id, &format!("{kind} ({}) comes before the start of {turn}", event.seq));
             }
         }
         if end.is_none() {
             self.say(id, &format!("{turn} has no end"));
         }
         // No fault destroys a sandbox, so the state of every command can be read.
-        if unknown > 0 && end != Some(YieldReason::Canceled) && !exhausted {
+        if unknown > 0 && end != Some("canceled") && !exhausted {
             self.say(id, &format!("{unknown} calls of {turn} have an unknown outcome"));
         }
         if !open.is_empty() {
@@ -196,7 +193,7 @@ impl<'a> Checker<'a> {
         self.found.attempts_max = self.found.attempts_max.max(attempts);
     }
 
-    /// Compares the tokens of the commands on the disk with the log.
+    /// Compares the tokens that the commands left with the log.
     fn effects(&mut self, id: SessionId, log: &[Event], trace: &[String]) {
         let mut left: HashMap<&str, u32> = HashMap::new();
         for token in trace {
@@ -206,28 +203,25 @@ impl<'a> Checker<'a> {
         for (token, count) in left.iter().filter(|(_, count)| **count > 1) {
             self.say(id, &format!("{token} ran {count} times"));
         }
-        let mut tokens: HashMap<(&TurnId, &str), &str> = HashMap::new();
+        let mut tokens: HashMap<(Uuid, &str), &str> = HashMap::new();
         for event in log {
-            let Some(turn) = &event.draft.turn_id else { continue };
-            match &event.draft.body {
-                Body::ToolCall { call_id, tool, input, .. } if tool == "bash" => {
-                    let command = input["command"].as_str().unwrap_or_default();
-                    tokens.insert((turn, call_id), command.split(' ').nth(1).unwrap_or_default());
+            let (Some(turn), call) = (event.turn, event.text("call_id")) else { continue };
+            match event.kind.as_str() {
+                "tool.call" if event.text("tool") == "bash" => {
+                    let command = event.body["input"]["command"].as_str().unwrap_or_default();
+                    tokens.insert((turn, call), token(command));
                 }
-                Body::ToolResult { call_id, outcome, output, .. } => {
-                    let Some(token) = tokens.get(&(turn, call_id.as_str())) else { continue };
+                "tool.result" => {
+                    let Some(token) = tokens.get(&(turn, call)) else { continue };
                     let count = left.get(token).copied().unwrap_or(0);
-                    match outcome {
-                        Outcome::Ran if count != 1 => {
-                            self.say(
-                                id,
-                                &format!("{token} is logged as run and ran {count} times: {output}"),
-                            );
-                        }
-                        Outcome::NotRun if count != 0 => {
-                            self.say(id, &format!("{token} is logged as not run and ran {count} times"));
-                        }
-                        Outcome::Ran | Outcome::NotRun | Outcome::Unknown => {}
+                    let is_wrong = match event.text("outcome") {
+                        "ran" => count != 1,
+                        "not_run" => count != 0,
+                        _ => false,
+                    };
+                    if is_wrong {
+                        let outcome = event.text("outcome");
+                        self.say(id, &format!("{token} is logged as {outcome} and ran {count} times"));
                     }
                 }
                 _ => {}
@@ -236,23 +230,25 @@ impl<'a> Checker<'a> {
     }
 
     /// Each command of a caller was started once, ended once, and left its token once.
-    fn direct(&mut self, id: SessionId, log: &[Event], trace: &[String]) {
-        let mut open: HashMap<OperationId, &str> = HashMap::new();
+    fn direct(&mut self, id: SessionId, log: &[Event], trace: &[String], has_agent: bool) {
+        let mut open: HashMap<&str, &str> = HashMap::new();
         for event in log {
-            match &event.draft.body {
-                Body::ExecStarted { exec_id, command, .. } => {
+            match event.kind.as_str() {
+                "exec.started" => {
                     self.found.direct += 1;
-                    if open.insert(*exec_id, command.split(' ').nth(1).unwrap_or_default()).is_some() {
-                        self.say(id, &format!("{exec_id} is started twice"));
+                    self.found.direct_without_agent += u64::from(!has_agent);
+                    if open.insert(event.text("exec_id"), token(event.text("command"))).is_some() {
+                        self.say(id, &format!("{} is started twice", event.text("exec_id")));
                     }
                 }
-                Body::ExecCompleted { exec_id: Some(exec_id), cause, .. } => {
-                    let Some(token) = open.remove(exec_id) else {
-                        self.say(id, &format!("{exec_id} has a second end, or no start"));
+                "exec.completed" if event.body.get("exec_id").is_some() => {
+                    let Some(token) = open.remove(event.text("exec_id")) else {
+                        self.say(id, &format!("{} has a second end, or no start", event.text("exec_id")));
                         continue;
                     };
                     let count = trace.iter().filter(|left| *left == token).count();
-                    if cause != "exited" || count != 1 {
+                    if event.text("cause") != "exited" || count != 1 {
+                        let cause = event.text("cause");
                         self.say(id, &format!("{token} ended with {cause} and ran {count} times"));
                     }
                 }
@@ -269,11 +265,14 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// The organization of the run.
-pub async fn org(cluster: &Cluster) -> anyhow::Result<OrgId> {
-    let mut connection = cluster.superuser().await?;
-    let id: Uuid = sqlx::query_scalar("select org_id from org").fetch_one(&mut connection).await?;
-    Ok(Id::from_uuid(id))
+/// The token that a command leaves: `echo TOKEN >> FILE; ...`.
+fn token(command: &str) -> &str {
+    command.split(' ').nth(1).unwrap_or_default()
+}
+
+/// The public id of a session.
+pub fn public(session: Uuid) -> SessionId {
+    SessionId::from_uuid(session)
 }
 
 /// Median and maximum of the durations.

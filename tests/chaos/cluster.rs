@@ -1,8 +1,7 @@
 //! The Postgres of a run: private, durable, and restarted as after a crash.
 //!
-//! It also contains the run's witness: triggers that record the writer and epoch of each event and when a job
-//! was taken from a silent holder, and that can block a writer between the two writes of a tool call, so that
-//! a fault happens exactly there.
+//! It also installs the witness (`witness.sql`), which can block a writer between the two writes of a tool call,
+//! so that a fault happens exactly there.
 
 use std::{
     fs,
@@ -38,52 +37,7 @@ pub enum Seam {
     Result = 2,
 }
 
-const WITNESS: &str = "
-create schema chaos;
-create table chaos.write (
-    session_id uuid not null,
-    seq bigint not null,
-    type text not null,
-    turn_id uuid,
-    attempt integer,
-    epoch bigint,
-    process integer,
-    at timestamptz not null default clock_timestamp()
-);
-create table chaos.takeover (
-    session_id uuid not null,
-    epoch bigint not null,
-    at timestamptz not null default clock_timestamp(),
-    server_start timestamptz not null default pg_postmaster_start_time()
-);
-create function chaos.taken() returns trigger language plpgsql security definer as $$
-begin
-    insert into chaos.takeover (session_id, epoch)
-    select new.session_id, s.epoch
-    from public.session s
-    where s.org_id = new.org_id and s.session_id = new.session_id;
-    return new;
-end
-$$;
-create trigger taken after update on public.job for each row
-    when (old.worker_id is not null and new.worker_id is not null and old.worker_id <> new.worker_id)
-    execute function chaos.taken();
-create function chaos.witness() returns trigger language plpgsql security definer as $$
-declare
-    writer integer := nullif(current_setting('chaos.process', true), '')::integer;
-begin
-    if writer is not null and new.type in ('tool.call', 'tool.result') then
-        perform pg_advisory_xact_lock_shared(case new.type when 'tool.call' then 1 else 2 end, writer);
-    end if;
-    insert into chaos.write (session_id, seq, type, turn_id, attempt, epoch, process)
-    select new.session_id, new.seq, new.type, new.turn_id, (new.body ->> 'attempt')::integer, s.epoch, writer
-    from public.session s
-    where s.org_id = new.org_id and s.session_id = new.session_id;
-    return new;
-end
-$$;
-create trigger witness before insert on public.event for each row execute function chaos.witness();
-";
+const WITNESS: &str = include_str!("witness.sql");
 
 impl Cluster {
     /// Creates and starts it below the data directory of the service.
@@ -93,15 +47,43 @@ impl Cluster {
         Ok(Self { data_dir: data_dir.to_owned(), embedded: Mutex::new(Some(embedded)), urls })
     }
 
+    /// URLs of the server, for the relays.
+    pub fn server(&self) -> &Urls {
+        &self.urls
+    }
+
     /// URLs for a process; the witness identifies it by `process`.
     pub fn urls(&self, process: u32) -> Urls {
         let named = |url: &str| format!("{url}&options%5Bchaos.process%5D={process}");
         Urls { owner: named(&self.urls.owner), app: named(&self.urls.app), system: named(&self.urls.system) }
     }
 
-    /// URLs for the test program itself.
-    pub fn own_urls(&self) -> &Urls {
-        &self.urls
+    /// Directory of the programs of the server's own version.
+    pub async fn programs(&self) -> anyhow::Result<PathBuf> {
+        let mut connection = self.superuser().await?;
+        let dir: String = sqlx::query_scalar("select setting from pg_config where name = 'BINDIR'")
+            .fetch_one(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(dir.into())
+    }
+
+    /// Number of events written so far.
+    pub async fn written(&self) -> anyhow::Result<i64> {
+        let mut connection = self.superuser().await?;
+        let count = sqlx::query_scalar("select count(*) from chaos.write").fetch_one(&mut connection).await?;
+        connection.close().await?;
+        Ok(count)
+    }
+
+    /// Directory and port of the server's socket, and the name of the database.
+    pub fn socket(&self) -> anyhow::Result<(String, String, String)> {
+        let url = url::Url::parse(&self.urls.owner)?;
+        let of =
+            |name: &str| url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned());
+        let dir = of("host").context("a socket directory")?;
+        let port = of("port").unwrap_or_else(|| "5432".to_owned());
+        Ok((dir, port, url.path().trim_start_matches('/').to_owned()))
     }
 
     /// A superuser connection.

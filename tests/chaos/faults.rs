@@ -1,4 +1,4 @@
-//! Fault injection: each kind of fault in its own lane, so that faults overlap.
+//! Faults of processes: each kind in its own lane, so that faults overlap.
 
 use std::{
     sync::{
@@ -8,8 +8,9 @@ use std::{
     time::Duration,
 };
 
+use futures::future::join_all;
 use tokio::{
-    sync::MutexGuard,
+    sync::{MutexGuard, RwLock},
     time::{Instant, sleep},
 };
 
@@ -26,6 +27,8 @@ pub struct Faults {
     pub cluster: Arc<Cluster>,
     pub fleet: Arc<Fleet>,
     pub violations: Arc<Violations>,
+    /// Held for writing while the server restarts, for reading during a dump.
+    pub server: RwLock<()>,
     /// Time is up: the remaining faults are skipped.
     pub late: AtomicBool,
     pub counts: Counts,
@@ -40,6 +43,10 @@ pub struct Counts {
     pub freezes_at_seam: AtomicU32,
     pub restarts: AtomicU32,
     pub drains: AtomicU32,
+    pub starts_together: AtomicU32,
+    pub silences: AtomicU32,
+    pub dumps: AtomicU32,
+    pub events_beside_dumps: AtomicU32,
     pub slowest_drain_ms: AtomicU32,
     pub longest_outage_ms: AtomicU32,
 }
@@ -54,6 +61,7 @@ impl Faults {
     /// Runs all lanes until each has finished.
     pub async fn run(&self, dice: &SeededRng) {
         let (kills, freezes, restarts, drains) = (dice.fork(), dice.fork(), dice.fork(), dice.fork());
+        let (together, silences, dumps) = (dice.fork(), dice.fork(), dice.fork());
         tokio::join!(
             self.lane(self.plan.kills, &self.counts.kills, async || self.kill(&kills).await),
             self.lane(self.plan.freezes, &self.counts.freezes, async || self.freeze(&freezes).await),
@@ -61,6 +69,11 @@ impl Faults {
                 self.restart_postgres(&restarts).await
             }),
             self.lane(self.plan.drains, &self.counts.drains, async || self.drain(&drains).await),
+            self.lane(self.plan.starts_together, &self.counts.starts_together, async || {
+                self.start_together(&together).await
+            }),
+            self.lane(self.plan.silences, &self.counts.silences, async || self.silence(&silences).await),
+            self.lane(self.plan.dumps, &self.counts.dumps, async || self.dump(&dumps).await),
         );
     }
 
@@ -71,11 +84,14 @@ impl Faults {
         loop {
             sleep(PROGRESS).await;
             eprintln!(
-                "kills {}, freezes {}, Postgres restarts {}, drains {}, violations {}",
+                "kills {}, freezes {}, Postgres restarts {}, drains {}, starts {}, silences {}, dumps {}, violations {}",
                 of(&counts.kills, plan.kills),
                 of(&counts.freezes, plan.freezes),
                 of(&counts.restarts, plan.postgres_restarts),
                 of(&counts.drains, plan.drains),
+                of(&counts.starts_together, plan.starts_together),
+                of(&counts.silences, plan.silences),
+                of(&counts.dumps, plan.dumps),
                 self.violations.all().len(),
             );
         }
@@ -127,11 +143,11 @@ impl Faults {
         sleep(dice.millis(100, 1_000)).await;
         let Some(mut slot) = self.pick(Role::Worker, dice) else { return Ok(false) };
         let process = slot.process;
-        let mut at_seam = false;
+        let (mut at_seam, mut fault) = (false, None);
         if dice.once_in(2) {
             let seam = if dice.once_in(4) { Seam::Result } else { Seam::Call };
             let hit = self.cluster.at_seam(seam, process, async || {
-                self.fleet.note(process);
+                fault = Some(self.fleet.begin(process));
                 slot.freeze()
             });
             at_seam = matches!(hit.await, Ok(Some(Ok(()))));
@@ -139,26 +155,33 @@ impl Faults {
         if at_seam {
             self.counts.freezes_at_seam.fetch_add(1, Ordering::Relaxed);
         } else {
-            self.fleet.note(process);
+            fault.get_or_insert_with(|| self.fleet.begin(process));
             slot.freeze()?;
         }
         sleep(self.plan.lease() + dice.millis(300, 2_000)).await;
         slot.thaw()?;
-        // After the thaw it notices the loss of its leases late: that is part of the fault.
-        self.fleet.note(process);
+        if let Some(fault) = fault {
+            self.fleet.end(fault);
+        }
         if slot.has_ended() {
             self.bring_up(&mut slot).await;
         }
         Ok(true)
     }
 
-    async fn restart_postgres(&self, dice: &SeededRng) -> anyhow::Result<bool> {
-        sleep(dice.millis(4_000, 12_000)).await;
-        self.fleet.note(0);
-        let outage = self.cluster.crash().await?;
-        self.fleet.note(0);
-        let outage_ms = u32::try_from(outage.as_millis()).unwrap_or(u32::MAX);
-        self.counts.longest_outage_ms.fetch_max(outage_ms, Ordering::Relaxed);
+    /// Kills every process and starts all of them at one moment.
+    async fn start_together(&self, dice: &SeededRng) -> anyhow::Result<bool> {
+        sleep(dice.millis(5_000, 15_000)).await;
+        // In the order of the slots: nobody else holds one lock and waits for another.
+        let mut slots = Vec::new();
+        for slot in &self.fleet.slots {
+            slots.push(slot.lock().await);
+        }
+        for slot in &mut slots {
+            self.fleet.note(slot.process);
+            slot.kill().await;
+        }
+        join_all(slots.iter_mut().map(|slot| self.bring_up(slot))).await;
         Ok(true)
     }
 
@@ -194,7 +217,7 @@ impl Faults {
     /// Starts a process, with retries while the database is unavailable.
     pub async fn bring_up(&self, slot: &mut Slot) {
         let until = Instant::now() + START_PATIENCE;
-        while let Err(error) = slot.start(|process| self.cluster.urls(process)).await {
+        while let Err(error) = slot.start(&self.cluster).await {
             if Instant::now() > until {
                 self.violations.note(format!("not started within {START_PATIENCE:?}: {error:#}"));
                 return;
@@ -204,7 +227,7 @@ impl Faults {
     }
 
     /// A process of the role without a fault in progress.
-    fn pick(&self, role: Role, dice: &SeededRng) -> Option<MutexGuard<'_, Slot>> {
+    pub fn pick(&self, role: Role, dice: &SeededRng) -> Option<MutexGuard<'_, Slot>> {
         let count = self.fleet.slots.len();
         let start = dice.below(count as u64) as usize;
         let slots = (0..count).map(|step| &self.fleet.slots[(start + step) % count]);

@@ -4,7 +4,7 @@
 //! program reads the file directly and so knows how often each command really ran.
 
 use std::{
-    path::{Path, PathBuf},
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use sojourn::domain::SessionId;
 use time::OffsetDateTime;
 use tokio::{
-    sync::mpsc,
+    sync::{mpsc, watch},
     time::{Instant, sleep},
 };
 
@@ -32,20 +32,24 @@ pub const TRACE: &str = "trace";
 /// No turn of the load takes longer than this under any fault.
 const TURN_PATIENCE: Duration = Duration::from_secs(120);
 
+/// Takes new sessions, each with the end of its driver.
+type Fresh = mpsc::UnboundedSender<(String, watch::Receiver<bool>)>;
+
 /// State that all drivers share.
 pub struct Load {
     pub client: Arc<Client>,
     pub violations: Arc<Violations>,
-    pub data_dir: PathBuf,
     pub agent: String,
     pub stop: AtomicBool,
-    /// New sessions for the readers of streams.
-    pub fresh: mpsc::Sender<String>,
+    /// New sessions for the readers of streams, each with the end of its driver.
+    fresh: Mutex<Option<Fresh>>,
     /// Created sessions, with the traces of their commands.
     pub made: Mutex<Vec<Made>>,
     pub turns: AtomicU64,
     /// Number of runs of each verb.
     pub verbs: [AtomicU64; 4],
+    /// Sessions whose sandbox was frozen, and hibernated, when they were used again after a pause.
+    pub asleep: [AtomicU64; 2],
     /// Turns that were running when they were canceled.
     pub cancels: Mutex<Vec<Canceled>>,
 }
@@ -65,31 +69,30 @@ pub struct Made {
     pub session: SessionId,
     /// Acknowledged inputs.
     pub inputs: u64,
-    /// Lines of the trace, read before the session was archived; none if it was not.
+    /// Lines of the trace as its file had them after the last command; none if it was not read.
     pub trace: Option<Vec<String>>,
 }
 
 impl Load {
     /// Creates a load by `client` on sessions of `agent`.
-    pub fn new(
-        client: Arc<Client>,
-        violations: Arc<Violations>,
-        data_dir: PathBuf,
-        agent: String,
-        fresh: mpsc::Sender<String>,
-    ) -> Self {
+    pub fn new(client: Arc<Client>, violations: Arc<Violations>, agent: String, fresh: Fresh) -> Self {
         Self {
             client,
             violations,
-            data_dir,
             agent,
             stop: AtomicBool::new(false),
-            fresh,
+            fresh: Mutex::new(Some(fresh)),
             made: Mutex::default(),
             turns: AtomicU64::new(0),
             verbs: Default::default(),
+            asleep: Default::default(),
             cancels: Mutex::default(),
         }
+    }
+
+    /// Tells the readers that no session follows.
+    pub fn close(&self) {
+        self.fresh.lock().expect("no driver panics").take();
     }
 
     /// Runs one session after another until the end of the run.
@@ -99,19 +102,22 @@ impl Load {
                 return;
             }
             // The error was recorded where it happened; the next session continues.
-            if let Err(error) = self.one_session(&format!("d{driver}.{round}"), &dice).await {
+            let name = format!("d{driver}.{round}");
+            let driven = if dice.once_in(4) {
+                self.commands(&name, &dice).await
+            } else {
+                self.turns(&name, &dice).await
+            };
+            if let Err(error) = driven {
                 eprintln!("a session of driver {driver} failed: {error:#}");
             }
         }
     }
 
-    async fn one_session(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
+    /// A session of an agent: turns, beside and between them commands of the caller, verbs and pauses.
+    async fn turns(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
         let body = json!({ "agent": self.agent, "input": script(&format!("{name}.0"), dice) });
-        let created = self.post("/sessions", &body).await?;
-        let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
-        let mut made = Made { session: id.parse()?, inputs: 1, trace: None };
-        // Busy readers skip this session.
-        let _ = self.fresh.try_send(id.clone());
+        let (id, mut made, _driving) = self.create(&body, 1).await?;
         let mut driven = Ok(());
         for turn in 1..=2 + dice.below(3) {
             // A caller's own command beside the turn, or in the pause after it.
@@ -131,9 +137,9 @@ impl Load {
             if driven.is_err() || self.stop.load(Ordering::Relaxed) {
                 break;
             }
-            if dice.once_in(3) {
-                // Long enough for the sandbox to be frozen, or to be in the middle of a freeze.
-                sleep(dice.millis(200, 900)).await;
+            driven = self.pause(&id, dice).await;
+            if driven.is_err() {
+                break;
             }
             let text = script(&format!("{name}.{turn}"), dice).to_string();
             driven = self.post(&format!("/sessions/{id}/messages"), &json!({ "text": text })).await.map(drop);
@@ -145,12 +151,78 @@ impl Load {
         if driven.is_ok() {
             driven = self.one_turn(&id, dice).await;
         }
+        self.end(&id, name, made, driven, dice).await
+    }
+
+    /// A session without an agent: commands of the caller only.
+    async fn commands(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
+        let (id, made, _driving) = self.create(&json!({}), 0).await?;
+        let mut driven = Ok(());
+        for command in 0..2 + dice.below(4) {
+            let mine = format!("{name}.c{command}");
+            driven = self.direct(&id, &mine, dice).await;
+            if driven.is_ok() && dice.once_in(4) && !self.stop.load(Ordering::Relaxed) {
+                driven = self.one_verb(&id, &mine, dice).await;
+            }
+            if driven.is_ok() && !self.stop.load(Ordering::Relaxed) {
+                driven = self.pause(&id, dice).await;
+            }
+            if driven.is_err() || self.stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+        self.end(&id, name, made, driven, dice).await
+    }
+
+    /// Creates a session. Its readers know by the last value when it is not driven any more.
+    async fn create(&self, body: &Value, inputs: u64) -> anyhow::Result<(String, Made, Driving)> {
+        let created = self.post("/sessions", body).await?;
+        let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
+        let made = Made { session: id.parse()?, inputs, trace: None };
+        let (driving, driven) = watch::channel(false);
+        if let Some(fresh) = &*self.fresh.lock().expect("no driver panics") {
+            // The readers end after the drivers.
+            let _ = fresh.send((id.clone(), driven));
+        }
+        Ok((id, made, Driving(driving)))
+    }
+
+    /// Reads the trace, and archives some sessions.
+    async fn end(
+        &self,
+        id: &str,
+        name: &str,
+        mut made: Made,
+        mut driven: anyhow::Result<()>,
+        dice: &SeededRng,
+    ) -> anyhow::Result<()> {
+        if driven.is_ok() {
+            match (Verbs { load: self, session: id, name, dice }).file(TRACE).await {
+                Ok(trace) => made.trace = Some(lines(&trace.unwrap_or_default())),
+                Err(error) => driven = Err(error),
+            }
+        }
         if driven.is_ok() && dice.once_in(3) && !self.stop.load(Ordering::Relaxed) {
-            made.trace = Some(trace(&self.data_dir, made.session));
             driven = self.post(&format!("/sessions/{id}/archive"), &json!({})).await.map(drop);
         }
         self.made.lock().expect("no driver panics").push(made);
         driven
+    }
+
+    /// Sometimes leaves the sandbox alone: until it is frozen or in the middle of it, or is hibernated.
+    async fn pause(&self, id: &str, dice: &SeededRng) -> anyhow::Result<()> {
+        if !dice.once_in(3) {
+            return Ok(());
+        }
+        sleep(if dice.once_in(2) { dice.millis(200, 900) } else { dice.millis(3_000, 8_000) }).await;
+        let path = format!("/sessions/{id}");
+        let session = self.client.send(&self.violations, Method::GET, &path, None).await?;
+        match session["sandbox"]["state"].as_str() {
+            Some("frozen") => drop(self.asleep[0].fetch_add(1, Ordering::Relaxed)),
+            Some("hibernated") => drop(self.asleep[1].fetch_add(1, Ordering::Relaxed)),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Waits for the running turn, and sometimes cancels it.
@@ -257,11 +329,23 @@ fn script(name: &str, dice: &SeededRng) -> Value {
     json!({ "script": steps })
 }
 
-/// Lines that the commands of a session left on its disk.
-pub fn trace(data_dir: &Path, session: SessionId) -> Vec<String> {
+/// Lines that the commands of a session left on its disk, if it has one.
+pub fn trace(data_dir: &Path, session: SessionId) -> Option<Vec<String>> {
     let orgs = std::fs::read_dir(data_dir.join("sandboxes")).into_iter().flatten().flatten();
     let mut files =
         orgs.map(|org| org.path().join(session.uuid().to_string()).join("files/workspace").join(TRACE));
-    let text = files.find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
-    text.lines().map(str::to_owned).collect()
+    files.find_map(|file| std::fs::read(file).ok()).map(|text| lines(&text))
+}
+
+fn lines(text: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(text).lines().map(str::to_owned).collect()
+}
+
+/// Tells the readers of a session, when dropped, that it is not driven any more.
+struct Driving(watch::Sender<bool>);
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        self.0.send_replace(true);
+    }
 }

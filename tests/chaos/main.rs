@@ -14,13 +14,23 @@
 mod check;
 mod client;
 mod cluster;
+mod deliveries;
 mod faults;
+mod fold;
 mod ground;
 mod load;
+mod outages;
 mod plan;
 mod processes;
 mod proxy;
 mod readers;
+#[path = "../it/fake/receiver.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod receiver;
+mod record;
+#[path = "../it/support/relay.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod relay;
 mod report;
 #[path = "../bench/run.rs"]
 mod run;
@@ -28,6 +38,7 @@ mod verbs;
 mod witness;
 
 use std::{
+    collections::HashMap,
     process::ExitCode,
     sync::{
         Arc,
@@ -37,10 +48,11 @@ use std::{
 };
 
 use clap::Parser;
+use futures::{StreamExt, future::join_all, stream};
 use reqwest::Method;
 use serde_json::json;
 use tokio::{
-    sync::mpsc,
+    sync::{RwLock, mpsc, watch},
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -48,18 +60,25 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     client::{Client, Violations},
+    cluster::Cluster,
+    deliveries::{Deliveries, event_id},
     faults::{Counts, Faults},
     ground::Ground,
     load::Load,
     plan::{Plan, SeededRng},
     processes::Fleet,
     readers::Readers,
+    record::Record,
     report::Outcome,
     run::Run,
 };
 
-/// Streams that are read concurrently.
-const READERS: usize = 8;
+/// Readers of whole logs again, besides those that follow each session.
+const REPEATERS: usize = 3;
+/// Logs that are read to their end concurrently.
+const COMPLETED: usize = 16;
+/// Sessions and the ends of their drivers, for the readers.
+type Fresh = mpsc::UnboundedReceiver<(String, watch::Receiver<bool>)>;
 /// Everything must be idle within this time after the last fault: the guarantee `Alive`, and one turn of the
 /// load.
 const REST: Duration = Duration::from_secs(60);
@@ -106,45 +125,49 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let dice = SeededRng::new(seed);
     let cluster = ground.cluster().await?;
     let described = Run::new("chaos", &cluster.version().await?)?;
-    let fleet = Arc::new(Fleet::new(&plan, &ground.data_dir, &ground.logs)?);
+    let fleet = Arc::new(Fleet::new(&plan, &cluster, &ground.data_dir, &ground.logs).await?);
     let faults = Arc::new(Faults {
         plan: plan.clone(),
         cluster: cluster.clone(),
         fleet: fleet.clone(),
         violations: violations.clone(),
+        server: RwLock::default(),
         late: AtomicBool::new(false),
         counts: Counts::default(),
     });
-    for slot in &fleet.slots {
-        // One after the other: the first one migrates and creates the organization.
-        slot.lock().await.start(|process| cluster.urls(process)).await?;
-    }
+    // At one moment, on a database without a schema.
+    let started =
+        join_all(fleet.slots.iter().map(async |slot| slot.lock().await.start(&cluster).await)).await;
+    started.into_iter().collect::<anyhow::Result<()>>()?;
     cluster.watch().await?;
 
     let client = Arc::new(Client::new(fleet.addresses.clone(), dice.fork())?);
     let agent = json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline" });
     let agent = client.send(&violations, Method::POST, "/agents", Some(&agent)).await?;
-    let (fresh, sessions) = mpsc::channel(4);
+    let deliveries = Deliveries::start(&client, &violations).await?;
+    let (fresh, sessions) = mpsc::unbounded_channel();
     let agent = agent["id"].as_str().unwrap_or_default().to_owned();
-    let load = Arc::new(Load::new(client.clone(), violations.clone(), ground.data_dir.clone(), agent, fresh));
-    let readers = Arc::new(Readers::new(client, violations.clone(), sessions, plan.stream_cuts));
-    let settled = act(&faults, &load, &readers, &dice).await?;
-
-    let made = load.made.lock().expect("no driver panics").clone();
-    let org = check::org(&cluster).await?;
-    let found = check::Checker::new(&cluster, &ground.data_dir, &violations)?.check(org, &made).await?;
-    witness::check_epochs(&cluster, &violations).await?;
-    let hit = fleet.faults.lock().expect("no fault panics").clone();
-    witness::check_takeovers(&cluster, plan.lease(), &violations).await?;
-    let recoveries = witness::recoveries(&cluster, &hit, &violations).await?;
-    let cancels = load.cancels.lock().expect("no driver panics").clone();
-    let undisturbed = witness::undisturbed(&cluster, &cancels, &hit).await?;
+    let load = Arc::new(Load::new(client.clone(), violations.clone(), agent, fresh));
+    let readers = Arc::new(Readers::new(client, violations.clone(), plan.stream_cuts));
+    let settled = act(&faults, &load, &readers, sessions, &dice).await?;
+    complete(&cluster, &readers, &violations, &dice).await?;
+    let delivered = deliveries.check(&cluster, &violations).await?;
     for complaint in fleet.stop().await {
         violations.note(complaint);
     }
     for panic in ground.panics()? {
         violations.note(panic);
     }
+
+    // Nothing writes any more.
+    let made = load.made.lock().expect("no driver panics").clone();
+    let mut record = Record::open(&cluster).await?;
+    let found = check::Checker::new(&ground.data_dir, &violations).check(&mut record, &made).await?;
+    witness::check_epochs(&cluster, &violations).await?;
+    let hit = fleet.faults.lock().expect("no fault panics").clone();
+    let recoveries = witness::check_takeovers(&cluster, plan.lease(), &hit, &violations).await?;
+    let cancels = load.cancels.lock().expect("no driver panics").clone();
+    let undisturbed = witness::undisturbed(&cluster, &cancels, &hit).await?;
     let mut outcome = Outcome {
         run: described,
         seed,
@@ -156,13 +179,14 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
         found,
         recoveries,
         undisturbed,
+        delivered,
         violations: violations.all(),
     };
     println!("\n{}", outcome.table());
     for violation in &outcome.violations {
         println!("VIOLATION {violation}");
     }
-    if plan.write && outcome.violations.is_empty() {
+    if plan.write {
         outcome.write()?;
     }
     Ok(())
@@ -174,6 +198,7 @@ async fn act(
     faults: &Arc<Faults>,
     load: &Arc<Load>,
     readers: &Arc<Readers>,
+    sessions: Fresh,
     dice: &SeededRng,
 ) -> anyhow::Result<Duration> {
     let plan = &faults.plan;
@@ -181,10 +206,11 @@ async fn act(
     for driver in 0..plan.sessions {
         drivers.spawn(load.clone().drive(driver, dice.fork()));
     }
-    let mut following = JoinSet::new();
-    for _ in 0..READERS {
-        following.spawn(readers.clone().read(dice.fork()));
+    let mut repeating = JoinSet::new();
+    for _ in 0..REPEATERS {
+        repeating.spawn(readers.clone().repeat(dice.fork()));
     }
+    let following = tokio::spawn(follow(readers.clone(), sessions, dice.fork()));
     let mut helpers = JoinSet::new();
     let (guard, clock) = (faults.clone(), faults.clone());
     helpers.spawn(async move { guard.supervise().await });
@@ -201,7 +227,7 @@ async fn act(
     while readers.left.load(Ordering::Relaxed) > 0 && !faults.late.load(Ordering::Relaxed) {
         sleep(Duration::from_millis(100)).await;
     }
-    // Readers end when no cut is left; drivers end with the current turn.
+    // Repeated reads end when no cut is left; drivers end with the current turn, and their followers then.
     readers.left.store(0, Ordering::Relaxed);
     load.stop.store(true, Ordering::Relaxed);
     let last = Instant::now();
@@ -213,30 +239,58 @@ async fn act(
         faults.violations.note(format!("sessions are not idle {REST:?} after the last fault"));
         REST
     });
-    while let Some(ended) = following.join_next().await {
+    // Drivers that are stuck were recorded; their followers end with them.
+    drivers.shutdown().await;
+    helpers.shutdown().await;
+    // The last holder of the channel's sender: the load of the drivers.
+    load.close();
+    following.await??;
+    while let Some(ended) = repeating.join_next().await {
         ended??;
     }
-    helpers.shutdown().await;
-    compare(load, readers, faults).await?;
     Ok(settled)
 }
 
-/// Asserts that readers received exactly the log.
-async fn compare(load: &Load, readers: &Readers, faults: &Faults) -> anyhow::Result<()> {
-    let seen = readers.seen.lock().expect("no reader panics").clone();
-    for (session, ids) in seen {
-        let mut log = Vec::new();
-        while log.len() < ids.len() {
-            let path = format!("/sessions/{session}/events?limit=500&after={}", log.len());
-            let page = load.client.send(&faults.violations, Method::GET, &path, None).await?;
-            let data = page["data"].as_array().cloned().unwrap_or_default();
-            if data.is_empty() {
-                break;
-            }
-            log.extend(data.iter().map(|event| event["id"].as_str().unwrap_or_default().to_owned()));
+/// Follows every session, one reader each, until no session is made any more.
+async fn follow(readers: Arc<Readers>, mut sessions: Fresh, dice: SeededRng) -> anyhow::Result<()> {
+    let mut following = JoinSet::new();
+    while let Some((session, driven)) = sessions.recv().await {
+        following.spawn(readers.clone().follow(session, driven, dice.fork()));
+        while let Some(ended) = following.try_join_next() {
+            ended??;
         }
-        if !log.starts_with(&ids) {
-            faults.violations.note(format!("{session}: its readers received a different log"));
+    }
+    while let Some(ended) = following.join_next().await {
+        ended??;
+    }
+    Ok(())
+}
+
+/// Reads every log in the database to its end, and asserts that its reader received exactly its events.
+async fn complete(
+    cluster: &Cluster,
+    readers: &Arc<Readers>,
+    violations: &Violations,
+    dice: &SeededRng,
+) -> anyhow::Result<()> {
+    let mut record = Record::open(cluster).await?;
+    let heads = record.heads().await?;
+    let known: HashMap<_, _> =
+        heads.iter().map(|(id, count)| (check::public(*id).to_string(), (*id, *count as usize))).collect();
+    let mut reads = stream::iter(known.iter().map(|(session, (_, count))| {
+        tokio::spawn(readers.clone().complete(session.clone(), *count, dice.fork()))
+    }))
+    .buffer_unordered(COMPLETED);
+    while let Some(read) = reads.next().await {
+        read??;
+    }
+    let seen = readers.seen.lock().expect("no reader panics").clone();
+    for (session, (id, count)) in &known {
+        let log = record.session(*id).await?.log;
+        let log = log.iter().take(*count).map(|event| event_id(event.id));
+        let read = seen.get(session).cloned().unwrap_or_default();
+        if !log.eq(read.iter().cloned()) {
+            violations.note(format!("{session}: its reader received {} of {count} events", read.len()));
         }
     }
     Ok(())

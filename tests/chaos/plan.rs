@@ -23,7 +23,16 @@ pub struct Plan {
     /// Workers stopped with SIGTERM and started again
     #[arg(long, default_value_t = 6)]
     pub drains: u32,
-    /// Streams cut, alternately between frames and inside a frame
+    /// Times that all processes are killed and started at one moment
+    #[arg(long, default_value_t = 2)]
+    pub starts_together: u32,
+    /// Links between a process and the database that forward nothing for a while, without a reset
+    #[arg(long, default_value_t = 2)]
+    pub silences: u32,
+    /// Runs of pg_dump, each read slowly
+    #[arg(long, default_value_t = 2)]
+    pub dumps: u32,
+    /// Streams cut, between two frames or inside one, anywhere in a log
     #[arg(long, default_value_t = 500)]
     pub stream_cuts: u64,
     /// Concurrent sessions

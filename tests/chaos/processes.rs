@@ -21,7 +21,11 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::plan::Plan;
+use crate::{
+    cluster::Cluster,
+    plan::Plan,
+    relay::{Mode, Relay},
+};
 
 /// API key of the organization of the run.
 pub const KEY: &str = "sjk_test_the_organization_of_chaos";
@@ -50,6 +54,8 @@ pub struct Slot {
     listen: SocketAddr,
     ground: Ground,
     child: Option<Child>,
+    /// Its link to the database.
+    relay: Relay,
     /// Number by which the witness identifies the current process.
     pub process: u32,
 }
@@ -66,8 +72,14 @@ struct Ground {
 #[derive(Clone, Copy, Debug)]
 pub struct Fault {
     pub process: u32,
-    pub at: OffsetDateTime,
+    pub from: OffsetDateTime,
+    /// The process can work again from here on; none while the fault lasts.
+    pub until: Option<OffsetDateTime>,
 }
+
+/// Number of a fault in the records of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultId(usize);
 
 static PROCESSES: AtomicU32 = AtomicU32::new(0);
 /// Numbers of API processes start here, so that the witness tells them apart.
@@ -75,7 +87,7 @@ pub const FIRST_API: u32 = 1_000_000;
 
 impl Fleet {
     /// Creates slots for all processes of the plan; none runs yet.
-    pub fn new(plan: &Plan, data_dir: &Path, logs: &Path) -> anyhow::Result<Self> {
+    pub async fn new(plan: &Plan, cluster: &Cluster, data_dir: &Path, logs: &Path) -> anyhow::Result<Self> {
         let ground = Ground { data_dir: data_dir.to_owned(), logs: logs.to_owned(), lease_ms: plan.lease_ms };
         let (mut slots, mut addresses) = (Vec::new(), Vec::new());
         for (role, word, count) in [(Role::Api, "api", plan.apis), (Role::Worker, "worker", plan.workers)] {
@@ -85,17 +97,31 @@ impl Fleet {
                     addresses.push(listen);
                 }
                 let name = format!("{word}-{number}");
-                let slot = Slot { role, name, listen, ground: ground.clone(), child: None, process: 0 };
+                let relay = Relay::start(cluster.server(), None, Mode::Forward).await;
+                let slot =
+                    Slot { role, name, listen, ground: ground.clone(), child: None, relay, process: 0 };
                 slots.push(tokio::sync::Mutex::new(slot));
             }
         }
         Ok(Self { slots, addresses, faults: Mutex::default() })
     }
 
-    /// Records a fault, so that a recovery can be attributed to it.
+    /// Records the start of a fault, so that a takeover can be attributed to it.
+    pub fn begin(&self, process: u32) -> FaultId {
+        let mut faults = self.faults.lock().expect("no fault panics");
+        faults.push(Fault { process, from: OffsetDateTime::now_utc(), until: None });
+        FaultId(faults.len() - 1)
+    }
+
+    /// Records the end of a fault.
+    pub fn end(&self, fault: FaultId) {
+        self.faults.lock().expect("no fault panics")[fault.0].until = Some(OffsetDateTime::now_utc());
+    }
+
+    /// Records a fault that lasts for a moment: the process does not come back.
     pub fn note(&self, process: u32) {
-        let fault = Fault { process, at: OffsetDateTime::now_utc() };
-        self.faults.lock().expect("no fault panics").push(fault);
+        let fault = self.begin(process);
+        self.end(fault);
     }
 
     /// Stops every process as an operator would. Returns those that did not stop cleanly.
@@ -113,34 +139,13 @@ impl Fleet {
 
 impl Slot {
     /// Starts the process and waits until it is ready.
-    pub async fn start(&mut self, urls: impl Fn(u32) -> Urls) -> anyhow::Result<()> {
+    pub async fn start(&mut self, cluster: &Cluster) -> anyhow::Result<()> {
         let base = if self.role == Role::Api { FIRST_API } else { 0 };
         self.process = base + PROCESSES.fetch_add(1, Ordering::Relaxed) + 1;
-        let urls = urls(self.process);
+        let urls = self.relay.urls(&cluster.urls(self.process));
         let log = self.log();
         let file = File::create(&log).with_context(|| format!("{}", log.display()))?;
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
-        command
-            .arg("serve")
-            .arg(format!("--role={}", if self.role == Role::Api { "api" } else { "worker" }))
-            .arg(format!("--data-dir={}", self.ground.data_dir.display()))
-            .arg(format!("--database-url={}", urls.app))
-            .arg(format!("--owner-database-url={}", urls.owner))
-            .arg(format!("--system-database-url={}", urls.system))
-            .arg(format!("--listen={}", self.listen))
-            .arg(format!("--lease-ms={}", self.ground.lease_ms))
-            .arg(format!("--bootstrap-api-key={KEY}"))
-            .arg(format!("--master-key={MASTER_KEY}"))
-            .args(["--first-session=off", "--max-concurrent-turns=16", "--log=info,sojourn=debug"])
-            // Sandboxes are checkpointed and frozen in the pauses of their sessions, and are not removed: the
-            // test program reads their disks.
-            .args(["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=86400"])
-            .env("RUST_BACKTRACE", "1")
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(file)
-            .kill_on_drop(true);
-        self.child = Some(command.spawn().context("the service cannot be started")?);
+        self.child = Some(self.command(&urls, file).spawn().context("the service cannot be started")?);
         let until = Instant::now() + Duration::from_secs(30);
         loop {
             let said = fs::read_to_string(&log).unwrap_or_default();
@@ -154,6 +159,41 @@ impl Slot {
             }
             sleep(Duration::from_millis(20)).await;
         }
+    }
+
+    fn command(&self, urls: &Urls, log: File) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sojourn"));
+        command
+            .arg("serve")
+            .arg(format!("--role={}", if self.role == Role::Api { "api" } else { "worker" }))
+            .arg(format!("--data-dir={}", self.ground.data_dir.display()))
+            .arg(format!("--database-url={}", urls.app))
+            .arg(format!("--owner-database-url={}", urls.owner))
+            .arg(format!("--system-database-url={}", urls.system))
+            .arg(format!("--listen={}", self.listen))
+            .arg(format!("--lease-ms={}", self.ground.lease_ms))
+            .arg(format!("--bootstrap-api-key={KEY}"))
+            .arg(format!("--master-key={MASTER_KEY}"))
+            .args(["--first-session=off", "--max-concurrent-turns=16", "--log=info,sojourn=debug"])
+            // In the pauses of their sessions sandboxes are frozen, then hibernated.
+            .args(["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=3"])
+            .args(["--allow-private-webhooks=on"])
+            .env("RUST_BACKTRACE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .kill_on_drop(true);
+        command
+    }
+
+    /// Stops forwarding between the process and the database, without closing anything.
+    pub fn silence(&self) {
+        self.relay.set(Mode::Silent);
+    }
+
+    /// Forwards new connections again. Those that lost bytes stay silent.
+    pub fn unsilence(&self) {
+        self.relay.set(Mode::Forward);
     }
 
     /// Whether it ended by itself.

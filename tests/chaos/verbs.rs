@@ -107,9 +107,10 @@ impl Verbs<'_> {
             self.note(&format!("a file of a stopped session was answered {}", refused.status));
         }
         self.act("start", json!({})).await?;
-        // An unused one is frozen at once.
-        self.until("it has a sandbox again", |session| {
-            matches!(session["sandbox"]["state"].as_str(), Some("running" | "frozen"))
+        // An unused one is frozen at once, and hibernated soon.
+        self.until("it is not stopped any more", |session| {
+            let state = session["sandbox"]["state"].as_str();
+            session["phase"] != "stopped" && matches!(state, Some("running" | "frozen" | "hibernated"))
         })
         .await
     }
@@ -139,7 +140,7 @@ impl Verbs<'_> {
     }
 
     /// Contents of a file, if it exists.
-    async fn file(&self, path: &str) -> anyhow::Result<Option<Vec<u8>>> {
+    pub async fn file(&self, path: &str) -> anyhow::Result<Option<Vec<u8>>> {
         let read = self.ask(Method::GET, &format!("/files?path={path}"), Sent::Nothing).await?;
         if read.status == StatusCode::NOT_FOUND {
             return Ok(None);

@@ -1,9 +1,9 @@
-//! Records of the witness: writers and their epochs, and the time from the loss of a worker to the next
-//! attempt of its turn.
+//! Records of the witness, compared with the faults: who wrote under which epoch, why each lease was taken
+//! over, and how long a turn waited for its next worker.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
-use sqlx::FromRow;
+use sqlx::{FromRow, PgConnection};
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -14,77 +14,155 @@ use crate::{
     processes::{FIRST_API, Fault},
 };
 
-/// Time that a fault may have effects: a freeze, and the lease that expires meanwhile.
+/// Time that a fault may have effects on a cancellation: a freeze, and the lease that expires meanwhile.
 const REACH: Duration = Duration::from_secs(8);
+/// A statement that was on its way when a fault began is executed within this time after it.
+const ON_ITS_WAY: Duration = Duration::from_millis(250);
+/// Worst time from the loss of a worker to the next one: the guarantee `Alive`.
+const RECOVERY_MAX: Duration = Duration::from_secs(30);
 
 #[derive(FromRow)]
-struct Started {
+struct Takeover {
+    session_id: Uuid,
+    kind: String,
+    process: Option<i32>,
+    lease_until: OffsetDateTime,
+    at: OffsetDateTime,
+    server_start: OffsetDateTime,
+}
+
+#[derive(FromRow)]
+struct Attempt {
+    session_id: Uuid,
     turn_id: Uuid,
     attempt: i32,
     at: OffsetDateTime,
-    last_at: OffsetDateTime,
-    last_process: Option<i32>,
+    before_at: OffsetDateTime,
 }
 
-/// Durations from a fault to the next attempt of an affected turn.
+/// Takeovers, and durations from a fault to the next attempt of an affected turn.
 #[derive(Debug, Default)]
 pub struct Recoveries {
     pub times: Vec<Duration>,
-    /// Second attempts of turns whose worker had no fault.
+    pub takeovers: u64,
+    /// Takeovers whose holder had no fault after it last renewed its lease.
     pub unexplained: u64,
 }
 
-/// No epoch has two writers, and none writes under an epoch that was replaced.
+/// Every worker writes only under an epoch that it raised itself.
 pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow::Result<()> {
     let mut connection = cluster.superuser().await?;
-    let shared: Vec<(Uuid, i64, i64)> = sqlx::query_as(
-        "select session_id, epoch, count(distinct process)
-         from chaos.write
-         where process < $1
-         group by session_id, epoch
-         having count(distinct process) > 1",
+    let stale: Vec<(Uuid, String)> = sqlx::query_as(
+        "select w.session_id,
+                format('process %s wrote %s (%s) under epoch %s of process %s',
+                       w.process, w.type, w.seq, w.epoch, e.process)
+         from chaos.write w
+         left join chaos.epoch e on e.session_id = w.session_id and e.epoch = w.epoch
+         where w.process < $1
+           and w.process is distinct from e.process
+         order by w.at",
     )
     .bind(i32::try_from(FIRST_API)?)
     .fetch_all(&mut connection)
     .await?;
-    for (session, epoch, writers) in shared {
-        violations.note(format!("{session}: {writers} processes wrote under epoch {epoch}"));
-    }
-    let backwards: Vec<(Uuid, i64)> = sqlx::query_as(
-        "select session_id, seq
-         from (
-             select session_id, seq, epoch, lag(epoch) over (partition by session_id order by seq) as before
-             from chaos.write
-         ) w
-         where epoch < before",
-    )
-    .fetch_all(&mut connection)
-    .await?;
-    for (session, seq) in backwards {
-        violations.note(format!("{session}: event {seq} was written under an epoch that was replaced"));
+    for (session, words) in stale {
+        violations.note(format!("{session}: {words}"));
     }
     Ok(())
 }
 
-/// No lease is taken from its holder before the server has been up for the length of a lease.
+/// Every takeover follows a fault of the very process that held the lease, or of the database, after which
+/// the lease was not renewed. None comes before the end of the lease, nor before the server has been up for
+/// the length of a lease.
 pub async fn check_takeovers(
     cluster: &Cluster,
     lease: Duration,
+    faults: &[Fault],
     violations: &Violations,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Recoveries> {
     let mut connection = cluster.superuser().await?;
-    let early: Vec<(Uuid, OffsetDateTime, OffsetDateTime)> = sqlx::query_as(
-        "select session_id, server_start, at
-         from chaos.takeover
-         where at < server_start + $1 * interval '1 millisecond'",
-    )
-    .bind(i64::try_from(lease.as_millis())?)
-    .fetch_all(&mut connection)
-    .await?;
-    for (session, started, at) in early {
-        violations.note(format!("{session} was taken over {} after the server's start", at - started));
+    let takeovers: Vec<Takeover> =
+        sqlx::query_as("select * from chaos.takeover order by at").fetch_all(&mut connection).await?;
+    let mut found = Recoveries { takeovers: takeovers.len() as u64, ..Recoveries::default() };
+    for one in &takeovers {
+        let what = format!("{} of {} was taken from process {:?}", one.kind, one.session_id, one.process);
+        if one.at < one.lease_until {
+            violations.note(format!("{what} {} before the end of its lease", one.lease_until - one.at));
+        }
+        if one.at < one.server_start + lease {
+            violations.note(format!("{what} {} after the server's start", one.at - one.server_start));
+        }
+        if one.cause(lease, faults).is_none() {
+            found.unexplained += 1;
+            violations.note(format!(
+                "{what} at {} without a fault since its lease was renewed, at {}",
+                one.at,
+                one.lease_until - lease
+            ));
+        }
     }
-    Ok(())
+    found.times = recoveries(&mut connection, lease, faults, &takeovers, violations).await?;
+    Ok(found)
+}
+
+impl Takeover {
+    /// The last fault of the holder or of the database from which the holder did not recover: it never
+    /// renewed the lease afterwards.
+    fn cause<'a>(&self, lease: Duration, faults: &'a [Fault]) -> Option<&'a Fault> {
+        let renewed = self.lease_until - lease;
+        let process = self.process.and_then(|process| u32::try_from(process).ok());
+        let is_cause = |fault: &&Fault| {
+            let concerns = fault.process == 0 || Some(fault.process) == process;
+            let lasted = fault.until.is_none_or(|until| renewed <= until + ON_ITS_WAY);
+            concerns && fault.from <= self.at && lasted
+        };
+        faults.iter().filter(is_cause).max_by_key(|fault| fault.from)
+    }
+}
+
+/// Time from the fault to each second or later attempt of a turn.
+async fn recoveries(
+    connection: &mut PgConnection,
+    lease: Duration,
+    faults: &[Fault],
+    takeovers: &[Takeover],
+    violations: &Violations,
+) -> anyhow::Result<Vec<Duration>> {
+    let attempts: Vec<Attempt> = sqlx::query_as(
+        "select session_id, turn_id, attempt, at, before_at
+         from (
+             select session_id, turn_id, attempt, at,
+                    lag(at) over (partition by session_id, turn_id order by seq) as before_at
+             from chaos.write
+             where type = 'turn.started'
+         ) w
+         where attempt > 1 and before_at is not null
+         order by at",
+    )
+    .fetch_all(connection)
+    .await?;
+    let mut times = Vec::new();
+    for one in &attempts {
+        let taken = takeovers.iter().rfind(|taken| {
+            taken.session_id == one.session_id
+                && taken.kind == "turn"
+                && taken.at > one.before_at
+                && taken.at <= one.at
+        });
+        let Some(taken) = taken else {
+            let Attempt { session_id, turn_id, attempt, .. } = one;
+            violations.note(format!("{session_id}: attempt {attempt} of {turn_id} follows no takeover"));
+            continue;
+        };
+        // Without one, the takeover was recorded as a violation.
+        let Some(cause) = taken.cause(lease, faults) else { continue };
+        let Ok(time) = Duration::try_from(one.at - cause.from) else { continue };
+        if time > RECOVERY_MAX && cause.process != 0 {
+            violations.note(format!("{}: a turn waited {time:?} for its next worker", one.session_id));
+        }
+        times.push(time);
+    }
+    Ok(times)
 }
 
 /// Cancellations whose worker lived all the time: no fault hit the database or any writer of the session.
@@ -112,67 +190,12 @@ pub async fn undisturbed(
         let concerns = |process: u32| {
             process == 0 || writers.iter().any(|(writer,)| u32::try_from(*writer) == Ok(process))
         };
-        let is_hit = |fault: &Fault| concerns(fault.process) && fault.at >= since && fault.at <= ended;
+        let is_hit = |fault: &Fault| {
+            concerns(fault.process) && fault.from <= ended && fault.until.is_none_or(|until| until >= since)
+        };
         if !writers.is_empty() && !faults.iter().any(is_hit) {
             times.push(cancel.took);
         }
     }
     Ok(times)
-}
-
-/// Finds the fault of each second attempt.
-pub async fn recoveries(
-    cluster: &Cluster,
-    faults: &[Fault],
-    violations: &Violations,
-) -> anyhow::Result<Recoveries> {
-    let mut connection = cluster.superuser().await?;
-    let started: Vec<Started> = sqlx::query_as(
-        "select w.turn_id, w.attempt, w.at, p.at as last_at, p.process as last_process
-         from chaos.write w
-         join lateral (
-             select at, process
-             from chaos.write b
-             where b.session_id = w.session_id and b.seq < w.seq and b.turn_id = w.turn_id
-               -- A call that went with its worker is said by the next one, with its own start.
-               and b.type not in ('user.message', 'turn.cancel_requested', 'step.aborted')
-             order by b.seq desc
-             limit 1
-         ) p on true
-         where w.type = 'turn.started' and w.attempt > 1
-         order by w.at",
-    )
-    .fetch_all(&mut connection)
-    .await?;
-    let mut by_process: HashMap<u32, Vec<OffsetDateTime>> = HashMap::new();
-    for fault in faults {
-        by_process.entry(fault.process).or_default().push(fault.at);
-    }
-    let mut found = Recoveries::default();
-    for one in &started {
-        let last = one.last_process.and_then(|process| u32::try_from(process).ok()).unwrap_or_default();
-        // A worker can die after its claim and before its first write.
-        let hit = |process: u32, since: OffsetDateTime| {
-            let times = by_process.get(&process)?;
-            times.iter().copied().rfind(|at| *at >= since && *at <= one.at)
-        };
-        let margin = time::Duration::milliseconds(100);
-        let since = one.last_at - margin;
-        let cause = [hit(last, since), hit(0, since)]
-            .into_iter()
-            .flatten()
-            .max()
-            .or_else(|| faults.iter().map(|fault| fault.at).rfind(|at| *at >= since && *at <= one.at));
-        match cause.and_then(|cause| Duration::try_from(one.at - cause).ok()) {
-            Some(time) => found.times.push(time),
-            None => {
-                found.unexplained += 1;
-                eprintln!("attempt {} of {} has no fault to explain it", one.attempt, one.turn_id);
-            }
-        }
-    }
-    if let Some(slow) = found.times.iter().find(|time| **time > Duration::from_secs(30)) {
-        violations.note(format!("a turn waited {slow:?} for its next worker"));
-    }
-    Ok(found)
 }

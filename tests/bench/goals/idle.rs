@@ -171,6 +171,11 @@ pub async fn copies(
     Ok(())
 }
 
+/// Id of copy number `n`, as [`copies`] builds it.
+pub fn copy_id(n: u64) -> uuid::Uuid {
+    uuid::Uuid::from_u128(0x01ff << 112 | u128::from(n) << 80 | 0x7000_8000_0000_0000_0000)
+}
+
 /// Removes the copies.
 pub async fn remove_copies(connection: &mut PgConnection) -> anyhow::Result<()> {
     sqlx::query("set session_replication_role = replica").execute(&mut *connection).await?;

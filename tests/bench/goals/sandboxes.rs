@@ -10,7 +10,7 @@ use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    Bench, NotHere,
+    Bench, NotHere, NotNow,
     anchor::{Anchor, Way},
     http::{Caller, Reader},
     measure::{Measured, Metric, Target},
@@ -82,7 +82,7 @@ impl Place {
             restored.push(self.restored(agent).await?);
         }
         if frozen.is_empty() {
-            return Err(NotHere("no sandbox was found frozen".to_owned()).into());
+            return Err(NotNow("no sandbox was found frozen".to_owned()).into());
         }
         let tail = percentile_ms(&mut cold.clone(), 99);
         let mut figures = vec![percentile_ms(&mut cold, 50), tail];

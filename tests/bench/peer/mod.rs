@@ -1,6 +1,6 @@
 //! Comparison with Restate: its closest equivalents of creating a session and of a turn without work.
-//! `tests/bench/peer` drives it. Where its packages are not available, its lines are left out of the table,
-//! and the run reports it.
+//! `tests/bench/peer` drives it. Without its packages the goal fails; `--without-peer` leaves its lines out of the
+//! table.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
@@ -46,10 +46,11 @@ async fn measure(
     metrics: Vec<Metric>,
     figures: impl AsyncFnMut() -> anyhow::Result<Vec<f64>>,
 ) -> anyhow::Result<Vec<Measured>> {
-    if let Err(error) = install().await {
-        println!("  no peer for comparison: {error:#}");
+    if bench.plan.without_peer {
+        println!("  no peer for comparison: --without-peer");
         return Ok(Vec::new());
     }
+    install().await.context("no peer for comparison (--without-peer measures without it)")?;
     let span = bench.plan.span();
     bench.measure(metrics, async || anchor.throughput(Way::One, span / 4).await, figures).await
 }
