@@ -23,6 +23,16 @@ pub(super) async fn directories(users: Option<&Users>, paths: Vec<PathBuf>) -> R
     removed.await.map_err(|error| unavailable("its files cannot be removed", &error))
 }
 
+/// Removes a tree that an image brought, of any depth; for a blocking thread.
+pub(super) fn tree(path: &Path) -> io::Result<()> {
+    let mut rm = std::process::Command::new("/bin/rm");
+    rm.args(["-rf", "--one-file-system", "--"]).arg(path).env_clear().env("PATH", runtime::PATH);
+    match rm.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()? {
+        status if status.success() => Ok(()),
+        _ => Err(io::Error::other(format!("{} cannot be removed", path.display()))),
+    }
+}
+
 /// Removes files that a sandbox wrote. The tree may be deeper than recursion or the limit of open files of
 /// this process allow; `rm` handles that and follows no link.
 pub(super) async fn disk(users: Option<&Users>, parts: &[impl AsRef<Path>]) -> Result<(), Fault> {

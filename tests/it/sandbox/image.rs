@@ -2,6 +2,7 @@
 
 use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
 
+use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
 use sojourn::{
     base::{seal::sha256, text::hex},
     domain::rootfs::RootFs,
@@ -210,4 +211,32 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     let begun = begin().unwrap().expect("it is not there");
     assert!(matches!(runtime.block_on(begun.run()), Err(BuildError::Failed(_))), "there is no way out");
     assert!(!mounts() && fs::read_dir(run_dir.join("installs")).unwrap().count() == 0);
+}
+
+#[test]
+fn remains_that_cannot_be_removed_keep_no_others_and_no_tree_is_too_deep() {
+    let provider = LocalProvider::new();
+    let local = Local::new(provider.config()).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let reap = || runtime.block_on(local.images().reap()).unwrap();
+    let work = provider.data_dir().join("images/work");
+    let (busy, deep) = (work.join("a"), work.join("b"));
+    // A package may bring directories deeper than a path, a stack and the limit of open files allow.
+    fs::create_dir_all(&deep).unwrap();
+    let mut at = open(&deep, OFlags::DIRECTORY, Mode::empty()).unwrap();
+    for _ in 0..20_000 {
+        mkdirat(&at, "d", Mode::RWXU).unwrap();
+        at = openat(&at, "d", OFlags::DIRECTORY, Mode::empty()).unwrap();
+    }
+    fs::create_dir_all(busy.join("mounted")).unwrap();
+    let mount = |program: &str, arguments: &[&str]| {
+        let ended = Command::new(program).args(arguments).arg(busy.join("mounted")).status().unwrap();
+        assert!(ended.success(), "{program} failed");
+    };
+    mount("mount", &["-t", "tmpfs", "none"]);
+    let removed = reap();
+    mount("umount", &[]);
+    assert!(busy.exists() && !deep.exists() && removed == 1, "{removed} removed");
+    assert_eq!(reap(), 1);
+    assert!(!busy.exists());
 }

@@ -3,17 +3,17 @@
 use std::{
     collections::BTreeSet,
     fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
 
-use super::{BuildError, Images, remove_file};
+use super::{BuildError, Images};
 use crate::{
     base::{
         Origin,
         limit::{ROOTFS_DERIVED_MAX, ROOTFS_MAX_IDLE, ROOTFS_MIN_AGE},
     },
-    sandbox::local::{disk::Disk, in_blocking_thread, layout::remove_dir, volume},
+    sandbox::local::{disk::Disk, removal, volume},
 };
 
 /// Suffix of a volume's file.
@@ -31,21 +31,23 @@ impl Images {
         for name in left {
             // A process that builds it holds the lock.
             if let Ok(_lock) = self.lock(&name) {
-                self.clear(&name).await?;
-                removed += 1;
+                removed += gone(&name, self.clear(&name).await);
             }
         }
         for name in self.unused()? {
             if let Ok(_lock) = self.lock(&name) {
-                let (tree, work) = (self.tree(&name), self.work(&name));
-                // The rename hides the tree from readers at once; then its files are deleted.
-                fs::rename(tree, &work)?;
-                in_blocking_thread(move || remove_dir(&work)).await?;
-                tracing::info!(rootfs = name, "removed an unused root file system");
-                removed += 1;
+                removed += gone(&name, self.remove(&name).await);
             }
         }
         Ok(removed)
+    }
+
+    async fn remove(&self, name: &str) -> Result<(), BuildError> {
+        let (tree, work) = (self.tree(name), self.work(name));
+        // The rename hides the tree from readers at once; then its files are deleted.
+        fs::rename(tree, &work)?;
+        tracing::info!(rootfs = name, "an unused root file system is removed");
+        removed(&[work]).await
     }
 
     /// Trees to remove, the longest unused first.
@@ -87,15 +89,7 @@ impl Images {
         }
         let disk = self.disk(name);
         volume::close(&disk).await.map_err(failed)?;
-        let volume = disk.image;
-        in_blocking_thread(move || {
-            remove_dir(&place)?;
-            remove_file(&volume)?;
-            // For a volume, the work entry is a file.
-            if work.is_dir() { remove_dir(&work) } else { remove_file(&work) }
-        })
-        .await
-        .map_err(BuildError::from)
+        removed(&[place, disk.image, work]).await
     }
 
     /// File system in which packages are installed: its file is in the data directory, its mount where a
@@ -106,6 +100,22 @@ impl Images {
             image: self.inner.root.join("work").join(format!("{name}{VOLUME}")),
             files: place.join("root"),
             ..Disk::at(place)
+        }
+    }
+}
+
+/// Removes files that an installation wrote as root: a tree of any depth.
+async fn removed(paths: &[PathBuf]) -> Result<(), BuildError> {
+    removal::disk(None, paths).await.map_err(|fault| BuildError::Failed(fault.to_string()))
+}
+
+/// Number of removed entries. One that cannot be removed is left to the next time, and the others are removed.
+fn gone(name: &str, removed: Result<(), BuildError>) -> usize {
+    match removed {
+        Ok(()) => 1,
+        Err(error) => {
+            tracing::warn!(rootfs = name, %error, "a root file system could not be removed; retried later");
+            0
         }
     }
 }

@@ -24,7 +24,7 @@ use tar::{Archive, Entry, EntryType};
 
 use crate::{
     base::limit::{IMAGE_BYTES_MAX, IMAGE_FILES_MAX},
-    sandbox::local::rootfs::TABLES,
+    sandbox::local::{removal, rootfs::TABLES},
 };
 
 /// Number of ids of an image; higher ids are mapped to nobody.
@@ -162,7 +162,7 @@ impl Tree {
         }
         match unlinkat(parent, name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(Errno::ISDIR) => fs::remove_dir_all(self.path.join(above).join(name)),
+            Err(Errno::ISDIR) => removal::tree(&self.path.join(above).join(name)),
             Err(error) => Err(error.into()),
         }
     }
