@@ -117,6 +117,15 @@ pub struct AgentSnapshot {
     pub tools: Option<Vec<String>>,
 }
 
+/// What a session pins when it is created.
+#[derive(Clone, Debug)]
+pub(crate) struct Pins {
+    pub agent_id: AgentId,
+    /// `None` for a model that needs none.
+    pub credential_id: Option<CredentialId>,
+    pub agent_snapshot: AgentSnapshot,
+}
+
 /// Initial data of a session; the body of `session.created`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 #[schema(as = SessionCreated)]
@@ -149,6 +158,15 @@ pub struct Created {
     /// The session that started this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_session_id: Option<SessionId>,
+}
+
+impl Created {
+    pub(crate) fn pin(&mut self, pins: Pins) {
+        let Pins { agent_id, credential_id, agent_snapshot } = pins;
+        self.agent_id = Some(agent_id);
+        self.credential_id = credential_id;
+        self.agent_snapshot = Some(agent_snapshot);
+    }
 }
 
 /// State of a session: the fold of its log.

@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-use super::{Session, Status, Turn, apply, event::Body, event::Event, ids::*};
+use super::{Session, Status, Turn, apply, event::Body, event::Event, ids::*, session::Pins};
 use crate::base::{Origin, seal::sha256, text::hex};
 
 /// Value of `format` in the first line.
@@ -65,15 +65,15 @@ pub(crate) fn tail(events: usize, sha256: &[u8; 32]) -> String {
 
 /// Parses a file as a new session.
 ///
-/// `knows` returns whether this organization still has the revision that the session was pinned to;
-/// without that revision the imported session has no agent.
+/// `pins` are those that a new session of the same revision would have here: the file's own are not believed, because
+/// its tools, model and credential may be others than the agent's. Without, the session has no agent.
 ///
 /// # Errors
 /// The invalid line. For example, no turn may be open at the end, because no worker would ever end it.
 pub(crate) fn read(
     text: &str,
     id: SessionId,
-    knows: impl Fn(&str) -> bool,
+    pins: Option<&Pins>,
     origin: &Origin,
 ) -> Result<Transcript, ImportError> {
     let whole = |reason: &str| ImportError { line: 0, reason: reason.to_owned() };
@@ -94,7 +94,7 @@ pub(crate) fn read(
     let mut log = Vec::new();
     for (line, text) in (2..).zip(lines) {
         let mut event: Map<String, Value> = parse(line, text)?;
-        adopt(&mut event, &mut ids, &knows, origin);
+        adopt(&mut event, &mut ids, pins, origin);
         let event: Event = serde_json::from_value(Value::Object(event))
             .map_err(|error| ImportError { line, reason: error.to_string() })?;
         if event.seq != log.len() as i64 + 1 {
@@ -153,7 +153,7 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
 fn adopt(
     event: &mut Map<String, Value>,
     ids: &mut HashMap<String, String>,
-    knows: &impl Fn(&str) -> bool,
+    pins: Option<&Pins>,
     origin: &Origin,
 ) {
     let is_of = |kind: &str| event.get("type").is_some_and(|of| of == kind);
@@ -176,12 +176,9 @@ fn adopt(
         body.insert("cost_micros".to_owned(), json!(0));
     }
     if is_created {
-        let revision = body.get("agent_snapshot").and_then(|pinned| pinned["revision_id"].as_str());
-        if !revision.is_some_and(knows) {
-            for pinned in ["agent_id", "credential_id", "agent_snapshot"] {
-                body.insert(pinned.to_owned(), Value::Null);
-            }
-        }
+        body.insert("agent_id".to_owned(), json!(pins.map(|pins| pins.agent_id)));
+        body.insert("credential_id".to_owned(), json!(pins.and_then(|pins| pins.credential_id)));
+        body.insert("agent_snapshot".to_owned(), json!(pins.map(|pins| &pins.agent_snapshot)));
         // An environment was validated where it was stored, and its secrets are only there.
         for own in ["key", "client_id", "slug", "environment"] {
             body.insert(own.to_owned(), Value::Null);

@@ -9,9 +9,10 @@ use crate::{
         AgentId, CredentialId, EnvironmentId, Session, SessionId,
         context::ContextChange,
         decide::{Input, NewSession, Stamp},
-        environment::{EnvironmentChoice, EnvironmentSnapshot, PinnedSecret},
+        environment::{EnvironmentChoice, EnvironmentSnapshot},
         schedule::SessionTemplate,
-        session::{AgentSnapshot, Created, Source},
+        secret::PinnedSecret,
+        session::{AgentSnapshot, Created, Pins, Source},
         source::Repository,
     },
     journal::{self, Unit},
@@ -98,7 +99,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     };
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
-    pin(unit, &mut created, Choice { agent, revision, model: None, scripted }).await?;
+    created.pin(pins(unit, Choice { agent, revision, model: None, scripted }).await?);
     created.environment = match session_template.environment {
         Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
         None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
@@ -113,14 +114,13 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     Ok(unit.create(creation).await?)
 }
 
-/// Pins agent, revision, model and credential for the life of the session.
-pub(crate) async fn pin(unit: &mut Unit, created: &mut Created, choice: Choice) -> Result<(), Refused> {
+/// Returns agent, revision, model and credential, to be pinned for the life of a session.
+pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refused> {
     let Choice { agent, revision, model, scripted } = choice;
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
-    created.credential_id = resolve_credential(unit, &agent, &name).await?;
-    created.agent_id = Some(agent.id);
-    created.agent_snapshot = Some(AgentSnapshot {
+    let credential_id = resolve_credential(unit, &agent, &name).await?;
+    let agent_snapshot = AgentSnapshot {
         revision_id: revision.id,
         revision: revision.number,
         name: agent.name,
@@ -129,8 +129,8 @@ pub(crate) async fn pin(unit: &mut Unit, created: &mut Created, choice: Choice) 
         model_options: revision.model_options,
         runtime: revision.runtime,
         tools: revision.tools,
-    });
-    Ok(())
+    };
+    Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }
 
 /// Returns the agent's credential if it matches the model, else the organization's default.
@@ -176,6 +176,8 @@ pub(crate) async fn environment(
     let secrets = named.secrets.into_iter().map(|secret| PinnedSecret {
         name: secret.name,
         hosts: secret.hosts,
+        headers: secret.headers,
+        query_parameters: secret.query_parameters,
         placeholder: placeholder(origin),
     });
     Ok(EnvironmentSnapshot {

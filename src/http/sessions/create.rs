@@ -231,7 +231,7 @@ async fn decide_new(
             created.limits = wanted.limits.over(agent.limits);
             of_agent.clone_from(&agent.sources);
             let choice = Choice { agent, revision, model: wanted.model, scripted: app.0.scripted };
-            trigger::pin(unit, &mut created, choice).await?;
+            created.pin(trigger::pins(unit, choice).await?);
         }
         None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
             return Err(ApiError::invalid("agent", "`input`, `model` and `revision` need an agent"));

@@ -8,13 +8,15 @@ use serde_json::json;
 
 use crate::{
     base::limit::IMPORTS_MAX,
-    domain::{RevisionId, SessionId, transcript},
+    domain::{SessionId, session::Pins, transcript},
     http::{
         body::Lines,
         download::ndjson,
         prelude::*,
         scope::{ReadSessions, WriteSessions},
     },
+    store,
+    trigger::{self, Choice},
     wire::{
         ErrorType,
         session::{ImportedSession, SessionView},
@@ -62,9 +64,9 @@ pub(super) async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionI
 
 /// Import an exported session
 ///
-/// Creates a new session with new ids and `source: import`. It keeps its agent only if this organization
-/// has the pinned revision. Imported usage does not count, and webhooks receive none of the imported
-/// events.
+/// Creates a new session with new ids and `source: import`. It keeps its agent if this organization has the agent and
+/// the pinned revision, and a credential for the model; tools and settings are those of the revision, whatever the file
+/// says. Imported usage does not count, and webhooks receive none of the imported events.
 #[utoipa::path(post, path = "/sessions/import", tag = "sessions", operation_id = "importSession",
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 201, body = ImportedSession), Errors))]
@@ -81,9 +83,8 @@ pub(super) async fn import(
     let origin = caller.origin();
     let stamp = caller.stamp();
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
-        let known = known_revision(unit, text).await?;
-        let knows = |revision: &str| known.as_deref() == Some(revision);
-        let read = transcript::read(text, origin.id(), knows, origin)
+        let pins = pins(unit, text, caller.app.0.scripted).await?;
+        let read = transcript::read(text, origin.id(), pins.as_ref(), origin)
             .map_err(|fault| ApiError::new(ErrorType::Invalid, fault.to_string()))?;
         let session = unit.import(read, &stamp).await?;
         Ok(Answer::new(StatusCode::CREATED, &json!({ "session": SessionView::from(session) })))
@@ -91,16 +92,30 @@ pub(super) async fn import(
     .await
 }
 
-/// Returns the revision that the session was pinned to, if this organization has it.
-async fn known_revision(unit: &mut Unit, text: &str) -> Result<Option<String>> {
+/// Returns what a new session would pin of the revision and the model that the file names; `None` if this organization
+/// could not create one.
+async fn pins(unit: &mut Unit, text: &str, scripted: bool) -> Result<Option<Pins>> {
     let created: Option<serde_json::Value> =
         text.lines().nth(1).and_then(|line| serde_json::from_str(line).ok());
-    let pinned = created.as_ref().map(|event| &event["body"]["agent_snapshot"]["revision_id"]);
-    let Some(revision) = pinned.and_then(|id| id.as_str()) else { return Ok(None) };
-    let Ok(id) = revision.parse::<RevisionId>() else { return Ok(None) };
-    match unit.tx().revision(id).await {
-        Ok(_) => Ok(Some(revision.to_owned())),
-        Err(crate::store::Error::NotFound) => Ok(None),
-        Err(error) => Err(error.into()),
+    let named = created.as_ref().map(|event| &event["body"]["agent_snapshot"]);
+    let text = |field| named.and_then(|named| named[field].as_str());
+    let (Some(Ok(revision)), Some(model)) = (text("revision_id").map(str::parse), text("model")) else {
+        return Ok(None);
+    };
+    let Some(revision) = found(unit.tx().revision(revision).await)? else { return Ok(None) };
+    let Some(agent) = found(unit.tx().agent(revision.agent).await)? else { return Ok(None) };
+    let choice = Choice { agent, revision, model: Some(model.to_owned()), scripted };
+    match trigger::pins(unit, choice).await {
+        Ok(pins) => Ok(Some(pins)),
+        Err(trigger::Refused::Model(_) | trigger::Refused::NoCredential(_)) => Ok(None),
+        Err(refused) => Err(refused.into()),
+    }
+}
+
+fn found<T>(read: store::Result<T>) -> store::Result<Option<T>> {
+    match read {
+        Ok(row) => Ok(Some(row)),
+        Err(store::Error::NotFound) => Ok(None),
+        Err(error) => Err(error),
     }
 }

@@ -169,6 +169,32 @@ async fn an_environment_is_not_imported() {
 }
 
 #[tokio::test]
+async fn an_import_has_the_tools_and_the_credential_that_its_agent_has_here() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let agent = json!({ "name": "reader", "model": "scripted/inline", "prompt": "Read.", "tools": ["read"] });
+    let agent = id(&owner.post("/agents", agent).await.ok());
+    let session = id(&owner.post("/sessions", json!({ "agent": agent })).await.ok());
+    let file = export(owner, &session).await;
+    let pinned = |imported: Value| imported["session"]["agent_snapshot"].clone();
+    let own = owner.get(&format!("/sessions/{session}")).await.ok()["agent_snapshot"].clone();
+    assert_eq!(own["tools"], json!(["read"]));
+    let more = forged(&file, |lines| {
+        let body = &mut lines[1]["body"];
+        body["agent_snapshot"]["tools"] = Value::Null;
+        body["agent_snapshot"]["model_options"] = json!({ "max_output_tokens": 1 });
+        body["agent_snapshot"]["name"] = json!("another");
+        body["credential_id"] = json!("cred_01m8160k2gfj1v6m3x8r0q5tzb");
+    });
+    assert_eq!(pinned(import(owner, more).await.ok()), own);
+    let unknown = forged(&file, |lines| lines[1]["body"]["agent_snapshot"]["model"] = json!("nobody/x"));
+    assert_eq!(pinned(import(owner, unknown).await.ok()), Value::Null, "no such session could be created");
+    owner.delete(&format!("/agents/{agent}")).await.ok();
+    assert_eq!(pinned(import(owner, file).await.ok()), Value::Null, "its agent was deleted");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn what_is_exported_can_be_imported_elsewhere() {
     let world = World::new().await;
     let (owner, stranger) = (&world.owner, &world.stranger);
