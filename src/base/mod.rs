@@ -15,6 +15,7 @@ pub mod limit;
 pub mod loops;
 pub(crate) mod origin;
 pub mod seal;
+pub mod shares;
 pub mod text;
 pub(crate) mod trace;
 

@@ -20,7 +20,7 @@ pub use self::{
     denied::Denied,
     dial::{Dialer, Route},
     local::{LocalDirectories, NotLocal},
-    resolve::{Resolver, SystemResolver},
+    resolve::{Resolver, SystemResolver, for_org},
     tls::install_tls,
     url::{Refused, parse},
 };

@@ -29,6 +29,7 @@ use crate::{
     journal::{ReadFold, Writer},
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
     model::{Connection, ModelName, NoModel, Providers},
+    net,
     store::{self, agent::Revision, job::LeaseState},
     tool::Catalog,
 };
@@ -225,6 +226,7 @@ impl LeasedTurn {
         draining: watch::Receiver<bool>,
     ) -> Result<(), Halt> {
         let Self { turn, writer, kept, tools, read, sandbox, started } = self;
+        let org = writer.fence().org;
         let signals = SignalSource::new(lease, draining, turn.id);
         let leased = LeasedTools::new(
             runtime.catalogue.clone(),
@@ -242,7 +244,7 @@ impl LeasedTurn {
         let span = spans::turn(session, &turn);
         let ReadFold { fold, stored_to } = read;
         let fold = tokio::select! {
-            ended = harness::run(turn, ports, session.clone(), fold).instrument(span) => ended?,
+            ended = net::for_org(org, harness::run(turn, ports, session.clone(), fold)).instrument(span) => ended?,
             () = signals.follow() => unreachable!("signals are followed forever"),
         };
         journal.writer.keep_fold(ReadFold { fold, stored_to }).await;

@@ -119,7 +119,7 @@ impl Dispatcher {
         let written = if claimed.is_wanted { self.write(claimed).await } else { Ok(None) };
         match written {
             Ok(Some(request)) => {
-                let outcome = send(&self.client, &request).await;
+                let outcome = net::for_org(claimed.org, send(&self.client, &request)).await;
                 let (took, has_answered) = (outcome.duration, outcome.status.is_some());
                 (settled(claimed, outcome, &self.origin), took, has_answered)
             }
