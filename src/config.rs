@@ -113,6 +113,11 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_DENY_CIDRS", value_name = "NETWORKS", value_delimiter = ',')]
     pub deny_cidrs: Vec<IpNet>,
 
+    /// Comma-separated networks of reverse proxies in front of the service. Their `X-Forwarded-For` names the client,
+    /// whose requests without a valid key are limited by address
+    #[arg(long, env = "SOJOURN_TRUSTED_PROXIES", value_name = "NETWORKS", value_delimiter = ',')]
+    pub trusted_proxies: Vec<IpNet>,
+
     /// PEM file of certificate authorities that sandboxes and the egress proxy trust besides the public ones
     #[arg(long, env = "SOJOURN_EGRESS_CA_FILE", value_name = "FILE")]
     pub egress_ca_file: Option<PathBuf>,

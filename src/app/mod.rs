@@ -37,7 +37,7 @@ use crate::{
     journal::Journal,
     lifecycle::{IdlePolicy, Sandboxes},
     model::{self, Providers},
-    net,
+    net::{self, SystemResolver},
     queue::Queue,
     store::{
         Store, Urls,
@@ -310,12 +310,12 @@ async fn serve_record(
         back.spawn("dispatcher", parts.dispatcher(settings).run(late.clone()));
         back.spawn("scheduler", parts.scheduler(settings).run(late.clone()));
         let router = parts.http(settings, streams.clone())?.router(web::router(&http::description()));
-        front.spawn(served(http::serve(listener, router, stop.clone())));
+        front.spawn(served(http::serve(listener, router, settings.trusted_proxies.clone(), stop.clone())));
     }
     if let Some(listener) = watched {
         let days = settings.move_events_after_days();
         let router = http::metrics::router(record.store.clone(), days, telemetry::metrics());
-        front.spawn(served(http::serve(listener, router, stop.clone())));
+        front.spawn(served(http::serve(listener, router, Vec::new(), stop.clone())));
     }
     if let Some(worker) = worker {
         let stop = stop.clone();
@@ -352,6 +352,8 @@ struct Parts {
     journal: Journal,
     process: Uuid,
     node: Uuid,
+    /// Names of organizations' URLs and of hosts that sandboxes reach.
+    resolver: Arc<SystemResolver>,
 }
 
 impl Parts {
@@ -367,7 +369,8 @@ impl Parts {
         let store = record.store.clone().with_blobs(blobs.clone());
         let journal =
             Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
-        Ok(Self { store, origin: record.origin.clone(), notifications, blobs, journal, process, node })
+        let (origin, resolver) = (record.origin.clone(), Arc::default());
+        Ok(Self { store, origin, notifications, blobs, journal, process, node, resolver })
     }
 
     /// Starts the exchange of notifications, and the heartbeat that lets other processes know of this one.
@@ -386,7 +389,7 @@ impl Parts {
         Dispatcher {
             store: self.store.clone(),
             notifications: self.notifications.clone(),
-            client: org_client(settings, settings.allow_private_webhooks),
+            client: org_client(settings, settings.allow_private_webhooks, &self.resolver),
             origin: self.origin.clone(),
         }
     }
@@ -401,8 +404,8 @@ impl Parts {
             journal: self.journal.clone(),
             blobs: self.blobs.clone(),
             streams,
-            webhooks: org_client(settings, settings.allow_private_webhooks),
-            models: org_client(settings, settings.allow_private_models),
+            webhooks: org_client(settings, settings.allow_private_webhooks, &self.resolver),
+            models: org_client(settings, settings.allow_private_models, &self.resolver),
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
             operator_key: settings.operator_key.clone(),
@@ -418,7 +421,7 @@ impl Parts {
             lease: settings.lease(),
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
-        let guarded = org_client(settings, settings.allow_private_models);
+        let guarded = org_client(settings, settings.allow_private_models, &self.resolver);
         let guard: model::Guard = Arc::new(move |url| {
             guarded.request(reqwest::Method::POST, url).map_err(|refused| refused.to_string())
         });
@@ -443,7 +446,7 @@ impl Parts {
             images: provider.as_ref().ok().map(|(_, images)| images.clone()),
             provider: provider.map(|(sandbox, _)| sandbox),
             default_image: sandboxes::default_image(settings),
-            network: network(settings)?,
+            network: network(settings, &self.resolver)?,
             local_sources: local_sources(settings)?,
             idle: IdlePolicy {
                 freeze_after: settings.sandbox_freeze_after_seconds,

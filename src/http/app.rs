@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tokio::sync::Semaphore;
 
-use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates};
+use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates, unauthenticated::Lookups};
 use crate::{
     base::{
         limit::{ARCHIVES_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND},
@@ -38,6 +38,7 @@ pub(super) struct Inner {
     pub(super) local_sources: net::LocalDirectories,
     pub(super) images: Images,
     pub(super) keys: KeyCache,
+    pub(super) lookups: Lookups,
     pub(super) rates: Rates,
     pub(super) organization_rates: Rates,
     pub(super) trigger_rates: Rates,
@@ -101,6 +102,7 @@ impl App {
             local_sources: parts.local_sources,
             images: parts.images,
             keys: KeyCache::default(),
+            lookups: Lookups::default(),
             rates: Rates::new(parts.requests_per_second),
             organization_rates: Rates::new(
                 parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),

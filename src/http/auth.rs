@@ -18,6 +18,7 @@ use super::{
     path::{self, CallerOrg},
     rate::{AllowanceSlot, RateKey},
     scope::{Scope, allows},
+    unauthenticated::Peer,
 };
 use crate::{
     base::{ExposeSecret, Origin, SecretString, key, limit, seal::sha256},
@@ -117,7 +118,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
-        let key = app.open_key(&secret).await?;
+        let key = app.open_key(&secret, peer(parts)).await?;
         app.take_request(RateKey::Key(key.key), key.org, parts)?;
         if !allows(&key.scopes, S::NAME) {
             return Err(missing_scope(S::NAME));
@@ -151,7 +152,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             }
         };
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
-            let key = app.open_key(&secret).await?;
+            let key = app.open_key(&secret, peer(parts)).await?;
             app.take_request(RateKey::Key(key.key), key.org, parts)?;
             if !allows(&key.scopes, S::NAME) {
                 return Err(missing_scope(S::NAME));
@@ -168,7 +169,8 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
                 scope: PhantomData,
             });
         }
-        let token = app.0.store.find_token(&secret).await?.ok_or_else(wrong_key)?;
+        let token = app.find_secret(&secret, peer(parts), app.0.store.find_token(&secret)).await?;
+        let token = token.ok_or_else(wrong_key)?;
         app.take_request(RateKey::Tokens(token.session), token.org, parts)?;
         let session: SessionId = path::resolve(app, token.org, wanted).await?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
@@ -222,31 +224,41 @@ impl Proof {
         if self.is_token() {
             app.0.store.find_token(secret).await.map_or(true, |found| found.is_some())
         } else {
-            app.live_key(secret).await.map_or(true, |found| found.is_some_and(|key| !key.is_suspended))
+            app.live_key(secret, None).await.map_or(true, |found| found.is_some_and(|key| !key.is_suspended))
         }
     }
 }
 
 impl App {
     /// Returns the key with this secret, if it is valid and its organization is not suspended.
-    async fn open_key(&self, secret: &str) -> Result<LiveKey> {
-        let key = self.live_key(secret).await?.ok_or_else(wrong_key)?;
+    async fn open_key(&self, secret: &str, peer: Option<Peer>) -> Result<LiveKey> {
+        let key = self.live_key(secret, peer).await?.ok_or_else(wrong_key)?;
         if key.is_suspended { Err(suspended()) } else { Ok(key) }
     }
 
-    async fn live_key(&self, secret: &str) -> StoreResult<Option<LiveKey>> {
-        if key::verify_check(secret) == Some(false) {
-            return Ok(None);
-        }
+    async fn live_key(&self, secret: &str, peer: Option<Peer>) -> Result<Option<LiveKey>> {
         let hash = sha256(secret.as_bytes());
         if let Some(key) = self.0.keys.get(&hash) {
             return Ok(Some(key));
         }
-        let found = self.0.store.find_key(secret).await?;
+        let found = self.find_secret(secret, peer, self.0.store.find_key(secret)).await?;
         if let Some(key) = &found {
             self.0.keys.put(hash, key.clone());
         }
         Ok(found)
+    }
+
+    /// Looks up a secret within the bounds of callers whose secret is unknown.
+    pub(super) async fn find_secret<T>(
+        &self,
+        secret: &str,
+        peer: Option<Peer>,
+        find: impl Future<Output = StoreResult<Option<T>>>,
+    ) -> Result<Option<T>> {
+        if key::verify_check(secret) == Some(false) {
+            return Ok(None);
+        }
+        self.0.lookups.find(peer, sha256(secret.as_bytes()), find).await
     }
 
     /// Takes one request from the rate limits of the caller and of its organization, and records the
@@ -276,6 +288,11 @@ impl App {
         let message = format!("this {who} may make {} requests per second; slow down", rates.per_second());
         Err(ApiError { retry_after: Some(wait), code, ..ApiError::new(ErrorType::RateLimited, message) })
     }
+}
+
+/// The peer of a request.
+pub(super) fn peer(parts: &Parts) -> Option<Peer> {
+    parts.extensions.get().copied()
 }
 
 pub(super) fn bearer(headers: &HeaderMap) -> Option<String> {

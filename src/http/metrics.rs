@@ -101,6 +101,8 @@ fn describe() {
         metrics::describe_histogram!(name, text);
     }
     for (name, text) in [
+        ("sojourn_connections_refused_total", "Connections closed because their peer has too many."),
+        ("sojourn_unauthenticated_refused_total", "Requests refused after unknown keys from their peer."),
         ("sojourn_model_faults_total", "Failed model calls, by code; most are retried."),
         ("sojourn_runtime_faults_total", "Internal errors during a turn, by code."),
         ("sojourn_model_tokens_total", "Input and output tokens of models."),

@@ -25,6 +25,7 @@ mod scope;
 mod serve;
 mod sessions;
 mod triggers;
+mod unauthenticated;
 mod webhooks;
 mod write_timeout;
 

@@ -4,6 +4,9 @@ use std::time::Duration;
 
 /// Concurrent connections of one sandbox; further ones wait.
 pub const EGRESS_CONNECTIONS_MAX: usize = 64;
+/// Concurrent connections of all sandboxes of one process, and of one organization's; further ones wait.
+pub const EGRESS_CONNECTIONS_PER_PROCESS: usize = 8_192;
+pub const EGRESS_CONNECTIONS_PER_ORG: usize = 512;
 /// Distinct decisions that one turn records by name; the sandbox chooses the names.
 pub const EGRESS_DECISIONS_MAX: usize = 128;
 /// Interval at which counts of equal decisions are written while nothing else is written.

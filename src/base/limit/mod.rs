@@ -67,6 +67,8 @@ pub const HEADER_TIMEOUT: Duration = Duration::from_secs(20);
 pub const CONNECTIONS_MAX: usize = 12_000;
 /// Concurrent requests on one HTTP/2 connection.
 pub const HTTP2_STREAMS_MAX: u32 = 100;
+/// Time after which an HTTP/2 connection without a request is closed.
+pub const HTTP2_IDLE: Duration = Duration::from_secs(60);
 /// Interval between pings on an HTTP/2 connection, and the timeout of their answer.
 pub const HTTP2_PING: Duration = Duration::from_secs(20);
 /// Rows of a page when the caller sets no limit.
@@ -98,6 +100,22 @@ pub const RATE_SWEEP_REQUESTS: u32 = 10_000;
 pub const KEY_CACHE_TTL: Duration = Duration::from_secs(3);
 /// Verified keys that one process caches.
 pub const KEY_CACHE_ENTRIES_MAX: usize = 10_000;
+
+/// Sustained requests per second with a secret that is unknown, from one peer address, and in one process; and how
+/// many may come at once.
+pub const UNKNOWN_SECRETS_PER_SECOND: u32 = 50;
+pub const UNKNOWN_SECRETS_PER_PEER_BURST: u32 = 200;
+pub const UNKNOWN_SECRETS_BURST: u32 = 1_000;
+/// Time for which a peer above that is refused.
+pub const UNKNOWN_SECRETS_WAIT: Duration = Duration::from_secs(1);
+/// Time for which an unknown secret is not looked up again.
+pub const UNKNOWN_SECRET_TTL: Duration = Duration::from_secs(3);
+/// Time for which a secret that was valid is looked up also for a refused peer.
+pub const VALID_SECRET_TTL: Duration = Duration::from_secs(3_600);
+/// Secrets, as hashes, and peers that one process remembers for this.
+pub const SECRETS_REMEMBERED_MAX: usize = 50_000;
+/// Connections of one peer address. Those of a trusted proxy are only limited in total.
+pub const CONNECTIONS_PER_PEER_MAX: usize = 3_000;
 
 /// Interval at which the last use of a key is recorded.
 pub const KEY_USE_INTERVAL: Duration = Duration::from_secs(60);
@@ -300,11 +318,19 @@ pub const ASK_OPTIONS_MAX: usize = 10;
 
 /// Max length of a URL that an organization sets, in bytes.
 pub const NET_URL_BYTES_MAX: usize = 2_048;
-/// Timeout of a DNS lookup, including the wait for a free thread.
+/// Timeout of a DNS lookup, including the wait for a place.
 pub const NET_RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
-/// Concurrent DNS lookups of one process. Each blocks one of the runtime's 512 threads until the
-/// system's resolver times out.
-pub const NET_LOOKUPS_MAX: usize = 64;
+/// Concurrent DNS lookups of one process; each has one or two sockets.
+pub const NET_LOOKUPS_MAX: usize = 512;
+/// Concurrent DNS lookups of one organization in one process. Those of names that are not answered take
+/// `NET_RESOLVE_TIMEOUT` each.
+pub const NET_LOOKUPS_PER_ORG_MAX: usize = 16;
+/// Time for which an answer without an address, and at most one with addresses, is used again.
+pub const NET_LOOKUP_TTL_MAX: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(300));
+/// Answers that one process keeps.
+pub const NET_LOOKUPS_CACHED_MAX: u64 = 4_096;
+/// Interval at which changes of `/etc/resolv.conf` and `/etc/hosts` are looked for.
+pub const NET_FILES_INTERVAL: Duration = Duration::from_secs(5);
 /// Addresses of one host name that are tried.
 pub const NET_ADDRESSES_MAX: usize = 8;
 /// Timeout of DNS lookup, connect and TLS handshake together. Below `WEBHOOK_TIMEOUT`, so that an

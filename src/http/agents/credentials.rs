@@ -4,7 +4,7 @@ use serde_json::json;
 
 use crate::{
     base::key,
-    domain::{CredentialId, OrgId, environment::is_secret_value, source},
+    domain::{CredentialId, OrgId, secret::is_secret_value, source},
     http::{
         prelude::*,
         scope::{ReadCredentials, Scope, WriteCredentials},

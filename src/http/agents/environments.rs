@@ -7,8 +7,9 @@ use serde_json::json;
 use crate::{
     domain::{
         EnvironmentId,
-        environment::{Environment, is_secret_value},
+        environment::Environment,
         rootfs::{Build, RootFs},
+        secret::is_secret_value,
     },
     http::{
         prelude::*,

@@ -27,6 +27,7 @@ use crate::{
         trigger::{Filter, Ignored, Kind},
     },
     http::{
+        auth,
         body::{self, is_json},
         idempotency::key_of,
         prelude::*,
@@ -67,7 +68,8 @@ pub(super) async fn receive(
     Path(id): Path<TriggerId>,
     Message { parts, body }: Message,
 ) -> Result<Answer> {
-    let open = app.0.store.find_trigger(id).await?;
+    let known = sha256(id.uuid().as_bytes());
+    let open = app.0.lookups.find(auth::peer(&parts), known, app.0.store.find_trigger(id)).await?;
     let OpenTrigger { org, trigger, .. } = authenticate(&app, open, &parts.headers, &body)?;
     app.take_request(RateKey::Trigger(id), org, &parts)?;
     if !is_json(&parts.headers) {

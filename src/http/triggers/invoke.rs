@@ -22,6 +22,7 @@ use crate::{
             create::{self, Creator},
             sources,
         },
+        unauthenticated::Peer,
     },
     store::invoke_token::{InvokeToken, LiveInvokeToken},
     trigger,
@@ -56,7 +57,7 @@ impl FromRequestParts<App> for Invoker {
             let agent = agent_in(parts, &app).await?;
             return Ok(Self { agent, creator, template: SessionTemplate::default() });
         };
-        let LiveInvokeToken { org, token, .. } = open(app, &secret).await?;
+        let LiveInvokeToken { org, token, .. } = open(app, &secret, auth::peer(parts)).await?;
         app.take_request(RateKey::InvokeToken(token.id), org, parts)?;
         parts.extensions.insert(CallerOrg(org));
         let agent = agent_in(parts, app).await?;
@@ -72,12 +73,8 @@ impl FromRequestParts<App> for Invoker {
 }
 
 /// Returns the token with this secret, if it is valid and its organization is not suspended.
-async fn open(app: &App, secret: &str) -> Result<LiveInvokeToken> {
-    let found = match key::verify_check(secret) {
-        Some(false) => None,
-        Some(true) | None => app.0.store.find_invoke_token(secret).await?,
-    };
-    match found {
+async fn open(app: &App, secret: &str, peer: Option<Peer>) -> Result<LiveInvokeToken> {
+    match app.find_secret(secret, peer, app.0.store.find_invoke_token(secret)).await? {
         Some(live) if live.is_suspended => Err(auth::suspended()),
         found => found.ok_or_else(auth::wrong_key),
     }

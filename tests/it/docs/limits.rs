@@ -86,6 +86,12 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("ORGANIZATION_WEIGHT_MAX", count(limit::ORGANIZATION_WEIGHT_MAX.unsigned_abs().into())),
         ("KEY_OVERLAP_SECONDS", count(limit::KEY_OVERLAP_SECONDS.1.unsigned_abs())),
         ("WEBHOOK_OVERLAP_SECONDS", count(limit::WEBHOOK_OVERLAP_SECONDS.1.unsigned_abs())),
+        ("CONNECTIONS_PER_PEER_MAX", count(limit::CONNECTIONS_PER_PEER_MAX as u64)),
+        ("HTTP2_IDLE", seconds(limit::HTTP2_IDLE)),
+        ("UNKNOWN_SECRETS_PER_SECOND", count(limit::UNKNOWN_SECRETS_PER_SECOND.into())),
+        ("UNKNOWN_SECRETS_PER_PEER_BURST", count(limit::UNKNOWN_SECRETS_PER_PEER_BURST.into())),
+        ("UNKNOWN_SECRETS_BURST", count(limit::UNKNOWN_SECRETS_BURST.into())),
+        ("UNKNOWN_SECRETS_WAIT", seconds(limit::UNKNOWN_SECRETS_WAIT)),
         ("MODEL_THINKING_TOKENS_MIN", count(limit::MODEL_THINKING_TOKENS_MIN)),
     ]
 }
@@ -127,11 +133,14 @@ fn of_things() -> Vec<(&'static str, String)> {
 }
 
 /// Bounds that the egress socket knows and no caller meets, with the reason.
-const INNER: [(&str, &str); 12] = [
+const INNER: [(&str, &str); 15] = [
     ("PAGE_ROWS_DEFAULT", "said beside the largest page"),
     ("USAGE_DAYS_DEFAULT", "what is summed when nothing is asked"),
     ("CLIENT_TOKEN_TTL_SECONDS", "said below the table: no error"),
     ("RATE_SWEEP_REQUESTS", "memory of the process"),
+    ("UNKNOWN_SECRET_TTL", "said below the table: no error"),
+    ("VALID_SECRET_TTL", "said below the table: no error"),
+    ("SECRETS_REMEMBERED_MAX", "memory of the process"),
     ("KEY_CACHE_TTL", "said as five seconds in docs/organizations.md"),
     ("KEY_CACHE_ENTRIES_MAX", "memory of the process"),
     ("STREAM_HEARTBEAT", "a comment of a stream"),
