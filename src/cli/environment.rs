@@ -45,6 +45,12 @@ pub(super) enum Environment {
         /// Host that receives the value; the network policy must allow it
         #[arg(long = "host", required = true, value_name = "HOST")]
         hosts: Vec<String>,
+        /// Request header in which the placeholder may stand [default: authorization]
+        #[arg(long = "header", value_name = "NAME")]
+        headers: Vec<String>,
+        /// Parameter of the query in which the placeholder may stand
+        #[arg(long = "query-parameter", value_name = "NAME")]
+        query_parameters: Vec<String>,
     },
     /// Remove a secret
     RemoveSecret { environment: String, name: String },
@@ -138,8 +144,12 @@ pub(super) async fn run(command: Environment, connection: &Connection) -> anyhow
             let built = client.post(&path, &json!({})).await?;
             print::answer(&built, json, built["build"]["state"].as_str().unwrap_or("nothing to build"));
         }
-        Environment::SetSecret { environment, name, hosts } => {
-            let secret = json!({ "name": name, "hosts": hosts, "value": input::secret("value")? });
+        Environment::SetSecret { environment, name, hosts, headers, query_parameters } => {
+            let mut secret = json!({ "name": name, "hosts": hosts, "value": input::secret("value")? });
+            if !headers.is_empty() || !query_parameters.is_empty() {
+                secret["headers"] = headers.into();
+                secret["query_parameters"] = query_parameters.into();
+            }
             print::field(&replace_secret(&client, &environment, &name, Some(secret)).await?, json, "id");
         }
         Environment::RemoveSecret { environment, name } => {

@@ -1,4 +1,4 @@
-//! Environment of a session's sandbox: image, packages, size, network, secrets.
+//! Environment of a session's sandbox: image, packages, size, network.
 //!
 //! Validated where it is stored or sent with a session, pinned in `session.created`, read by the
 //! worker that creates the sandbox. Pure: rules and their error messages.
@@ -11,9 +11,10 @@ use utoipa::ToSchema;
 
 use super::{
     EnvironmentId,
-    network::{EgressRule, HostPattern, NetworkPolicy},
+    network::NetworkPolicy,
     problem::Problem,
     rootfs::{Packages, RootFs, is_image_name},
+    secret::{self, PinnedSecret, SecretBinding, is_variable},
     source::{self, Repository},
 };
 use crate::base::json;
@@ -110,16 +111,6 @@ impl<'de> Deserialize<'de> for EnvironmentChoice {
     }
 }
 
-/// A secret of an environment without its value, and the hosts that may receive it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct SecretBinding {
-    /// The environment variable that holds the placeholder in the sandbox.
-    pub name: String,
-    /// Hosts to which the placeholder is replaced by the value; the network policy must allow each
-    /// one.
-    pub hosts: Vec<String>,
-}
-
 /// The environment as it was when the session was created; immutable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentSnapshot {
@@ -139,15 +130,6 @@ impl EnvironmentSnapshot {
         self.secrets.iter_mut().for_each(|secret| secret.placeholder = placeholder());
         self
     }
-}
-
-/// A secret of a session; immutable except for its value.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct PinnedSecret {
-    pub name: String,
-    pub hosts: Vec<String>,
-    /// Placeholder that the sandbox sees instead of the value; unique to this session.
-    pub placeholder: String,
 }
 
 /// Lifetime of a sandbox.
@@ -183,13 +165,6 @@ const VARIABLES_MAX: usize = 128;
 const VARIABLES_BYTES_MAX: usize = 64 << 10;
 /// Max length of a lifecycle hook script, in bytes.
 const LIFECYCLE_HOOK_BYTES_MAX: usize = 32 << 10;
-/// Max number of secrets of one environment, and of hosts of one secret.
-pub(crate) const SECRETS_MAX: usize = 32;
-const SECRET_HOSTS_MAX: usize = 16;
-/// Min and max length of a secret's value. Replacing a shorter value in responses would also alter
-/// unrelated text.
-const SECRET_BYTES: (usize, usize) = (8, 4_096);
-
 impl RootFs {
     /// Returns the root file system of an environment; `default_image` applies if it names none.
     pub fn of(environment: Option<&Environment>, default_image: &str) -> Self {
@@ -283,47 +258,8 @@ impl Environment {
 
     /// Returns the first invalid field of the secrets.
     pub fn secrets_problem(&self, secrets: &[SecretBinding]) -> Option<Problem> {
-        if secrets.len() > SECRETS_MAX {
-            return Some(("secrets".to_owned(), format!("must have at most {SECRETS_MAX} items")));
-        }
-        secrets.iter().enumerate().find_map(|(at, secret)| {
-            let (field, words) = self.secret_problem(secret, &secrets[..at])?;
-            Some((format!("secrets[{at}].{field}"), words))
-        })
+        secret::problem(secrets, &self.env, &self.network.allow)
     }
-
-    fn secret_problem(
-        &self,
-        secret: &SecretBinding,
-        before: &[SecretBinding],
-    ) -> Option<(&'static str, String)> {
-        if !is_variable(&secret.name) {
-            return Some(("name", "must be letters, digits and underscores".to_owned()));
-        }
-        if self.env.contains_key(&secret.name) || before.iter().any(|other| other.name == secret.name) {
-            return Some(("name", "is used twice".to_owned()));
-        }
-        if secret.hosts.is_empty() || secret.hosts.len() > SECRET_HOSTS_MAX {
-            return Some(("hosts", format!("must list 1 to {SECRET_HOSTS_MAX} hosts")));
-        }
-        let allowed = &self.network.allow;
-        secret.hosts.iter().find_map(|host| match HostPattern::parse(host) {
-            Err(bad) => Some(("hosts", format!("{host}: {bad}"))),
-            Ok(pattern) if allowed.iter().any(|rule| covers(rule, &pattern)) => None,
-            Ok(_) => Some(("hosts", format!("{host}: the network policy does not allow this host"))),
-        })
-    }
-}
-
-/// Returns whether a secret's value is valid: it must fit in a header and be removable from
-/// responses.
-pub(crate) fn is_secret_value(value: &str) -> bool {
-    (SECRET_BYTES.0..=SECRET_BYTES.1).contains(&value.len())
-        && value.bytes().all(|byte| (0x20..0x7f).contains(&byte))
-}
-
-fn covers(rule: &EgressRule, pattern: &HostPattern) -> bool {
-    HostPattern::parse(&rule.host).is_ok_and(|host| host.covers(pattern))
 }
 
 /// Parses `512Mi` or `2Gi` into bytes.
@@ -338,18 +274,16 @@ fn bytes_of(text: &str) -> Option<u64> {
     number.parse::<u64>().ok().filter(|_| whole)?.checked_mul(1 << shift)
 }
 
-fn is_variable(name: &str) -> bool {
-    let rest = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    (1..=128).contains(&name.len()) && name.bytes().all(rest) && !name.as_bytes()[0].is_ascii_digit()
-}
-
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{
+        secret::{authorization, is_secret_value},
+        *,
+    };
 
     fn environment(json: serde_json::Value) -> Environment {
         serde_json::from_value(json).unwrap()
@@ -439,13 +373,36 @@ mod tests {
         let environment = environment(serde_json::json!({
             "env": { "TAKEN": "x" }, "network": { "allow": [{ "host": "*.a.example" }] },
         }));
-        let secret =
-            |name: &str, host: &str| SecretBinding { name: name.to_owned(), hosts: vec![host.to_owned()] };
+        let secret = |name: &str, host: &str| SecretBinding {
+            name: name.to_owned(),
+            hosts: vec![host.to_owned()],
+            headers: authorization(),
+            query_parameters: Vec::new(),
+        };
         assert_eq!(environment.secrets_problem(&[secret("TOKEN", "x.a.example")]), None);
         for bad in
             [secret("TOKEN", "b.example"), secret("TAKEN", "x.a.example"), secret("A-B", "x.a.example")]
         {
             assert!(environment.secrets_problem(std::slice::from_ref(&bad)).is_some(), "{bad:?}");
+        }
+        let places = |headers: &[&str], parameters: &[&str]| {
+            let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+            let (headers, query_parameters) = (names(headers), names(parameters));
+            let secret = SecretBinding { headers, query_parameters, ..secret("TOKEN", "x.a.example") };
+            environment.secrets_problem(&[secret]).map(|(field, _)| field)
+        };
+        assert_eq!(places(&["X-Api-Key"], &["key"]), None);
+        assert_eq!(places(&[], &["key"]), None);
+        for (headers, parameters, field) in [
+            (&[][..], &[][..], "headers"),
+            (&["a b"], &[], "headers"),
+            (&["Host"], &[], "headers"),
+            (&["a"; 9], &[], "headers"),
+            (&[], &["a=b"], "query_parameters"),
+            (&[], &[""], "query_parameters"),
+        ] {
+            let expected = Some(format!("secrets[0].{field}"));
+            assert_eq!(places(headers, parameters), expected, "{headers:?} {parameters:?}");
         }
         let twice = [secret("TOKEN", "x.a.example"), secret("TOKEN", "y.a.example")];
         assert!(environment.secrets_problem(&twice).is_some());

@@ -28,6 +28,7 @@ pub(crate) mod registry;
 pub mod rootfs;
 pub(crate) mod schedule;
 pub mod scheduled_wake;
+pub(crate) mod secret;
 pub mod session;
 pub(crate) mod source;
 pub mod spend;

@@ -17,8 +17,8 @@ pub struct NetworkPolicy {
     /// At most 64 rules; a rule allows requests that match all of its fields.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "json::objects")]
     pub allow: Vec<EgressRule>,
-    /// Whether to also allow the package registries (Debian, Python, npm, Rust, Go, Ruby, Java) and
-    /// the operator's mirrors of them.
+    /// Whether to also allow reading (GET and HEAD) from the package registries (Debian, Python, npm, Rust, Ruby, Java)
+    /// and the operator's mirrors of them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_package_managers: bool,
 }
@@ -47,6 +47,26 @@ pub enum HostPattern {
     Exact(String),
     /// Every subdomain of this name.
     Below(String),
+}
+
+/// Places in a request where a secret's placeholder is replaced by its value. Names of headers are compared without
+/// case, those of parameters exactly.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SecretPlacement {
+    pub headers: Vec<String>,
+    pub query_parameters: Vec<String>,
+}
+
+impl SecretPlacement {
+    /// Whether the placeholder may stand in this header.
+    pub fn allows_header(&self, name: &str) -> bool {
+        self.headers.iter().any(|allowed| allowed.eq_ignore_ascii_case(name))
+    }
+
+    /// Whether the placeholder may stand in this parameter of the query.
+    pub fn allows_parameter(&self, name: &str) -> bool {
+        self.query_parameters.iter().any(|allowed| allowed == name)
+    }
 }
 
 /// Reason why a host is invalid.

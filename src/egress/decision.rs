@@ -50,6 +50,8 @@ pub enum Reason {
     HostHeader,
     Upgrade,
     ForeignCredential,
+    SecretPlacement,
+    EncryptedHello,
     EncodedAnswer,
 }
 
@@ -80,6 +82,8 @@ impl Reason {
             Self::HostHeader => "host_mismatch",
             Self::Upgrade => "upgrade",
             Self::ForeignCredential => "foreign_credential",
+            Self::SecretPlacement => "secret_placement",
+            Self::EncryptedHello => "encrypted_client_hello",
             Self::EncodedAnswer => "encoded_answer",
         }
     }
@@ -102,6 +106,13 @@ impl fmt::Display for Reason {
             Self::Upgrade => "connections to this host cannot be upgraded",
             Self::ForeignCredential => {
                 "the environment provides the credential for this host; send its placeholder, not another key"
+            }
+            Self::SecretPlacement => {
+                "the placeholder of a secret is not where the environment allows it: its `headers` and \
+                `query_parameters` say where, by default in Authorization"
+            }
+            Self::EncryptedHello => {
+                "the TLS handshake has an encrypted ClientHello (ECH), which hides the server name: turn it off"
             }
             Self::EncodedAnswer => "the host compressed its response, which the request did not allow",
         })

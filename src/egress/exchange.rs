@@ -28,6 +28,7 @@ use super::{
     grant::Grant,
     headers,
     message::{Body, BoxError, Refusal, Target},
+    policy::Addresses,
     proxy::Proxy,
     scrub::Scrub,
     secret::Injected,
@@ -95,10 +96,11 @@ impl Proxy {
         headers::check(&parts.headers, host, *port)?;
         let url = normalized_url(target, &parts)?;
         let grant = self.granted(target, &parts, &url);
-        if grant.is_none() {
-            self.policy.request(host, *port, parts.method.as_str(), url.path())?;
-        }
-        let vetted = self.vet(host, *port).await;
+        let addresses = match &grant {
+            Some(_) => Addresses::Public,
+            None => self.policy.request(host, *port, parts.method.as_str(), url.path())?,
+        };
+        let vetted = self.vet(host, *port, addresses).await;
         if let (Err(error), Some(grant)) = (&vetted, &grant) {
             grant.broke_off(error);
         }

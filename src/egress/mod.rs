@@ -29,7 +29,7 @@ pub use self::{
     grant::{Grant, PROOF_HEADER, Seen},
     granted::Granted,
     ledger::{Log, Lost},
-    policy::Policy,
+    policy::{Addresses, Policy},
     proxy::{Parts, Proxy},
     registry::{PUBLIC, Registries},
     secret::{Secret, Secrets},

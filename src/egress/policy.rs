@@ -15,6 +15,15 @@ pub struct Policy {
     rules: Vec<Rule>,
 }
 
+/// Addresses that an allowed request may be sent to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addresses {
+    /// Those that an organization's own hosts may have.
+    Public,
+    /// Every address: the operator configured the destination.
+    Any,
+}
+
 impl Policy {
     /// Rules of an environment; includes `registries` if it allows package managers.
     ///
@@ -42,23 +51,20 @@ impl Policy {
         Self { rules: registries.rules.clone() }
     }
 
-    /// Whether the operator configured this host and port.
-    pub fn is_trusted(&self, host: &str, port: u16) -> bool {
-        self.rules.iter().any(|rule| rule.is_trusted && rule.port == port && rule.host.matches(host))
-    }
-
     /// Handling of a CONNECT to this host, or the reason of its denial.
     pub fn connect(&self, host: &str, port: u16, is_bound: bool) -> Result<Manner, Reason> {
         let rules = self.rules_of(host, port)?;
         let is_open = |rule: &&Rule| rule.methods.is_empty() && rule.path_prefix.is_none();
-        match !is_bound && rules.iter().any(is_open) {
+        // Only a request shows whether it is one to the operator's mirror.
+        let is_mirror = rules.iter().any(|rule| rule.is_trusted);
+        match !is_bound && !is_mirror && rules.iter().any(is_open) {
             true => Ok(Manner::Tunnel),
             false => Ok(Manner::Inspected),
         }
     }
 
-    /// Whether a request is allowed. `path` is without its query.
-    pub fn request(&self, host: &str, port: u16, method: &str, path: &str) -> Result<(), Reason> {
+    /// Whether a request is allowed, and to which addresses. `path` is without its query.
+    pub fn request(&self, host: &str, port: u16, method: &str, path: &str) -> Result<Addresses, Reason> {
         let rules = self.rules_of(host, port)?;
         let by_path: Vec<_> = rules.into_iter().filter(|rule| rule.has_path(path)).collect();
         if by_path.is_empty() {
@@ -66,7 +72,11 @@ impl Policy {
         }
         let has_method =
             |rule: &&Rule| rule.methods.is_empty() || rule.methods.iter().any(|one| one == method);
-        if by_path.iter().any(has_method) { Ok(()) } else { Err(Reason::Method) }
+        let mut allowing = by_path.iter().copied().filter(has_method).peekable();
+        if allowing.peek().is_none() {
+            return Err(Reason::Method);
+        }
+        Ok(if allowing.any(|rule| rule.is_trusted) { Addresses::Any } else { Addresses::Public })
     }
 
     fn rules_of(&self, host: &str, port: u16) -> Result<Vec<&Rule>, Reason> {
@@ -82,9 +92,15 @@ impl Policy {
 impl Rule {
     fn has_path(&self, path: &str) -> bool {
         let Some(prefix) = &self.path_prefix else { return true };
-        // A host may decode an escaped separator, which changes the path, so such paths match no prefix.
+        // A host may decode an escape, which changes the path, so paths that could leave the prefix match none.
+        // npm escapes the separator of a scope (`/@scope%2fname`), so one that stays below the prefix is allowed.
         let path_in_lower_case = path.to_ascii_lowercase();
-        if ["%2f", "%5c", "%2e", "%00"].iter().any(|escape| path_in_lower_case.contains(escape)) {
+        if ["%5c", "%2e", "%00"].iter().any(|escape| path_in_lower_case.contains(escape))
+            || path_in_lower_case
+                .replace("%2f", "/")
+                .split('/')
+                .any(|segment| segment == ".." || segment == ".")
+        {
             return false;
         }
         match path.strip_prefix(prefix.as_str()) {
@@ -128,13 +144,15 @@ mod tests {
             policy(&[("a.example", 443, &["GET"], Some("/v1")), ("a.example", 443, &[], Some("/open/"))]);
         assert_eq!(some.connect("a.example", 443, false), Ok(Manner::Inspected));
         for (method, path, outcome) in [
-            ("GET", "/v1", Ok(())),
-            ("GET", "/v1/x", Ok(())),
+            ("GET", "/v1", Ok(Addresses::Public)),
+            ("GET", "/v1/x", Ok(Addresses::Public)),
+            ("GET", "/v1/@scope%2fname", Ok(Addresses::Public)),
+            ("GET", "/v1%2fx", Err(Reason::Path)),
             ("GET", "/v10", Err(Reason::Path)),
             ("GET", "/V1", Err(Reason::Path)),
             ("POST", "/v1", Err(Reason::Method)),
             ("get", "/v1", Err(Reason::Method)),
-            ("POST", "/open/x", Ok(())),
+            ("POST", "/open/x", Ok(Addresses::Public)),
             ("POST", "/open", Err(Reason::Path)),
             ("GET", "/v1/%2F..%2fadmin", Err(Reason::Path)),
             ("GET", "/v1/..%5Cadmin", Err(Reason::Path)),

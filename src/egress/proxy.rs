@@ -37,7 +37,7 @@ use super::{
     grant::Grant,
     ledger::{Ledger, Log},
     message::{Body, Refusal, Target, whole},
-    policy::Policy,
+    policy::{Addresses, Policy},
     secret::Secrets,
     tunnel,
 };
@@ -46,22 +46,32 @@ use crate::{
         limit::{
             EGRESS_CLIENT_HELLO_TIMEOUT, EGRESS_CONNECTIONS_MAX, EGRESS_FLUSH_INTERVAL, EGRESS_HEAD_BYTES_MAX,
         },
+        shares::Shares,
         text,
     },
-    domain::network::{BadHost, canonical},
-    net::{Dialer, Refused, Route},
+    domain::{
+        OrgId,
+        network::{BadHost, canonical},
+    },
+    net::{self, Dialer, Refused, Route},
 };
 
 /// Configuration of a proxy.
 pub struct Parts {
+    /// Organization whose share its lookups and connections are; `None` for the deployment's own.
+    pub org: Option<OrgId>,
     pub policy: Policy,
     pub secrets: Secrets,
     pub dialer: Dialer,
+    /// Connections of all proxies of this process.
+    pub connections: Arc<Shares<OrgId>>,
     pub log: Arc<dyn Log>,
 }
 
 /// The proxy of one session.
 pub struct Proxy {
+    org: Option<OrgId>,
+    connections: Arc<Shares<OrgId>>,
     pub(super) policy: Policy,
     pub(super) secrets: Secrets,
     /// Grant of the clone in progress.
@@ -83,10 +93,10 @@ type Slot = Mutex<Option<(Upgrade, OnUpgrade)>>;
 impl Proxy {
     /// Creates a proxy that ends with `stop`.
     pub fn new(parts: Parts, stop: CancellationToken) -> Arc<Self> {
-        let Parts { policy, secrets, dialer, log } = parts;
+        let Parts { org, policy, secrets, dialer, connections, log } = parts;
         let tasks = TaskTracker::new();
         let (grant, ledger) = (RwLock::default(), Ledger::new(log));
-        Arc::new(Self { policy, secrets, grant, dialer, ledger, tasks, stop })
+        Arc::new(Self { org, connections, policy, secrets, grant, dialer, ledger, tasks, stop })
     }
 
     /// Serves a sandbox's egress socket until the proxy is stopped; returns when no connection is left.
@@ -108,7 +118,9 @@ impl Proxy {
                     Ok((stream, _)) => {
                         let (proxy, authority) = (Arc::clone(&self), Arc::clone(&authority));
                         self.keep(async move {
+                            let place = proxy.connections.take(proxy.org).await;
                             proxy.attend(stream, &authority).await;
+                            drop(place);
                             drop(slot);
                         });
                     }
@@ -224,7 +236,7 @@ impl Proxy {
         if manner == Manner::Inspected {
             return Ok(Upgrade::Inspected { host, port });
         }
-        let Ok(way) = self.vet(&host, port).await else {
+        let Ok(way) = self.vet(&host, port, Addresses::Public).await else {
             return Err(self.denied(&host, port, &Method::CONNECT, Reason::Address).await);
         };
         let verdict = Verdict::Allowed { manner, secrets: Vec::new() };
@@ -235,10 +247,16 @@ impl Proxy {
     }
 
     /// Resolves a host to the addresses that it may be connected to.
-    pub(super) async fn vet(&self, host: &str, port: u16) -> Result<Route, Refused> {
-        match self.policy.is_trusted(host, port) {
-            true => self.dialer.vet_trusted(host, port).await,
-            false => self.dialer.vet(host, port).await,
+    pub(super) async fn vet(&self, host: &str, port: u16, to: Addresses) -> Result<Route, Refused> {
+        let lookup = async {
+            match to {
+                Addresses::Any => self.dialer.vet_trusted(host, port).await,
+                Addresses::Public => self.dialer.vet(host, port).await,
+            }
+        };
+        match self.org {
+            Some(org) => net::for_org(org, lookup).await,
+            None => lookup.await,
         }
     }
 

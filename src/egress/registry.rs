@@ -8,8 +8,9 @@ use url::Url;
 
 use crate::domain::network::{HostPattern, canonical};
 
-/// Public package registries with their ports: Debian, Python, npm, Rust, Go, Ruby and Java.
-pub const PUBLIC: [(&str, u16); 15] = [
+/// Public package registries with their ports: Debian, Python, npm, Rust, Ruby and Java. Those of Go are not among
+/// them: they fetch modules from whatever host the path of a request names, which would see what the path says.
+pub const PUBLIC: [(&str, u16); 13] = [
     ("deb.debian.org", 80),
     ("deb.debian.org", 443),
     ("security.debian.org", 80),
@@ -20,14 +21,16 @@ pub const PUBLIC: [(&str, u16); 15] = [
     ("crates.io", 443),
     ("index.crates.io", 443),
     ("static.crates.io", 443),
-    ("proxy.golang.org", 443),
-    ("sum.golang.org", 443),
     ("rubygems.org", 443),
     ("index.rubygems.org", 443),
     ("repo.maven.apache.org", 443),
 ];
 /// Hosts of package files, for indexes that store them on another host.
 const FILES_OF: [(&str, &str); 1] = [("pypi.org", "files.pythonhosted.org")];
+/// Methods of a request to a registry: packages are read, and nothing is published.
+const METHODS: [&str; 2] = ["GET", "HEAD"];
+/// Last path segments of a Python index, whose files are beside it.
+const PYTHON_INDEXES: [&str; 2] = ["simple", "+simple"];
 
 /// One allowed destination.
 #[derive(Clone, Debug)]
@@ -49,26 +52,35 @@ pub struct Registries {
 impl Registries {
     /// Rules for the public registries and the operator's mirrors.
     pub fn new(mirrors: &[&Url]) -> Self {
-        let rule = |host: &str, port: u16, is_trusted: bool| Rule {
+        let rule = |host: &str, port: u16, path_prefix: Option<String>, is_trusted: bool| Rule {
             host: HostPattern::Exact(host.to_owned()),
             port,
-            methods: Vec::new(),
-            path_prefix: None,
+            methods: METHODS.map(str::to_owned).to_vec(),
+            path_prefix,
             is_trusted,
         };
-        let mut rules: Vec<_> = PUBLIC.iter().map(|(host, port)| rule(host, *port, false)).collect();
+        let mut rules: Vec<_> = PUBLIC.iter().map(|(host, port)| rule(host, *port, None, false)).collect();
         for url in mirrors {
             // Addresses and other schemes are rejected when the settings are read.
             let (Some(Ok(host)), Some(port)) = (url.host_str().map(canonical), url.port_or_known_default())
             else {
                 continue;
             };
-            rules.push(rule(&host, port, true));
+            rules.push(rule(&host, port, prefix(url), true));
             let files = FILES_OF.iter().filter(|(index, _)| *index == host);
-            rules.extend(files.map(|(_, files)| rule(files, port, true)));
+            rules.extend(files.map(|(_, files)| rule(files, port, None, true)));
         }
         Self { rules }
     }
+}
+
+/// Path of a mirror, below which its index and files are; `None` for all of the host.
+fn prefix(url: &Url) -> Option<String> {
+    let mut segments: Vec<_> = url.path_segments()?.filter(|segment| !segment.is_empty()).collect();
+    if segments.last().is_some_and(|last| PYTHON_INDEXES.contains(last)) {
+        segments.pop();
+    }
+    (!segments.is_empty()).then(|| format!("/{}", segments.join("/")))
 }
 
 #[cfg(test)]
@@ -76,7 +88,7 @@ mod tests {
     use super::*;
     use crate::{
         domain::network::{EgressRule, NetworkPolicy},
-        egress::{Manner, Policy, Reason},
+        egress::{Addresses, Manner, Policy, Reason},
     };
 
     #[test]
@@ -94,17 +106,46 @@ mod tests {
             allow_package_managers: false,
         };
         let own = Policy::new(&org, &registries).unwrap();
+        let get = |policy: &Policy, host, port, path| policy.request(host, port, "GET", path);
         assert_eq!(own.connect("mirror.internal", 8081, false), Ok(Manner::Tunnel));
-        assert!(!own.is_trusted("mirror.internal", 8081), "naming a mirror does not make it one");
+        let named = get(&own, "mirror.internal", 8081, "/debian/x");
+        assert_eq!(named, Ok(Addresses::Public), "naming a mirror does not make it one");
         assert_eq!(own.connect("pypi.org", 443, false), Err(Reason::Host));
         let both = NetworkPolicy { allow_package_managers: true, ..org };
         let both = Policy::new(&both, &registries).unwrap();
-        assert!(both.is_trusted("mirror.internal", 8081) && both.is_trusted("files.pythonhosted.org", 443));
-        assert!(!both.is_trusted("mirror.internal", 443) && !both.is_trusted("other.internal", 443));
-        assert!(!both.is_trusted("deb.debian.org", 80), "a public registry has a public address");
+        assert_eq!(both.connect("mirror.internal", 8081, false), Ok(Manner::Inspected));
+        assert_eq!(get(&both, "mirror.internal", 8081, "/debian/x"), Ok(Addresses::Any));
+        assert_eq!(get(&both, "mirror.internal", 8081, "/admin"), Ok(Addresses::Public));
+        assert_eq!(get(&both, "files.pythonhosted.org", 443, "/packages/x"), Ok(Addresses::Any));
+        assert_eq!(get(&both, "other.internal", 443, "/"), Ok(Addresses::Public));
+        assert_eq!(get(&both, "mirror.internal", 443, "/debian/x"), Err(Reason::Port));
+        let registry = get(&both, "deb.debian.org", 80, "/debian/x");
+        assert_eq!(registry, Ok(Addresses::Public), "a public registry has a public address");
         for (host, port) in PUBLIC {
-            assert_eq!(both.connect(host, port, false), Ok(Manner::Tunnel), "{host}:{port}");
+            assert_eq!(both.connect(host, port, false), Ok(Manner::Inspected), "{host}:{port}");
+            for method in ["PUT", "POST", "DELETE"] {
+                assert_eq!(
+                    both.request(host, port, method, "/x"),
+                    Err(Reason::Method),
+                    "{method} {host}:{port}"
+                );
+            }
         }
+        assert_eq!(both.connect("proxy.golang.org", 443, false), Err(Reason::Host));
         assert_eq!(both.connect("elsewhere.example", 443, false), Err(Reason::Host));
+    }
+
+    #[test]
+    fn a_mirror_is_its_path_and_a_python_index_has_its_files_beside_it() {
+        for (url, path) in [
+            ("https://pypi.org/simple", None),
+            ("https://nexus.internal/repository/pypi/simple/", Some("/repository/pypi")),
+            ("https://devpi.internal/root/pypi/+simple/", Some("/root/pypi")),
+            ("https://nexus.internal/repository/npm/", Some("/repository/npm")),
+            ("http://mirror.internal/debian", Some("/debian")),
+            ("http://mirror.internal", None),
+        ] {
+            assert_eq!(prefix(&url.parse().unwrap()).as_deref(), path, "{url}");
+        }
     }
 }

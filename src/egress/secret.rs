@@ -10,7 +10,7 @@ use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use super::{decision::Reason, scrub::Scrub};
 use crate::{
     base::{ExposeSecret, SecretString},
-    domain::network::HostPattern,
+    domain::network::{HostPattern, SecretPlacement},
 };
 
 /// A value that is hidden from the sandbox, and its placeholder.
@@ -23,6 +23,8 @@ pub struct Secret {
     pub value: SecretString,
     /// Hosts to which the value may be sent.
     pub hosts: Vec<HostPattern>,
+    /// Where the placeholder may stand in a request.
+    pub placement: SecretPlacement,
 }
 
 /// The secrets of one session.
@@ -58,7 +60,8 @@ impl Secrets {
     /// is bound to.
     ///
     /// # Errors
-    /// A credential in the query that is not a placeholder: dropping it would change the request.
+    /// A credential in the query that is not a placeholder: dropping it would change the request. A placeholder
+    /// in another place than its secret names: a field of free text would show the value to whoever reads it.
     pub fn inject(
         &self,
         host: &str,
@@ -68,7 +71,7 @@ impl Secrets {
         let mut used = Used { secrets: self.bound(host).collect(), names: Vec::new(), needles: Vec::new() };
         let mut kept = HeaderMap::with_capacity(headers.len());
         for (name, value) in headers.iter() {
-            match used.replaced(name, value) {
+            match used.replaced(name, value)? {
                 Some(value) => {
                     kept.append(name, value);
                 }
@@ -104,26 +107,34 @@ struct Used<'a> {
 
 impl Used<'_> {
     /// The header's value with its secrets; `None` when it contains no placeholder.
-    fn replaced(&mut self, name: &HeaderName, value: &HeaderValue) -> Option<HeaderValue> {
-        let text = value.to_str().ok()?;
-        if let Some(new) = self.replaced_in(text, str::to_owned) {
-            return sensitive(&new);
+    fn replaced(&mut self, name: &HeaderName, value: &HeaderValue) -> Result<Option<HeaderValue>, Reason> {
+        let Ok(text) = value.to_str() else { return Ok(None) };
+        let allows = |placement: &SecretPlacement| placement.allows_header(name.as_str());
+        if let Some(new) = self.replaced_in(text, allows, str::to_owned)? {
+            return Ok(sensitive(&new));
         }
         // Basic authentication encodes user and password: `Basic base64(user:password)`.
-        let coded = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))?.1;
-        let plain = String::from_utf8(BASE64_STANDARD.decode(coded.trim()).ok()?).ok()?;
-        let new = BASE64_STANDARD.encode(self.replaced_in(&plain, str::to_owned)?);
-        self.needles.push((new.clone().into_bytes(), coded.trim().as_bytes().to_vec()));
-        (name == AUTHORIZATION).then(|| sensitive(&format!("Basic {new}")))?
+        let basic = text.split_once(' ').filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"));
+        let Some((_, coded)) = basic.filter(|_| name == AUTHORIZATION) else { return Ok(None) };
+        let coded = coded.trim();
+        let plain = BASE64_STANDARD.decode(coded).ok().and_then(|bytes| String::from_utf8(bytes).ok());
+        let Some(new) =
+            plain.map(|plain| self.replaced_in(&plain, allows, str::to_owned)).transpose()?.flatten()
+        else {
+            return Ok(None);
+        };
+        let new = BASE64_STANDARD.encode(new);
+        self.needles.push((new.clone().into_bytes(), coded.as_bytes().to_vec()));
+        Ok(sensitive(&format!("Basic {new}")))
     }
 
     fn replaced_in_query(&mut self, query: &str) -> Result<String, Reason> {
         let mut parts = Vec::new();
         for part in query.split('&') {
-            let name = part.split('=').next().unwrap_or_default().to_ascii_lowercase();
-            match self.replaced_in(part, escaped) {
+            let name = part.split('=').next().unwrap_or_default();
+            match self.replaced_in(part, |placement| placement.allows_parameter(name), escaped)? {
                 Some(new) => parts.push(new),
-                None if is_credential_name(&name) || PARAMETERS.contains(&name.as_str()) => {
+                None if is_credential_parameter(&name.to_ascii_lowercase()) => {
                     return Err(Reason::ForeignCredential);
                 }
                 None => parts.push(part.to_owned()),
@@ -132,17 +143,28 @@ impl Used<'_> {
         Ok(parts.join("&"))
     }
 
-    fn replaced_in(&mut self, text: &str, spelled: impl Fn(&str) -> String) -> Option<String> {
-        let mut new = text.to_owned();
+    /// The text with the value of each placeholder; `None` when it contains none.
+    fn replaced_in(
+        &mut self,
+        text: &str,
+        allows: impl Fn(&SecretPlacement) -> bool,
+        spelled: impl Fn(&str) -> String,
+    ) -> Result<Option<String>, Reason> {
+        let mut new = None;
         for secret in &self.secrets {
-            if new.contains(&secret.placeholder) {
-                new = new.replace(&secret.placeholder, &spelled(secret.value.expose_secret()));
-                if !self.names.contains(&secret.name) {
-                    self.names.push(secret.name.clone());
-                }
+            if !text.contains(&secret.placeholder) {
+                continue;
+            }
+            if !allows(&secret.placement) {
+                return Err(Reason::SecretPlacement);
+            }
+            let value = spelled(secret.value.expose_secret());
+            new = Some(new.as_deref().unwrap_or(text).replace(&secret.placeholder, &value));
+            if !self.names.contains(&secret.name) {
+                self.names.push(secret.name.clone());
             }
         }
-        (new != text).then_some(new)
+        Ok(new)
     }
 }
 
@@ -154,6 +176,10 @@ fn sensitive(text: &str) -> Option<HeaderValue> {
 
 fn is_credential(name: &HeaderName) -> bool {
     is_credential_name(name.as_str())
+}
+
+fn is_credential_parameter(name: &str) -> bool {
+    is_credential_name(name) || PARAMETERS.contains(&name)
 }
 
 fn is_credential_name(name: &str) -> bool {
@@ -171,11 +197,16 @@ mod tests {
     use super::*;
 
     fn secrets() -> Secrets {
+        placed(SecretPlacement { headers: vec!["authorization".to_owned()], query_parameters: Vec::new() })
+    }
+
+    fn placed(placement: SecretPlacement) -> Secrets {
         Secrets::new(vec![Secret {
             name: "TOKEN".to_owned(),
             placeholder: "sjph_1".to_owned(),
             value: "s3cret/value".to_owned().into(),
             hosts: vec![HostPattern::parse("api.example").unwrap()],
+            placement,
         }])
     }
 
@@ -220,12 +251,38 @@ mod tests {
 
     #[test]
     fn a_query_takes_the_placeholder_and_no_other_key() {
-        let inject =
-            |query| secrets().inject("api.example", &mut HeaderMap::new(), Some(query)).map(|(_, new)| new);
+        let placement = SecretPlacement { headers: Vec::new(), query_parameters: vec!["key".to_owned()] };
+        let inject = |query| {
+            let mut none = HeaderMap::new();
+            placed(placement.clone()).inject("api.example", &mut none, Some(query)).map(|(_, new)| new)
+        };
         assert_eq!(inject("key=sjph_1&q=x").unwrap().as_deref(), Some("key=s3cret%2Fvalue&q=x"));
         for foreign in ["key=mine", "q=x&access_token=mine", "API_KEY=mine", "sig=mine"] {
             assert_eq!(inject(foreign).unwrap_err(), Reason::ForeignCredential, "{foreign}");
         }
+    }
+
+    #[test]
+    fn a_placeholder_in_another_place_is_refused() {
+        let refused = |lines: &[(&'static str, &str)], query| {
+            secrets().inject("api.example", &mut headers(lines), query).unwrap_err()
+        };
+        // A field of free text of the same API is read by whoever the sandbox sends it to.
+        for query in ["text=sjph_1", "sjph_1", "a=b&key=sjph_1", "sjph_1=x"] {
+            assert_eq!(refused(&[], Some(query)), Reason::SecretPlacement, "{query}");
+        }
+        for name in ["x-api-key", "x-title", "user-agent", "referer"] {
+            assert_eq!(refused(&[(name, "sjph_1")], None), Reason::SecretPlacement, "{name}");
+        }
+        let placement =
+            SecretPlacement { headers: vec!["X-Api-Key".to_owned()], query_parameters: Vec::new() };
+        let mut named = headers(&[("x-api-key", "sjph_1")]);
+        placed(placement.clone()).inject("api.example", &mut named, None).unwrap();
+        assert_eq!(named.get("x-api-key").unwrap(), "s3cret/value");
+        let basic = format!("Basic {}", BASE64_STANDARD.encode("git:sjph_1"));
+        let mut elsewhere = headers(&[("authorization", &basic)]);
+        let refused = placed(placement).inject("api.example", &mut elsewhere, None);
+        assert_eq!(refused.unwrap_err(), Reason::SecretPlacement);
     }
 
     #[test]

@@ -12,8 +12,8 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    base::Origin,
-    domain::{Actor, Body, event::Draft},
+    base::{Origin, shares::Shares},
+    domain::{Actor, Body, OrgId, event::Draft},
     egress::{
         Authority, Decision, FetchFault, Fetched, Grant, Granted, Log, Lost, Parts, Policy, Proxy,
         Registries, Secrets, Verdict,
@@ -34,6 +34,8 @@ pub(crate) struct Network {
     pub extra_roots: Arc<[CertificateDer<'static>]>,
     /// Package registries.
     pub registries: Arc<Registries>,
+    /// Connections of this process's sandboxes.
+    pub connections: Arc<Shares<OrgId>>,
 }
 
 /// Network policy and secrets of a session's environment.
@@ -55,8 +57,10 @@ pub(crate) struct EgressAttachment {
 impl EgressAttachment {
     pub(crate) fn new(network: Network, writer: Writer, origin: &Origin, allowed: EgressPolicy) -> Self {
         let EgressPolicy { policy, secrets } = allowed;
+        let org = Some(writer.fence().org);
         let log = Arc::new(TurnLog { writer, origin: origin.clone() });
-        let parts = Parts { policy, secrets, dialer: network.dialer.clone(), log };
+        let connections = Arc::clone(&network.connections);
+        let parts = Parts { org, policy, secrets, dialer: network.dialer.clone(), connections, log };
         let (opened, listeners) = mpsc::channel(1);
         let listeners = Mutex::new(listeners);
         let proxy = Proxy::new(parts, CancellationToken::new());

@@ -149,6 +149,8 @@ impl Sandboxes {
         egress_socket.show("certificates.pem", &authority.bundle(&self.network.extra_roots))?;
         let denied = Arc::new(Denied::default());
         let parts = Parts {
+            org: None,
+            connections: Arc::clone(&self.network.connections),
             policy: Policy::of_registries(&self.network.registries),
             secrets: Secrets::default(),
             dialer: self.network.dialer.clone(),

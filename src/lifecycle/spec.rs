@@ -8,7 +8,7 @@ use crate::{
         OrgId, Session,
         context::Context,
         environment::{EnvironmentSnapshot, Life},
-        network::HostPattern,
+        network::{HostPattern, SecretPlacement},
         rootfs::RootFs,
         source::PinnedSource,
     },
@@ -125,7 +125,11 @@ async fn secrets(store: &Store, org: OrgId, snapshot: &EnvironmentSnapshot) -> R
         let hosts = pinned.hosts.iter().map(|host| HostPattern::parse(host)).collect::<Result<_, _>>();
         let hosts = hosts.map_err(|bad| store::Error::Corrupt(format!("a secret's host: {bad}")))?;
         let (name, placeholder) = (pinned.name.clone(), pinned.placeholder.clone());
-        secrets.push(Secret { name, placeholder, value, hosts });
+        let placement = SecretPlacement {
+            headers: pinned.headers.clone(),
+            query_parameters: pinned.query_parameters.clone(),
+        };
+        secrets.push(Secret { name, placeholder, value, hosts, placement });
     }
     Ok(Secrets::new(secrets))
 }

@@ -9,8 +9,9 @@ use crate::{
     base::{json, limit::NAME_BYTES_MAX},
     domain::{
         EnvironmentId,
-        environment::{Environment, EnvironmentChoice, SECRETS_MAX, SecretBinding},
+        environment::{Environment, EnvironmentChoice},
         rootfs::Build,
+        secret::{SECRETS_MAX, SecretBinding, authorization},
     },
 };
 
@@ -58,12 +59,21 @@ pub(crate) struct SecretInput {
     /// Hosts to which the egress proxy sends the value in place of the placeholder. `config.network` must
     /// allow each of them.
     pub hosts: Vec<String>,
+    /// Request headers in which the placeholder may stand. `["authorization"]` unless given; in another header the
+    /// request is refused. The placeholder may stand after a scheme and in the password of Basic authentication.
+    #[serde(default = "authorization")]
+    #[schema(default = json!(["authorization"]))]
+    pub headers: Vec<String>,
+    /// Parameters of the query in which the placeholder may stand; none unless given.
+    #[serde(default)]
+    pub query_parameters: Vec<String>,
 }
 
 impl SecretInput {
-    /// The name and hosts of the secret, without its value.
+    /// The secret without its value.
     pub(crate) fn binding(&self) -> SecretBinding {
-        SecretBinding { name: self.name.clone(), hosts: self.hosts.clone() }
+        let Self { name, value: _, hosts, headers, query_parameters } = self.clone();
+        SecretBinding { name, hosts, headers, query_parameters }
     }
 }
 

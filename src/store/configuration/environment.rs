@@ -11,10 +11,7 @@ use crate::store::{
 };
 use crate::{
     base::{Id, SecretString, Timestamp},
-    domain::{
-        EnvironmentId, OrgId,
-        environment::{Environment, SecretBinding},
-    },
+    domain::{EnvironmentId, OrgId, environment::Environment, secret::SecretBinding},
 };
 
 /// An environment without the values of its secrets.

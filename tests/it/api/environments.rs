@@ -31,6 +31,7 @@ async fn a_session_pins_the_environment_that_it_names() {
         assert_eq!(pinned["environment_id"], created.body["id"]);
         assert_eq!(pinned["config"]["memory"], "512Mi");
         assert_eq!(pinned["secrets"][0]["hosts"], json!(["api.example"]));
+        assert_eq!(pinned["secrets"][0]["headers"], json!(["authorization"]));
         placeholders.push(pinned["secrets"][0]["placeholder"].as_str().expect("text").to_owned());
     }
     assert_ne!(placeholders[0], placeholders[1], "each session has its own placeholder");
@@ -71,6 +72,9 @@ async fn what_no_sandbox_can_be_is_refused_by_name() {
         json!({ "name": "TOKEN", "value": VALUE, "hosts": ["other.example"] }),
         json!({ "name": "TOKEN", "value": VALUE, "hosts": [] }),
         json!({ "name": "TOKEN", "hosts": ["api.example"] }),
+        json!({ "name": "TOKEN", "value": VALUE, "hosts": ["api.example"], "headers": [] }),
+        json!({ "name": "TOKEN", "value": VALUE, "hosts": ["api.example"], "headers": ["Host"] }),
+        json!({ "name": "TOKEN", "value": VALUE, "hosts": ["api.example"], "query_parameters": ["a=b"] }),
         json!({ "name": "A-B", "value": VALUE, "hosts": ["api.example"] }),
     ] {
         bodies.push(("/environments", json!({ "name": "x", "config": allowed, "secrets": [secret] })));

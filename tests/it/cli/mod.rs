@@ -266,7 +266,12 @@ async fn an_environment_is_made_changed_and_given_a_secret() {
         (&config["cpus"], &config["memory"], &config["env"]["CI"]),
         (&json!(1.0), &json!("1Gi"), &json!("true"))
     );
-    assert_eq!(found["secrets"], json!([{ "name": "TOKEN", "hosts": ["api.example.com"] }]));
+    assert_eq!(
+        found["secrets"],
+        json!([{
+            "name": "TOKEN", "hosts": ["api.example.com"], "headers": ["authorization"], "query_parameters": [],
+        }])
+    );
     let listed = run(&service, &["environment", "list"], "");
     assert!(
         text(&listed).contains("api.example.com") && !format!("{listed:?}{stored:?}").contains("value-of")

@@ -167,6 +167,10 @@ async fn a_foreign_key_in_a_query_and_a_compressed_answer_are_refused() {
     let url = |query: &str| format!("https://bound.example:{}/{query}", host.port);
     let foreign = world.client().get(url("?access_token=mine")).send().await.unwrap();
     assert_eq!(foreign.headers()["x-sojourn-egress"], "foreign_credential");
+    let shown = world.client().get(url(&format!("?text={PLACEHOLDER}"))).send().await.unwrap();
+    assert_eq!(shown.headers()["x-sojourn-egress"], "secret_placement");
+    let shown = world.client().get(url("")).header("x-title", PLACEHOLDER).send().await.unwrap();
+    assert_eq!(shown.headers()["x-sojourn-egress"], "secret_placement");
     let packed = world.client().get(url("")).send().await.unwrap();
     assert_eq!(packed.headers()["x-sojourn-egress"], "encoded_answer");
     // Without TLS not even a placeholder is sent.

@@ -16,8 +16,8 @@ use rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, pem::PemObject},
 };
 use sojourn::{
-    base::Origin,
-    domain::network::{EgressRule, HostPattern, NetworkPolicy},
+    base::{Origin, shares::Shares},
+    domain::network::{EgressRule, HostPattern, NetworkPolicy, SecretPlacement},
     egress::{
         Authority, Decision, Log, Lost, Parts, Policy, Proxy, Reason, Registries, Secret, Secrets, Verdict,
     },
@@ -256,6 +256,10 @@ pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_priva
         placeholder: PLACEHOLDER.to_owned(),
         value: SECRET.to_owned().into(),
         hosts: vec![HostPattern::parse("bound.example").unwrap()],
+        placement: SecretPlacement {
+            headers: vec!["authorization".to_owned()],
+            query_parameters: vec!["key".to_owned()],
+        },
     };
     let dialer = Dialer::new(
         Guard { allow_private, ..Guard::default() },
@@ -264,6 +268,8 @@ pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_priva
     )
     .unwrap();
     let parts = Parts {
+        org: None,
+        connections: Arc::new(Shares::new(64, 64)),
         policy: Policy::new(&policy, &Registries::default()).unwrap(),
         secrets: Secrets::new(vec![secret]),
         dialer,

@@ -11,10 +11,14 @@ type Secret = Schemas["EnvironmentSecret"];
 interface SecretForm {
   name: string;
   hosts: string;
+  headers: string;
+  parameters: string;
   /** Empty keeps the stored value. */
   value: string;
   isStored: boolean;
 }
+
+const NEW_SECRET: SecretForm = { name: "", hosts: "", headers: "authorization", parameters: "", value: "", isStored: false };
 
 function formOf(environment?: Environment) {
   const config = environment?.config;
@@ -27,7 +31,14 @@ function formOf(environment?: Environment) {
     post_start: config?.lifecycle_hooks?.post_start ?? "",
     post_clone: config?.lifecycle_hooks?.post_clone ?? "",
     secrets: (environment?.secrets ?? []).map(
-      ({ name, hosts }): SecretForm => ({ name, hosts: hosts.join(", "), value: "", isStored: true }),
+      ({ name, hosts, headers, query_parameters }): SecretForm => ({
+        name,
+        hosts: hosts.join(", "),
+        headers: headers.join(", "),
+        parameters: query_parameters.join(", "),
+        value: "",
+        isStored: true,
+      }),
     ),
   };
 }
@@ -42,9 +53,12 @@ function read(form: ReturnType<typeof formOf>, before?: Environment): Schemas["P
   config.env = readVariables(form.variables);
   const script = (text: string) => (text.trim() ? text : undefined);
   config.lifecycle_hooks = { ...config.lifecycle_hooks, post_start: script(form.post_start), post_clone: script(form.post_clone) };
-  const secret = ({ name, hosts, value }: SecretForm): Secret => ({
+  const words = (text: string) => text.split(/[\s,]+/).filter(Boolean);
+  const secret = ({ name, hosts, headers, parameters, value }: SecretForm): Secret => ({
     name: name.trim(),
-    hosts: hosts.split(/[\s,]+/).filter(Boolean),
+    hosts: words(hosts),
+    headers: words(headers),
+    query_parameters: words(parameters),
     value: value || undefined,
   });
   return { name: form.name, config, secrets: form.secrets.map(secret) };
@@ -118,6 +132,12 @@ function Secrets({ list, onChange }: { list: SecretForm[]; onChange: (list: Secr
           <TextField label="Variable" required className="mono" value={secret.name} onChange={(name) => set(at, { name, isStored: false })} />
           <TextField label="Allowed hosts" required value={secret.hosts} onChange={(hosts) => set(at, { hosts })} />
           <TextField
+            label="Headers"
+            hint="Where requests may hold it."
+            value={secret.headers} onChange={(headers) => set(at, { headers })}
+          />
+          <TextField label="Query parameters" value={secret.parameters} onChange={(parameters) => set(at, { parameters })} />
+          <TextField
             label="Value"
             hint={secret.isStored ? "Empty keeps the stored value." : "Stored encrypted, never shown again."}
             type="password" autoComplete="off" required={!secret.isStored} value={secret.value} onChange={(value) => set(at, { value })}
@@ -127,7 +147,7 @@ function Secrets({ list, onChange }: { list: SecretForm[]; onChange: (list: Secr
           </button>
         </div>
       ))}
-      <button type="button" onClick={() => onChange([...list, { name: "", hosts: "", value: "", isStored: false }])}>
+      <button type="button" onClick={() => onChange([...list, NEW_SECRET])}>
         Add a secret
       </button>
     </fieldset>
