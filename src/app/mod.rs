@@ -411,6 +411,7 @@ impl Parts {
             operator_key: settings.operator_key.clone(),
             local_sources: local_sources(settings)?,
             images: sandboxes::offer(settings),
+            sandbox_max: settings.capacity.sandbox(),
         }))
     }
 
@@ -452,6 +453,8 @@ impl Parts {
                 freeze_after: settings.sandbox_freeze_after_seconds,
                 hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
+            limits: sandboxes::limits(settings)?,
+            disk: sandboxes::free_space(settings),
             node: self.node,
             orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOX_ORPHAN_MARGIN,
         };

@@ -1,20 +1,25 @@
 //! Sandbox provider of this process, from its settings.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
+use anyhow::Context;
 use url::Url;
 
 use crate::{
     config::{SandboxProvider, Settings},
     domain::rootfs::{HOST, RootFs},
     http,
+    lifecycle::Limits,
     sandbox::{
         Sandbox,
         local::{
-            self, Check, Config, Local, docker,
+            self, Check, Config, Local,
+            capacity::{FreeSpace, Machine},
+            docker,
             image::{self, Images, offers},
         },
     },
+    store::admission::NodeCapacity,
 };
 
 /// Creates the provider and its images. Blocks while it checks the requirements.
@@ -35,6 +40,24 @@ pub async fn watch(settings: &Settings, service_pid: u32) -> anyhow::Result<()> 
         Err(fault) => Err(fault),
     };
     ended.map_err(|fault| anyhow::Error::msg(fault.to_string()))
+}
+
+/// What the sandboxes of this machine may use.
+pub(super) fn limits(settings: &Settings) -> anyhow::Result<Limits> {
+    let machine = Machine::of(&settings.database.data_dir).context("the data directory cannot be read")?;
+    let Settings { capacity, .. } = settings;
+    Ok(Limits {
+        node: capacity.node(machine),
+        organization: capacity.organization(),
+        sandbox: capacity.sandbox(),
+        wait: capacity.sandbox_wait_seconds,
+        allows_shared_host: settings.allow_shared_host,
+    })
+}
+
+/// The disk on which sandboxes, checkpoints and images are made.
+pub(super) fn free_space(settings: &Settings) -> FreeSpace {
+    FreeSpace { path: settings.database.data_dir.clone(), kept_bytes: settings.capacity.node_disk_free }
 }
 
 /// Image of environments that name none.
@@ -64,9 +87,33 @@ fn is_offered(settings: &Settings, name: &str) -> bool {
 /// Checks the requirements of sandboxes one by one. Blocks.
 pub fn checks(settings: &Settings) -> Vec<Check> {
     match config(settings) {
-        Ok(config) => local::checks(&config),
+        Ok(config) => {
+            let mut checks = local::checks(&config);
+            checks.push(Check { what: "capacity", found: capacity(settings) });
+            checks
+        }
         Err(problem) => vec![Check { what: "sandboxes", found: Err(problem) }],
     }
+}
+
+/// What the sandboxes of this machine may have together.
+fn capacity(settings: &Settings) -> Result<String, String> {
+    let dir = &settings.database.data_dir;
+    let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
+    let machine = Machine::of(there).map_err(|error| format!("{}: {error}", there.display()))?;
+    let NodeCapacity { cpu_millis, memory_bytes, pids, disk_bytes } = settings.capacity.node(machine);
+    let gib = |bytes: u64| bytes >> 30;
+    Ok(format!(
+        "sandboxes may have {} CPUs, {} GiB of memory, {pids} processes and {} GiB of disk together; the machine has {}, \
+        {} GiB, {} and {} GiB",
+        cpu_millis / 1_000,
+        gib(memory_bytes),
+        gib(disk_bytes),
+        machine.cpus,
+        gib(machine.memory_bytes),
+        machine.pids,
+        gib(machine.disk_bytes)
+    ))
 }
 
 fn config(settings: &Settings) -> Result<Config, String> {

@@ -87,6 +87,11 @@ impl Blobs {
         Ok(Self { store, scratch: scratch.to_owned(), directory: None })
     }
 
+    /// Whether the blobs are on a disk of this machine.
+    pub fn is_local(&self) -> bool {
+        self.directory.is_some()
+    }
+
     /// Stores a blob durably; replaces an existing one with the same key.
     pub async fn put(&self, key: &str, content: Bytes) -> Result<(), Error> {
         let key = Key::from(key);

@@ -3,12 +3,15 @@
 //! Every field names its variable, unit and default; `sojourn serve --help` prints
 //! these lines. What is wrong is reported together, one line each.
 
+mod capacity;
+
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use url::Url;
 
+pub use self::capacity::Capacity;
 use crate::{base::key, sandbox::local::WatcherProgram};
 
 /// Role of a process.
@@ -108,6 +111,12 @@ pub struct Settings {
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_egress: bool,
 
+    /// Allow sandboxes of several organizations to share the kernel and the programs of this machine, as the runtime runc
+    /// with the image host does; only where every organization is trusted
+    #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_SHARED_HOST", value_name = "ON|OFF",
+        value_parser = on_or_off, action = clap::ArgAction::Set)]
+    pub allow_shared_host: bool,
+
     /// Comma-separated networks, such as 203.0.113.0/24, that no webhook, model URL or sandbox may reach. Public
     /// addresses of this machine are refused without being named; name those that a router translates to it
     #[arg(long, env = "SOJOURN_DENY_CIDRS", value_name = "NETWORKS", value_delimiter = ',')]
@@ -192,6 +201,9 @@ pub struct Settings {
     #[arg(long, default_value = "900", env = "SOJOURN_SANDBOX_HIBERNATE_AFTER_SECONDS", value_name = "SECONDS",
         value_parser = seconds)]
     pub sandbox_hibernate_after_seconds: Duration,
+
+    #[command(flatten)]
+    pub capacity: Capacity,
 
     /// Key of the operator API (/v3/admin), at least 32 characters; the API is disabled when absent
     #[arg(long, env = "SOJOURN_OPERATOR_KEY", hide_env_values = true, value_name = "KEY")]

@@ -263,7 +263,7 @@ impl Environment {
 }
 
 /// Parses `512Mi` or `2Gi` into bytes.
-fn bytes_of(text: &str) -> Option<u64> {
+pub(crate) fn bytes_of(text: &str) -> Option<u64> {
     let (number, unit) = text.split_at_checked(text.len().checked_sub(2)?)?;
     let shift = match unit {
         "Mi" => 20,

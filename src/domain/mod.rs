@@ -12,7 +12,7 @@ pub(crate) mod cost;
 pub mod decide;
 pub mod delta;
 pub(crate) mod entry;
-pub(crate) mod environment;
+pub mod environment;
 pub mod event;
 pub(crate) mod exit;
 pub(crate) mod github;

@@ -11,7 +11,7 @@ use crate::{
         seal::sha256,
     },
     blob::Blobs,
-    domain::rootfs::RootFs,
+    domain::{environment::Size, rootfs::RootFs},
     journal::{CreationCommitter, Journal},
     model::ModelName,
     net,
@@ -37,6 +37,7 @@ pub(super) struct Inner {
     pub(super) scripted: bool,
     pub(super) local_sources: net::LocalDirectories,
     pub(super) images: Images,
+    pub(super) sandbox_max: Size,
     pub(super) keys: KeyCache,
     pub(super) lookups: Lookups,
     pub(super) rates: Rates,
@@ -81,6 +82,8 @@ pub struct Parts {
     /// Local directories whose repositories may be cloned.
     pub local_sources: net::LocalDirectories,
     pub images: Images,
+    /// What one sandbox may have.
+    pub sandbox_max: Size,
     /// Sustained requests per second of one key.
     pub requests_per_second: u32,
     /// Grants access to `/v3/admin`; without it the admin API is disabled.
@@ -101,6 +104,7 @@ impl App {
             scripted: parts.scripted,
             local_sources: parts.local_sources,
             images: parts.images,
+            sandbox_max: parts.sandbox_max,
             keys: KeyCache::default(),
             lookups: Lookups::default(),
             rates: Rates::new(parts.requests_per_second),

@@ -56,6 +56,12 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     gauge!("sojourn_deliveries_due_age_seconds").set(now.deliveries_due_age_seconds);
     gauge!("sojourn_event_content_pending").set(now.event_content_pending as f64);
     gauge!("sojourn_event_content_age_seconds").set(now.event_content_age_seconds);
+    let capacity = store.capacity_gauges().await?;
+    gauge!("sojourn_sandboxes_waiting").set(capacity.sandboxes_waiting as f64);
+    gauge!("sojourn_sandboxes_waiting_age_seconds").set(capacity.sandboxes_waiting_age_seconds);
+    gauge!("sojourn_nodes_disk_low").set(capacity.nodes_disk_low as f64);
+    gauge!("sojourn_node_promised_ratio", "resource" => "memory").set(capacity.node_memory_promised_ratio);
+    gauge!("sojourn_node_promised_ratio", "resource" => "cpu").set(capacity.node_cpu_promised_ratio);
     if let Some(days) = move_events_after_days {
         gauge!("sojourn_events_to_move_age_seconds").set(store.events_to_move_age(days).await?);
     }
@@ -74,6 +80,10 @@ fn describe() {
         ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
         ("sojourn_jobs_held", "Jobs that are leased to a worker."),
         ("sojourn_sandboxes", "Existing sandboxes, by state."),
+        ("sojourn_sandboxes_waiting", "Sessions that wait for room for a sandbox."),
+        ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
+        ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
+        ("sojourn_node_promised_ratio", "Largest promised part of a node, by resource."),
         ("sojourn_deliveries_pending", "Deliveries that are not settled."),
         ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
         ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
@@ -96,6 +106,7 @@ fn describe() {
         ("sojourn_model_seconds", "Duration of a model call."),
         ("sojourn_tool_seconds", "Duration of a tool call."),
         ("sojourn_sandbox_start_seconds", "Time to start a sandbox."),
+        ("sojourn_sandbox_wait_seconds", "Time that sessions waited for room for a sandbox."),
         ("sojourn_turn_seconds", "Duration of turns."),
     ] {
         metrics::describe_histogram!(name, text);

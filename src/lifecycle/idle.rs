@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     base::limit::{IDLE_RETRY, PAUSED_SANDBOX_MAX},
-    domain::{Actor, Body, CheckpointId, environment::Life},
+    domain::{
+        Actor, Body, CheckpointId,
+        environment::{Life, Size},
+    },
     sandbox::{Fault, Sandbox},
     store::sandbox::{LiveSandbox, Liveness},
 };
@@ -140,9 +143,13 @@ impl SandboxSession {
                 return Ok(Next::After(left.max(self.sandboxes.idle.retry())));
             }
         }
-        let memory_bytes = sandbox.stats(id).await.map_or(0, |stats| stats.memory_bytes);
+        let stats = sandbox.stats(id).await.ok();
+        let memory_bytes = stats.map_or(0, |stats| stats.memory_bytes);
+        let pids = stats.map_or(0, |stats| u32::try_from(stats.processes).unwrap_or(u32::MAX));
+        // Stopped, it takes what it has and no more.
+        let usage = Size { cpu_millis: 0, memory_bytes, pids, disk_bytes: 0 };
         self.record(vec![Body::SandboxFrozen { sandbox_id: id, memory_bytes }]).await?;
-        match self.sandboxes.store.record_frozen(self.fence, id, checkpoint).await? {
+        match self.sandboxes.store.record_frozen(self.fence, id, checkpoint, usage).await? {
             true => Ok(Next::After(left)),
             false => Err(Error::Stale),
         }

@@ -12,6 +12,7 @@ use tokio::sync::Mutex;
 
 use super::{
     Error, Sandboxes,
+    admission::Place,
     egress::{EgressAttachment, EgressPolicy},
     hook,
     session::{Attached, SandboxSession},
@@ -167,7 +168,7 @@ impl LeasedSandbox {
             Some(met) => Ok(met),
             None => match self.session.attach_existing(sandbox).await? {
                 Some(met) => Ok(met),
-                None => self.session.create(sandbox).await,
+                None => self.session.create(sandbox, Place::InQueue).await,
             },
         }
     }
@@ -229,7 +230,7 @@ impl LeasedSandbox {
             (met, _) => {
                 let met = match met {
                     Some(met) => met,
-                    None => self.session.create(&*sandbox).await?,
+                    None => self.session.create(&*sandbox, Place::InQueue).await?,
                 };
                 *attached = Some(met);
                 self.session.checkpoint(&*sandbox, met.id).await?

@@ -4,6 +4,7 @@
 //! through [`SandboxSession::idle`]. Calls a sandbox provider, the egress proxy and the blob store.
 //! Every change is in the session's log before it is in the sandbox's row.
 
+mod admission;
 mod checkpoints;
 mod egress;
 mod error;
@@ -23,10 +24,14 @@ use crate::{
     blob::Blobs,
     journal::Journal,
     net::LocalDirectories,
-    sandbox::{Sandbox, local::image::Images},
+    sandbox::{
+        Sandbox,
+        local::{capacity::FreeSpace, image::Images},
+    },
     store::{Store, notification::Notifications},
 };
 
+pub(crate) use admission::Limits;
 pub(crate) use checkpoints::blobs_of_session;
 pub(crate) use egress::Network;
 pub(crate) use egress::{EgressAttachment, EgressPolicy};
@@ -55,6 +60,10 @@ pub(crate) struct Sandboxes {
     pub network: Network,
     /// Directories below which repositories may be cloned.
     pub local_sources: LocalDirectories,
+    /// What the sandboxes of this node and of an organization may use together.
+    pub limits: Limits,
+    /// The disk of this node.
+    pub disk: FreeSpace,
     /// Idle times after which sandboxes are frozen and hibernated.
     pub idle: IdlePolicy,
     /// The node whose sandboxes this worker reaches.

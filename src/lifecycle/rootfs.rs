@@ -132,6 +132,9 @@ impl Sandboxes {
     }
 
     async fn build_image(&self, images: &Images, rootfs: &RootFs) -> Result<(), BuildError> {
+        if self.disk.is_low() {
+            return Err(BuildError::Failed("the disk of the node is nearly full".to_owned()));
+        }
         images.make_image(rootfs).await?;
         if rootfs.packages.is_empty() {
             return Ok(());

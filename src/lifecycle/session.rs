@@ -12,7 +12,7 @@ use std::{
 
 use futures::future::{Either, select};
 
-use super::{Error, Sandboxes, checkpoints::blobs_of_session, spec::SandboxSpec};
+use super::{Error, Sandboxes, admission::Place, checkpoints::blobs_of_session, spec::SandboxSpec};
 use crate::{
     base::{
         backoff::Backoff,
@@ -37,7 +37,7 @@ const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BA
 impl Sandboxes {
     /// The sandbox of a session between turns.
     pub(crate) fn session(&self, fence: Fence, session: &Session) -> SandboxSession {
-        let spec = SandboxSpec::of(session, &self.default_image);
+        let spec = SandboxSpec::of(session, self);
         SandboxSession { sandboxes: self.clone(), fence, turn: None, spec }
     }
 }
@@ -152,15 +152,19 @@ impl SandboxSession {
     }
 
     /// Creates a sandbox with the session's files, with bounded retries.
-    pub(crate) async fn create(&self, sandbox: &dyn Sandbox) -> Result<Attached, Error> {
-        let Fence { org, session, epoch, .. } = self.fence;
+    pub(crate) async fn create(&self, sandbox: &dyn Sandbox, place: Place) -> Result<Attached, Error> {
+        let Fence { org, session, .. } = self.fence;
         if self.spec.names_size && !sandbox.capabilities().enforces_size {
             return Err(Error::Unavailable(NO_SIZE.to_owned()));
         }
         let store = &self.sandboxes.store;
-        let (past, checkpoints) =
-            tokio::join!(store.past_sandboxes(org, session), store.checkpoints(org, session));
+        let (past, checkpoints, isolated) = tokio::join!(
+            store.past_sandboxes(org, session),
+            store.checkpoints(org, session),
+            self.check_isolation(sandbox.capabilities())
+        );
         let (mut past, checkpoints) = (past?, checkpoints?);
+        isolated?;
         let life = self.spec.life;
         let started = Instant::now();
         for attempt in 1.. {
@@ -171,13 +175,12 @@ impl SandboxSession {
                 sandbox: id,
                 node: self.sandboxes.node,
                 life,
+                size: self.spec.limits.into(),
                 first_check_after: life
                     .map_or(Duration::MAX, |life| life.rotates_in)
                     .min(self.sandboxes.idle.freeze_after),
             };
-            if !store.begin_sandbox(new, epoch).await? {
-                return Err(Error::Stale);
-            }
+            self.admit(&new, place).await?;
             self.sandboxes.notifications.send(Notification::List(org));
             let spec = Spec {
                 sandbox: id,
@@ -268,6 +271,9 @@ impl SandboxSession {
     ) -> Result<CheckpointId, Error> {
         let Fence { org, session, .. } = self.fence;
         let (store, blobs) = (&self.sandboxes.store, &self.sandboxes.blobs);
+        if blobs.is_local() && self.sandboxes.disk.is_low() {
+            return Err(Error::Unavailable("the disk of the node is nearly full".to_owned()));
+        }
         let started = Instant::now();
         let latest = store.latest_checkpoint(org, session).await?;
         let known = latest.as_ref().map(|latest| latest.digest.as_str());
@@ -323,7 +329,7 @@ impl SandboxSession {
             }
         };
         self.terminate(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
-        match self.create(sandbox).await {
+        match self.create(sandbox, Place::Kept).await {
             Ok(new) => {
                 let duration_ms = started.elapsed().as_millis() as u64;
                 let body =
@@ -387,7 +393,7 @@ impl SandboxSession {
     /// the checkpoint of the freeze is out of date.
     pub(crate) async fn record_thaw(&self, id: SandboxId) -> Result<(), Error> {
         let store = &self.sandboxes.store;
-        if !store.record_thawed(self.fence, id).await? {
+        if !store.record_thawed(self.fence, id, self.spec.limits.into()).await? {
             return Err(Error::Stale);
         }
         let Fence { org, session, .. } = self.fence;

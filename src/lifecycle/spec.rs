@@ -45,10 +45,11 @@ pub(crate) struct SandboxSpec {
 }
 
 impl SandboxSpec {
-    pub(crate) fn of(session: &Session, default_image: &str) -> Self {
+    pub(crate) fn of(session: &Session, sandboxes: &Sandboxes) -> Self {
         let spec = session.created.environment.as_ref().map(spec).unwrap_or_default();
         Self {
-            rootfs: rootfs_of(session, default_image),
+            limits: spec.limits.at_most(sandboxes.limits.sandbox),
+            rootfs: rootfs_of(session, &sandboxes.default_image),
             sources: session.created.sources.clone(),
             context: session.context.clone(),
             has_agent: session.created.agent_snapshot.is_some(),
@@ -62,7 +63,7 @@ impl SandboxSpec {
         org: OrgId,
         session: &Session,
     ) -> Result<Result<(Self, EgressPolicy), (&'static str, String)>, store::Error> {
-        let spec = Self::of(session, &sandboxes.default_image);
+        let spec = Self::of(session, sandboxes);
         let Some(snapshot) = &session.created.environment else {
             return Ok(Ok((spec, EgressPolicy::default())));
         };

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::mpsc;
 
-use crate::domain::{OrgId, SandboxId, SessionId, rootfs::RootFs};
+use crate::domain::{OrgId, SandboxId, SessionId, environment::Size, rootfs::RootFs};
 
 pub use crate::domain::operation::{OutputStream, Signal};
 pub use egress_socket::EgressSocket;
@@ -160,6 +160,8 @@ pub struct Capabilities {
     pub reach: Reach,
     /// Whether CPU and memory limits are enforced.
     pub enforces_size: bool,
+    /// Whether its system calls are served by a kernel of its own.
+    pub has_own_kernel: bool,
 }
 
 /// Processes that can reach a live sandbox.
@@ -227,6 +229,25 @@ pub struct SandboxLimits {
     pub pids: u32,
     /// Maximum size of the session's files, in bytes.
     pub disk_bytes: u64,
+}
+
+impl From<SandboxLimits> for Size {
+    fn from(limits: SandboxLimits) -> Self {
+        let SandboxLimits { cpu_millis, memory_bytes, pids, disk_bytes } = limits;
+        Self { cpu_millis, memory_bytes, pids, disk_bytes }
+    }
+}
+
+impl SandboxLimits {
+    /// These limits, where they are below `max`.
+    pub fn at_most(self, max: Size) -> Self {
+        Self {
+            cpu_millis: self.cpu_millis.min(max.cpu_millis),
+            memory_bytes: self.memory_bytes.min(max.memory_bytes),
+            pids: self.pids.min(max.pids),
+            disk_bytes: self.disk_bytes.min(max.disk_bytes),
+        }
+    }
 }
 
 impl Default for SandboxLimits {

@@ -31,7 +31,7 @@ pub use money::reservation;
 pub(crate) use money::{billing, budget, spend, usage};
 pub use organizations::key;
 pub(crate) use organizations::{audit, operator, org};
-pub use sandboxes::sandbox;
+pub use sandboxes::{admission, sandbox};
 pub(crate) use sandboxes::{checkpoint, operation, output, sandbox_summary};
 pub use sessions::record;
 pub(crate) use sessions::{

@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use super::Worker;
 use crate::{
     base::limit::{NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX},
+    lifecycle::Sandboxes,
     sandbox::Sandbox,
     store::sandbox::Liveness,
 };
@@ -20,13 +21,9 @@ impl Worker {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
         while stop.run_until_cancelled(beats.tick()).await.is_some() {
-            match self
-                .runtime
-                .sandboxes
-                .store
-                .record_heartbeat(self.runtime.sandboxes.node, self.runtime.sandboxes.orphan_timeout)
-                .await
-            {
+            let Sandboxes { store, node, orphan_timeout, limits, disk, .. } = &self.runtime.sandboxes;
+            let heartbeat = store.record_heartbeat(*node, *orphan_timeout, limits.node, disk.is_low());
+            match heartbeat.await {
                 // Only after the heartbeat: sandboxes of a node that others consider lost must exit.
                 Ok(()) => self.touch_sandboxes().await,
                 Err(error) => tracing::warn!(%error, "the node's heartbeat failed"),

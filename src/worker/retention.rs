@@ -67,6 +67,7 @@ impl Worker {
             rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
             rows(&permits, "schedule_run", until, || store
                 .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
+            rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
             rows(&permits, "node", until, || store.delete_silent_nodes()),
             rows(&permits, "usage_shard", until, || store.fold_shards()),
             pages(&permits, "operation", until, &mut scans.operations, |after| journal
@@ -78,7 +79,7 @@ impl Worker {
             pages(&permits, "late_blobs", until, &mut scans.late_blobs, |after| journal
                 .remove_purged_blobs(Last, after)),
         );
-        <[bool; 11]>::from(done).into_iter().all(|is_done| is_done)
+        <[bool; 12]>::from(done).into_iter().all(|is_done| is_done)
     }
 }
 

@@ -98,7 +98,7 @@ impl Ground {
             .arg(format!("--bootstrap-api-key={KEY}"))
             .arg(format!("--master-key={MASTER_KEY}"))
             .args(["--first-session=off", "--log=warn,sojourn=info", "--requests-per-second=1000000"])
-            .args(["--allow-private-webhooks=on", "--allow-private-models=on"])
+            .args(["--allow-private-webhooks=on", "--allow-private-models=on", "--allow-shared-host=on"])
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -7,6 +7,12 @@ use std::time::Duration;
 pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Tries to start a sandbox before the turn ends with `sandbox_unavailable`.
 pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
+/// Interval at which a session that waits for room for its sandbox asks again.
+pub const SANDBOX_WAIT_POLL: Duration = Duration::from_secs(1);
+/// Interval at which its position in the queue is recorded again.
+pub const SANDBOX_WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
+/// Time after which a session that did not ask again waits no more.
+pub const SANDBOX_WAIT_SEEN: Duration = Duration::from_secs(10);
 /// Output of one command that is stored, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Max size of a frame in either direction between worker and `sojourn-init`.
@@ -40,6 +46,8 @@ pub const SANDBOX_TMP_BYTES: u64 = 512 << 20;
 pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 /// Files that one process of a sandbox may have open.
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
+/// Bytes and operations per second that a sandbox reads from its disk, and writes to it, where a cgroup can limit them.
+pub const SANDBOX_IO_PER_SECOND: (u64, u64) = (256 << 20, 10_000);
 /// Pseudo terminals of a sandbox. All sandboxes of a machine share `kernel.pty.max`, which is 4,096.
 pub const SANDBOX_TERMINALS_MAX: u32 = 64;
 /// inotify instances of a sandbox, as many as a user of a machine has.

@@ -64,6 +64,7 @@ impl Body {
             Self::WakeScheduled { .. } => "wake.scheduled",
             Self::EgressAllowed { .. } => "egress.allowed",
             Self::EgressDenied { .. } => "egress.denied",
+            Self::SandboxWaiting { .. } => "sandbox.waiting",
             Self::SandboxFrozen { .. } => "sandbox.frozen",
             Self::SandboxThawed { .. } => "sandbox.thawed",
             Self::SandboxCheckpointCreated { .. } => "sandbox.checkpoint_created",

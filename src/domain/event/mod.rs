@@ -274,6 +274,9 @@ pub enum Body {
     /// The sandbox, or a tool for it, was denied a connection to a host.
     #[serde(rename = "egress.denied")]
     EgressDenied { host: String, port: u16, method: String, reason: String, count: u64 },
+    /// There is no room for a new sandbox. The session waits; `queue_position` is 1 for the next one.
+    #[serde(rename = "sandbox.waiting")]
+    SandboxWaiting { sandbox_id: SandboxId, shortage: String, queue_position: u32 },
     /// The sandbox was idle and is now frozen: its processes are suspended.
     #[serde(rename = "sandbox.frozen")]
     SandboxFrozen { sandbox_id: SandboxId, memory_bytes: u64 },
@@ -400,6 +403,7 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 macro_rules! informational {
     () => {
         $crate::domain::event::Body::SandboxCreated { .. }
+            | $crate::domain::event::Body::SandboxWaiting { .. }
             | $crate::domain::event::Body::SandboxLost { .. }
             | $crate::domain::event::Body::SandboxTerminated { .. }
             | $crate::domain::event::Body::SandboxFrozen { .. }

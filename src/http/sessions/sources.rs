@@ -40,6 +40,7 @@ pub(crate) async fn check(app: &App, unit: &mut Unit, sources: &[Repository]) ->
 /// Runs the same checks for an environment.
 pub(crate) async fn check_environment(app: &App, unit: &mut Unit, environment: &Environment) -> Result<()> {
     check_image(app, "config", environment)?;
+    check_size(app, "config", environment)?;
     check_local(app, "config.sources", &environment.sources)?;
     trigger::sources(unit, &environment.sources).await?;
     Ok(())
@@ -51,6 +52,7 @@ pub(crate) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Res
     match choice {
         Some(EnvironmentChoice::Inline(environment)) => {
             check_image(app, "environment", environment)?;
+            check_size(app, "environment", environment)?;
             check_local(app, "environment.sources", &environment.sources)
         }
         Some(EnvironmentChoice::Named(_)) | None => Ok(()),
@@ -72,6 +74,31 @@ fn check_image(app: &App, within: &str, environment: &Environment) -> Result<()>
         },
     };
     Err(refused)
+}
+
+/// Rejects a size above what the operator allows one sandbox.
+fn check_size(app: &App, within: &str, environment: &Environment) -> Result<()> {
+    let (wanted, max) = (environment.size(), app.0.sandbox_max);
+    let mib = |bytes: u64| format!("{}Mi", bytes >> 20);
+    let Environment { cpus, memory, pids, disk, .. } = environment;
+    // What is absent is the default, or the maximum where that is lower.
+    let fields = [
+        (
+            "cpus",
+            cpus.is_some() && wanted.cpu_millis > max.cpu_millis,
+            (f64::from(max.cpu_millis) / 1e3).to_string(),
+        ),
+        ("memory", memory.is_some() && wanted.memory_bytes > max.memory_bytes, mib(max.memory_bytes)),
+        ("pids", pids.is_some() && wanted.pids > max.pids, max.pids.to_string()),
+        ("disk", disk.is_some() && wanted.disk_bytes > max.disk_bytes, mib(max.disk_bytes)),
+    ];
+    match fields.into_iter().find(|(_, is_above, _)| *is_above) {
+        None => Ok(()),
+        Some((field, _, most)) => {
+            let message = format!("must be at most {most}, which the operator allows one sandbox");
+            Err(ApiError::invalid(format!("{within}.{field}"), message))
+        }
+    }
 }
 
 /// Rejects local paths outside of the directories that the operator allows.

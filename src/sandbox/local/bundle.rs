@@ -9,15 +9,16 @@ use std::{collections::HashSet, path::Path};
 use oci_spec::{
     OciSpecError,
     runtime::{
-        Capability, Linux, LinuxBuilder, LinuxCapabilitiesBuilder, LinuxCpuBuilder, LinuxDeviceCgroupBuilder,
-        LinuxIdMappingBuilder, LinuxMemoryBuilder, LinuxNamespaceBuilder, LinuxNamespaceType,
-        LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder, Mount, MountBuilder, PosixRlimit,
+        Capability, Linux, LinuxBlockIo, LinuxBlockIoBuilder, LinuxBuilder, LinuxCapabilitiesBuilder,
+        LinuxCpuBuilder, LinuxDeviceCgroupBuilder, LinuxIdMappingBuilder, LinuxMemoryBuilder,
+        LinuxNamespaceBuilder, LinuxNamespaceType, LinuxPidsBuilder, LinuxResources, LinuxResourcesBuilder,
+        LinuxThrottleDevice, LinuxThrottleDeviceBuilder, Mount, MountBuilder, PosixRlimit,
         PosixRlimitBuilder, PosixRlimitType, Process, ProcessBuilder, RootBuilder, Spec, SpecBuilder,
         UserBuilder,
     },
 };
 use rustix::{
-    fs::{StatVfsMountFlags, statvfs},
+    fs::{StatVfsMountFlags, major, minor, stat, statvfs},
     process::{Resource, getrlimit},
 };
 use sojourn_init::protocol::{
@@ -77,8 +78,12 @@ pub(super) struct Cgroup<'a> {
     pub oom_counter: &'a Path,
     /// Whether swap is accounted and can be limited.
     pub limits_swap: bool,
+    /// Whether reads and writes can be limited.
+    pub limits_io: bool,
 }
 
+/// Major number of loop devices.
+const LOOP_DEVICES: u32 = 7;
 /// OCI specification version of the fields used; every supported runtime accepts it.
 const OCI_VERSION: &str = "1.0.2";
 /// CPU scheduler period in microseconds.
@@ -313,7 +318,7 @@ fn linux(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, O
         .namespaces(namespaces)
         .uid_mappings(ids.clone())
         .gid_mappings(ids)
-        .resources(resources(of, cgroup.is_some_and(|cgroup| cgroup.limits_swap))?)
+        .resources(resources(of, cgroup)?)
         .seccomp(seccomp::profile(if of.is_gvisor { AbsentCall::Tracer } else { AbsentCall::Error })?)
         .rootfs_propagation("private")
         .masked_paths(owned(&MASKED))
@@ -324,19 +329,45 @@ fn linux(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linux, O
     }
 }
 
-fn resources(of: &ContainerSpec<'_>, limits_swap: bool) -> Result<LinuxResources, OciSpecError> {
+fn resources(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<LinuxResources, OciSpecError> {
     let memory_bytes = i64::try_from(of.limits.memory_bytes).unwrap_or(i64::MAX);
     let memory = LinuxMemoryBuilder::default().limit(memory_bytes);
     // The swap limit includes memory, so equal limits mean that a sandbox never swaps.
-    let memory = if limits_swap { memory.swap(memory_bytes) } else { memory };
+    let memory =
+        if cgroup.is_some_and(|cgroup| cgroup.limits_swap) { memory.swap(memory_bytes) } else { memory };
     let quota_us = u64::from(of.limits.cpu_millis) * CPU_PERIOD_US / 1_000;
     let processes = i64::from(of.limits.pids.saturating_add(limit::SANDBOX_PIDS_RESERVED));
     // The runtime adds the standard devices (null, zero, urandom, ...).
     let no_device = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
-    LinuxResourcesBuilder::default()
+    let resources = LinuxResourcesBuilder::default()
         .memory(memory.build()?)
         .cpu(LinuxCpuBuilder::default().quota(quota_us.max(1_000) as i64).period(CPU_PERIOD_US).build()?)
         .pids(LinuxPidsBuilder::default().limit(processes).build()?)
-        .devices(vec![no_device])
+        .devices(vec![no_device]);
+    let loop_device = device_of(&of.disk.files).filter(|(major, _)| *major == LOOP_DEVICES);
+    match loop_device.filter(|_| cgroup.is_some_and(|cgroup| cgroup.limits_io)) {
+        Some(device) => resources.block_io(block_io(device)?).build(),
+        None => resources.build(),
+    }
+}
+
+/// Numbers of the device that a directory is on.
+fn device_of(directory: &Path) -> Option<(u32, u32)> {
+    let device = stat(directory).ok()?.st_dev;
+    Some((major(device), minor(device)))
+}
+
+/// Limits of reads and writes on the disk of the sandbox.
+fn block_io((major, minor): (u32, u32)) -> Result<LinuxBlockIo, OciSpecError> {
+    let device = |rate| -> Result<Vec<LinuxThrottleDevice>, OciSpecError> {
+        let device = LinuxThrottleDeviceBuilder::default().major(i64::from(major)).minor(i64::from(minor));
+        Ok(vec![device.rate(rate).build()?])
+    };
+    let (bytes, operations) = limit::SANDBOX_IO_PER_SECOND;
+    LinuxBlockIoBuilder::default()
+        .throttle_read_bps_device(device(bytes)?)
+        .throttle_write_bps_device(device(bytes)?)
+        .throttle_read_iops_device(device(operations)?)
+        .throttle_write_iops_device(device(operations)?)
         .build()
 }

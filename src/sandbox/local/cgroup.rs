@@ -38,6 +38,8 @@ pub(super) struct Cgroups {
     unified: bool,
     /// Whether the kernel accounts for swap and can limit it.
     pub limits_swap: bool,
+    /// Whether reads and writes of a disk can be limited.
+    pub limits_io: bool,
 }
 
 /// A cgroup mount in mountinfo.
@@ -59,7 +61,7 @@ impl Cgroups {
         cgroups
             .make_parent()
             .map_err(|error| unusable(format!("{error}; limits need a writable hierarchy")))?;
-        Ok(cgroups.detect_swap())
+        Ok(cgroups.detect_limits())
     }
 
     /// Finds the hierarchies and uses the service's own cgroup as the base.
@@ -76,7 +78,7 @@ impl Cgroups {
         let place = cgroups.memory.display();
         let made = cgroups.make_parent().and_then(|()| cgroups.make_parents());
         made.map_err(|error| format!("no cgroup is delegated to the service's user: {place}: {error}"))?;
-        Ok(cgroups.detect_swap())
+        Ok(cgroups.detect_limits())
     }
 
     fn mounted() -> Result<Self, String> {
@@ -115,11 +117,18 @@ impl Cgroups {
             if let Some(missing) = CONTROLLERS.iter().find(|controller| of_v1(controller).is_none()) {
                 return Err(format!("the controller {missing} is not mounted"));
             }
-            return Ok(Self { mounts, memory, base: "/".into(), unified: false, limits_swap: false });
+            return Ok(Self {
+                mounts,
+                memory,
+                base: "/".into(),
+                unified: false,
+                limits_swap: false,
+                limits_io: false,
+            });
         }
         let unified = mounted.iter().find(|mount| mount.v1_controllers.is_none());
         let memory = unified.ok_or_else(|| "none is mounted".to_owned())?.path.clone();
-        Ok(Self { mounts, memory, base: "/".into(), unified: true, limits_swap: false })
+        Ok(Self { mounts, memory, base: "/".into(), unified: true, limits_swap: false, limits_io: false })
     }
 
     fn make_parent(&self) -> io::Result<()> {
@@ -132,7 +141,13 @@ impl Cgroups {
     /// On v2, a controller is available to a sandbox only if every level above enables it for its children.
     fn delegate(&self) -> io::Result<()> {
         let wanted = CONTROLLERS.map(|controller| format!("+{controller}")).join(" ");
-        let pass_on = |directory: &Path| fs::write(directory.join("cgroup.subtree_control"), &wanted);
+        let pass_on = |directory: &Path| {
+            let file = directory.join("cgroup.subtree_control");
+            fs::write(&file, &wanted)?;
+            // Not every kernel and every delegation has it; then reads and writes have no limit.
+            let _ = fs::write(&file, "+io");
+            Ok::<_, io::Error>(())
+        };
         if pass_on(&self.memory).is_err() {
             // In a container, the hierarchy's root contains the container's own processes, as a delegated
             // cgroup contains the service. A cgroup with processes cannot enable controllers for its
@@ -174,10 +189,16 @@ impl Cgroups {
         Ok(directory.join(if self.unified { "memory.events" } else { "memory.oom_control" }))
     }
 
-    /// Checks for the file that a memory cgroup has where swap can be limited.
-    fn detect_swap(mut self) -> Self {
+    /// Checks for the files that cgroups have where swap, and reads and writes, can be limited.
+    fn detect_limits(mut self) -> Self {
         let name = if self.unified { "memory.swap.max" } else { "memory.memsw.limit_in_bytes" };
         self.limits_swap = self.memory.join(PARENT).join(name).exists();
+        self.limits_io = if self.unified {
+            let available = fs::read_to_string(self.memory.join(PARENT).join("cgroup.controllers"));
+            available.is_ok_and(|names| names.split_whitespace().any(|name| name == "io"))
+        } else {
+            self.mounts.iter().any(|mount| mount.join("blkio.throttle.read_bps_device").exists())
+        };
         self
     }
 

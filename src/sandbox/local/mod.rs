@@ -7,6 +7,7 @@
 
 mod blocking;
 mod bundle;
+pub mod capacity;
 mod cgroup;
 mod checks;
 mod config;
@@ -255,7 +256,11 @@ impl Local {
 #[async_trait]
 impl Sandbox for Local {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reach: Reach::Node, enforces_size: self.engine.enforces_size() }
+        Capabilities {
+            reach: Reach::Node,
+            enforces_size: self.engine.enforces_size(),
+            has_own_kernel: self.engine.is_gvisor(),
+        }
     }
 
     /// Dropping the future may leave remains; the next `create` with this id or `destroy` removes them.

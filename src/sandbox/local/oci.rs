@@ -61,6 +61,7 @@ impl Engine for Oci {
             path: &self.cgroups.path(sandbox),
             oom_counter: &oom_counter,
             limits_swap: self.cgroups.limits_swap,
+            limits_io: self.cgroups.limits_io,
         };
         let link = sandbox_dir.join(user_namespace::LINK);
         let of = ContainerSpec { user_namespace: Some(&link), ..*of };

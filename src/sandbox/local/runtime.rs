@@ -34,6 +34,9 @@ const GVISOR: [&str; 5] =
 /// loses containers.
 const GVISOR_OLDEST: u32 = 20_240_101;
 
+/// Oldest supported release of runc: that of Debian 12, which has the fixes of later ones.
+const RUNC_OLDEST: (u32, u32, u32) = (1, 1, 5);
+
 /// An OCI runtime and its state directory.
 #[derive(Clone, Debug)]
 pub(super) struct Runtime {
@@ -53,10 +56,19 @@ impl Runtime {
         let asked = std::process::Command::new(&path).arg("--version").stdin(Stdio::null()).output();
         let version =
             asked.map(|said| String::from_utf8_lossy(&said.stdout).into_owned()).unwrap_or_default();
+        if let Some(old) =
+            version.strip_prefix("runc version ").map(first_line).filter(|one| is_before(one, RUNC_OLDEST))
+        {
+            let (major, minor, patch) = RUNC_OLDEST;
+            return Err(Fault::Unavailable(format!(
+                "{program} is runc {old}, which is too old: use {major}.{minor}.{patch} or newer with its security fixes; \
+                run scripts/setup"
+            )));
+        }
         let Some(version) = version.strip_prefix("runsc version ") else {
             return Ok(Self { program: path, state_dir, is_gvisor: false });
         };
-        let version = version.lines().next().unwrap_or_default();
+        let version = first_line(version);
         match release_day(version) {
             Some(day) if day < GVISOR_OLDEST => Err(Fault::Unavailable(format!(
                 "{program} is gVisor {version}, which is too old: use a release of 2024 or newer, \
@@ -170,6 +182,19 @@ impl Runtime {
     }
 }
 
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
+}
+
+/// Whether a version such as `1.1.5+ds1` is before another; one that cannot be read is not.
+fn is_before(version: &str, oldest: (u32, u32, u32)) -> bool {
+    let mut numbers = version.split(|character: char| !character.is_ascii_digit()).map(str::parse);
+    match (numbers.next(), numbers.next(), numbers.next()) {
+        (Some(Ok(major)), Some(Ok(minor)), Some(Ok(patch))) => (major, minor, patch) < oldest,
+        _ => false,
+    }
+}
+
 /// Release day in `release-20240729.0` or `0.0~20240729.0`, as a number.
 fn release_day(version: &str) -> Option<u32> {
     version.split(|character: char| !character.is_ascii_digit()).find(|part| part.len() == 8)?.parse().ok()
@@ -222,6 +247,19 @@ mod tests {
             fault.to_string(),
             "the sandbox is not available: no-such-runtime was not found; run scripts/setup"
         );
+    }
+
+    #[test]
+    fn an_old_runc_is_refused() {
+        for (version, is_old) in [
+            ("1.0.3", true),
+            ("1.1.4-0ubuntu1", true),
+            ("1.1.5+ds1", false),
+            ("1.3.0", false),
+            ("main", false),
+        ] {
+            assert_eq!(is_before(version, RUNC_OLDEST), is_old, "{version}");
+        }
     }
 
     #[test]

@@ -86,6 +86,16 @@ macro_rules! organizations {
 }
 
 impl Store {
+    /// Returns whether there is more than one organization.
+    pub async fn has_many_orgs(&self) -> Result<bool> {
+        let count: i64 = sqlx::query_scalar(
+            "select count(*) from (select from org where deleted_at is null limit 2) first",
+        )
+        .fetch_one(&self.system)
+        .await?;
+        Ok(count > 1)
+    }
+
     /// Creates an organization with its own data key; returns whether it is new.
     pub async fn create_org(&self, org: OrgId, name: &str, origin: &Origin) -> Result<bool> {
         let wrapped = self.master.wrap(&DataKey::generate(origin), &org.to_string(), origin);

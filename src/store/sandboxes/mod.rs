@@ -1,5 +1,6 @@
 //! Sandboxes, checkpoints, root file systems, operations of callers.
 
+pub mod admission;
 pub(crate) mod checkpoint;
 pub(crate) mod operation;
 pub(crate) mod output;

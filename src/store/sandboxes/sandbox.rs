@@ -7,11 +7,15 @@ use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
+    connection::Connection,
     record::{Fence, fence, held},
 };
 use crate::{
     base::Id,
-    domain::{CheckpointId, OrgId, SandboxId, SessionId, environment::Life},
+    domain::{
+        CheckpointId, OrgId, SandboxId, SessionId,
+        environment::{Life, Size},
+    },
 };
 
 /// Reason for which a sandbox ends that another one replaces.
@@ -52,6 +56,8 @@ pub struct NewSandbox {
     pub node: Uuid,
     /// Its lifetime; unlimited when `None`.
     pub life: Option<Life>,
+    /// What it may use.
+    pub size: Size,
     /// Delay until the first check whether it is still needed.
     pub first_check_after: Duration,
 }
@@ -176,53 +182,6 @@ impl Store {
         Ok(row.map(Into::into))
     }
 
-    /// Inserts the row of a sandbox before it is created, and its `idle` job.
-    ///
-    /// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
-    /// session: either an archive finds the row of each sandbox, or the sandbox is not created.
-    ///
-    /// # Errors
-    /// `Conflict("sandbox_live")` when the session has one already.
-    pub async fn begin_sandbox(&self, new: NewSandbox, epoch: i64) -> Result<bool> {
-        let done = sqlx::query(concat!(
-            "with held as (
-                update session u
-                set listed_in = pg_current_xact_id()
-                from (select $1::uuid as org_id, $2::uuid as session_id, $3::bigint as epoch) m
-                where ",
-            fence!(),
-            "
-                returning u.session_id
-             ), tied as (
-                update job j
-                set node_id = $5
-                from held
-                where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'idle'
-             ), idle as (
-                insert into job (org_id, session_id, kind, ready_at, is_scheduled, node_id)
-                select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', true, $5 from held
-                on conflict (org_id, session_id, kind) do update
-                set ready_at = excluded.ready_at, is_scheduled = true, node_id = excluded.node_id, worker_id = null
-                where job.worker_id is null or job.ready_at <= now()
-             )
-             insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at)
-             select $1, $4, session_id, $5, 'live', now() + $7 * interval '1 millisecond',
-                    now() + $8 * interval '1 millisecond'
-             from held",
-        ))
-        .bind(new.org.uuid())
-        .bind(new.session.uuid())
-        .bind(epoch)
-        .bind(new.sandbox.uuid())
-        .bind(new.node)
-        .bind(millis(new.first_check_after))
-        .bind(new.life.map(|life| millis(life.ends_in)))
-        .bind(new.life.map(|life| millis(life.rotates_in)))
-        .execute(&self.system)
-        .await?;
-        Ok(done.rows_affected() > 0)
-    }
-
     /// Records that the sandbox is announced in the log, and marks the session as changed in the list.
     pub async fn record_announced(&self, fence: Fence, sandbox: SandboxId) -> Result<()> {
         sqlx::query("update sandbox set is_announced = true where org_id = $1 and sandbox_id = $2")
@@ -241,7 +200,7 @@ impl Store {
         Ok(())
     }
 
-    /// Records that the sandbox is frozen, and the checkpoint with its files.
+    /// Records that the sandbox is frozen, the checkpoint with its files, and what it still uses.
     ///
     /// Returns whether the fence holds.
     pub async fn record_frozen(
@@ -249,16 +208,17 @@ impl Store {
         fence: Fence,
         sandbox: SandboxId,
         checkpoint: Option<CheckpointId>,
+        usage: Size,
     ) -> Result<bool> {
-        self.change(fence, sandbox, "frozen", None, checkpoint).await
+        self.change(fence, sandbox, "frozen", None, checkpoint, Some(usage)).await
     }
 
-    /// Records that the sandbox is thawed, before any process runs in it.
+    /// Records that the sandbox is thawed and what it may use, before any process runs in it.
     ///
     /// Clears its checkpoint, because the files may change from here on. Returns whether the fence
     /// holds.
-    pub async fn record_thawed(&self, fence: Fence, sandbox: SandboxId) -> Result<bool> {
-        self.change(fence, sandbox, "live", None, None).await
+    pub async fn record_thawed(&self, fence: Fence, sandbox: SandboxId, size: Size) -> Result<bool> {
+        self.change(fence, sandbox, "live", None, None, Some(size)).await
     }
 
     /// Makes the `idle` job of the session's sandbox ready after this time.
@@ -288,7 +248,7 @@ impl Store {
         reason: &str,
         checkpoint: Option<CheckpointId>,
     ) -> Result<bool> {
-        self.change(fence, sandbox, "ending", Some(reason), checkpoint).await
+        self.change(fence, sandbox, "ending", Some(reason), checkpoint, None).await
     }
 
     async fn change(
@@ -298,12 +258,15 @@ impl Store {
         state: &str,
         ending: Option<&str>,
         checkpoint: Option<CheckpointId>,
+        size: Option<Size>,
     ) -> Result<bool> {
         let done = sqlx::query(concat!(
             held!(),
             "
              update sandbox b
-             set state = $5, ending = $6, checkpoint_id = $7
+             set state = $5, ending = $6, checkpoint_id = $7, cpu_millis = coalesce($8, cpu_millis),
+                 memory_bytes = coalesce($9, memory_bytes), pids = coalesce($10, pids),
+                 disk_bytes = coalesce($11, disk_bytes)
              from held
              where b.org_id = $1 and b.session_id = held.session_id and b.sandbox_id = $4 and b.state <> 'ended'",
         ))
@@ -314,6 +277,10 @@ impl Store {
         .bind(state)
         .bind(ending)
         .bind(checkpoint.map(Id::uuid))
+        .bind(size.map(|size| i64::from(size.cpu_millis)))
+        .bind(size.map(|size| size.memory_bytes.cast_signed()))
+        .bind(size.map(|size| i64::from(size.pids)))
+        .bind(size.map(|size| size.disk_bytes.cast_signed()))
         .execute(&self.system)
         .await?;
         Ok(done.rows_affected() > 0)
@@ -419,6 +386,55 @@ impl Store {
         .await?;
         Ok(rows.into_iter().map(|(session,)| Id::from_uuid(session)).collect())
     }
+}
+
+/// Inserts the row of a sandbox before it is created, and its `idle` job.
+///
+/// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
+/// session: either an archive finds the row of each sandbox, or the sandbox is not created.
+pub(super) async fn begin(connection: &mut Connection, new: &NewSandbox, epoch: i64) -> Result<bool> {
+    let done = sqlx::query(concat!(
+        "with held as (
+            update session u
+            set listed_in = pg_current_xact_id()
+            from (select $1::uuid as org_id, $2::uuid as session_id, $3::bigint as epoch) m
+            where ",
+        fence!(),
+        "
+            returning u.session_id
+         ), tied as (
+            update job j
+            set node_id = $5
+            from held
+            where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'idle'
+         ), idle as (
+            insert into job (org_id, session_id, kind, ready_at, is_scheduled, node_id)
+            select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', true, $5 from held
+            on conflict (org_id, session_id, kind) do update
+            set ready_at = excluded.ready_at, is_scheduled = true, node_id = excluded.node_id, worker_id = null
+            where job.worker_id is null or job.ready_at <= now()
+         )
+         insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at,
+                              cpu_millis, memory_bytes, pids, disk_bytes)
+         select $1, $4, session_id, $5, 'live', now() + $7 * interval '1 millisecond',
+                now() + $8 * interval '1 millisecond', $9, $10, $11, $12
+         from held",
+    ))
+    .bind(new.org.uuid())
+    .bind(new.session.uuid())
+    .bind(epoch)
+    .bind(new.sandbox.uuid())
+    .bind(new.node)
+    .bind(millis(new.first_check_after))
+    .bind(new.life.map(|life| millis(life.ends_in)))
+    .bind(new.life.map(|life| millis(life.rotates_in)))
+    .bind(i64::from(new.size.cpu_millis))
+    .bind(new.size.memory_bytes.cast_signed())
+    .bind(i64::from(new.size.pids))
+    .bind(new.size.disk_bytes.cast_signed())
+    .execute(connection)
+    .await?;
+    Ok(done.rows_affected() > 0)
 }
 
 pub(in crate::store) fn millis(duration: Duration) -> f64 {

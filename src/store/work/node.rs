@@ -6,20 +6,35 @@ use uuid::Uuid;
 
 use crate::{
     base::limit::NODE_DAYS,
-    store::{Result, Store},
+    store::{Result, Store, admission::NodeCapacity},
 };
 
 impl Store {
-    /// Records a node's heartbeat and how long its sandboxes may run after it stops.
-    pub async fn record_heartbeat(&self, node: Uuid, orphan_timeout: Duration) -> Result<()> {
+    /// Records a node's heartbeat: how long its sandboxes may run after it stops, what they may be promised together,
+    /// and whether its disk is nearly full.
+    pub async fn record_heartbeat(
+        &self,
+        node: Uuid,
+        orphan_timeout: Duration,
+        capacity: NodeCapacity,
+        is_disk_low: bool,
+    ) -> Result<()> {
+        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         sqlx::query(
-            "insert into node (node_id, orphan_timeout)
-             values ($1, $2 * interval '1 millisecond')
+            "insert into node (node_id, orphan_timeout, cpu_millis, memory_bytes, pids, disk_bytes, is_disk_low)
+             values ($1, $2 * interval '1 millisecond', $3, $4, $5, $6, $7)
              on conflict (node_id) do update
-             set seen_at = now(), orphan_timeout = excluded.orphan_timeout",
+             set seen_at = now(), orphan_timeout = excluded.orphan_timeout, cpu_millis = excluded.cpu_millis,
+                 memory_bytes = excluded.memory_bytes, pids = excluded.pids, disk_bytes = excluded.disk_bytes,
+                 is_disk_low = excluded.is_disk_low",
         )
         .bind(node)
         .bind(i64::try_from(orphan_timeout.as_millis()).unwrap_or(i64::MAX))
+        .bind(number(capacity.cpu_millis))
+        .bind(number(capacity.memory_bytes))
+        .bind(number(capacity.pids))
+        .bind(number(capacity.disk_bytes))
+        .bind(is_disk_low)
         .execute(&self.system)
         .await?;
         Ok(())

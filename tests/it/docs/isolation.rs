@@ -21,7 +21,7 @@ fn what_is_tried_is_on_the_page_and_what_is_on_the_page_is_tried() {
     }
 }
 
-/// Names of the tests that run: those of this program, as it lists them, and unit tests of the sandbox.
+/// Names of the tests that run: those of this program, as it lists them, and unit tests of sandboxes and of name resolution.
 fn known_tests() -> BTreeSet<String> {
     let mut program = Command::new(env::current_exe().expect("this program"));
     let listed = program.args(["--list", "--format", "terse"]).output().expect("it lists its tests");
@@ -30,7 +30,8 @@ fn known_tests() -> BTreeSet<String> {
     let mut all: BTreeSet<String> =
         of_program.map(|path| path.rsplit("::").next().unwrap_or(path).to_owned()).collect();
     assert!(all.len() > 500, "{} tests", all.len());
-    let mut directories = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sandbox")];
+    let mut directories =
+        ["src/sandbox", "src/net"].map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).to_vec();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
             let path = entry.path();

@@ -181,7 +181,7 @@ impl Services for FakeServices {
 #[async_trait]
 impl Sandbox for FakeSandbox {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { reach: Reach::Node, enforces_size: true }
+        Capabilities { reach: Reach::Node, enforces_size: true, has_own_kernel: true }
     }
 
     async fn create(&self, _: &Spec, _: i64) -> Result<Files, Fault> {

@@ -5,10 +5,11 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use sojourn::{
+    base::limit::SANDBOX_IO_PER_SECOND,
     domain::{SandboxId, rootfs::RootFs},
     sandbox::{
         Cause, Exec, Fault, Sandbox, SandboxFence, SandboxLimits, Spec,
@@ -125,6 +126,32 @@ fn cgroups_of(id: &str) -> Vec<String> {
         .filter(|path| path.exists())
         .map(|path| path.display().to_string())
         .collect()
+}
+
+#[test]
+fn the_disk_is_read_and_written_at_a_bounded_rate() {
+    const MIB: u64 = 512;
+    let limits = SandboxLimits { disk_bytes: 1 << 30, ..super::limits() };
+    run(&LocalProvider::new(), limits, |world| {
+        Box::pin(async {
+            let limited = cgroups_of(&world.fence.sandbox.to_string()).iter().any(|cgroup| {
+                let rate = SANDBOX_IO_PER_SECOND.0.to_string();
+                ["blkio.throttle.write_bps_device", "io.max"]
+                    .iter()
+                    .filter_map(|file| fs::read_to_string(Path::new(cgroup).join(file)).ok())
+                    .any(|limits| limits.starts_with("7:") && limits.contains(&rate))
+            });
+            assert!(limited, "no cgroup has the limit");
+            // Past the page cache, whose writes version 1 of cgroups does not count.
+            let copy =
+                format!("dd if=/dev/zero of=x bs=1M count={MIB} oflag=direct status=none && echo written");
+            let began = Instant::now();
+            assert_eq!(world.says(&copy).await, "written");
+            let least = (MIB << 20) as f64 / SANDBOX_IO_PER_SECOND.0 as f64;
+            let took = began.elapsed().as_secs_f64();
+            assert!(took > 0.7 * least, "{MIB} MiB in {took} s");
+        })
+    });
 }
 
 #[test]

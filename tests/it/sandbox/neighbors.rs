@@ -28,9 +28,29 @@ def inotify():
     if descriptor < 0:
         raise OSError()
     return descriptor
+def made(answer):
+    if answer < 0:
+        raise OSError()
+    return answer
+def segment():
+    return made(libc.shmget(0, 4096, 0o1600))
+def semaphores():
+    return made(libc.semget(0, 1, 0o1600))
+count = 0
+def queue():
+    global count
+    count += 1
+    return made(libc.mq_open(b'/queue-%d' % count, os.O_CREAT | os.O_RDWR, 0o600, None))
+def process():
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(600)
+    return pid
+def descriptor():
+    return os.open('/dev/null', os.O_RDONLY)
 ";
 
-const RESOURCES: [Shared; 2] = [
+const RESOURCES: [Shared; 7] = [
     Shared {
         name: "pseudo terminals (kernel.pty.max)",
         take: "held = take(pty.openpty)",
@@ -42,6 +62,36 @@ const RESOURCES: [Shared; 2] = [
         take: "held = take(inotify)",
         most: 128,
         need: "[inotify() for _ in range(32)]",
+    },
+    Shared {
+        name: "System V shared memory (kernel.shmmni)",
+        take: "held = take(segment)",
+        most: 4_096,
+        need: "[libc.shmctl(made(segment()), 0, None) for _ in range(32)]",
+    },
+    Shared {
+        name: "System V semaphores (kernel.sem)",
+        take: "held = take(semaphores)",
+        most: 20_000,
+        need: "[libc.semctl(made(semaphores()), 0, 0) for _ in range(32)]",
+    },
+    Shared {
+        name: "POSIX message queues (fs.mqueue.queues_max)",
+        take: "held = take(queue)",
+        most: 256,
+        need: "held = [queue() for _ in range(4)]; [libc.mq_unlink(b'/queue-%d' % one) for one in range(1, 5)]",
+    },
+    Shared {
+        name: "processes (kernel.pid_max)",
+        take: "held = take(process)",
+        most: 512,
+        need: "[os.kill(process(), 9) for _ in range(32)]",
+    },
+    Shared {
+        name: "open files (fs.file-max)",
+        take: "held = take(descriptor)",
+        most: 20_000,
+        need: "[descriptor() for _ in range(256)]",
     },
 ];
 
@@ -93,4 +143,29 @@ fn terminals_are_left_for_others() {
 #[test]
 fn inotify_instances_are_left_for_others() {
     has_enough_beside_a_greedy_one(&RESOURCES[1]);
+}
+
+#[test]
+fn shared_memory_is_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[2]);
+}
+
+#[test]
+fn semaphores_are_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[3]);
+}
+
+#[test]
+fn message_queues_are_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[4]);
+}
+
+#[test]
+fn processes_are_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[5]);
+}
+
+#[test]
+fn open_files_are_left_for_others() {
+    has_enough_beside_a_greedy_one(&RESOURCES[6]);
 }

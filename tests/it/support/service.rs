@@ -164,6 +164,8 @@ fn settings(urls: &Urls, data_dir: &Path, more: &[&str]) -> Settings {
         "--allow-private-models=on".to_owned(),
         "--master-key=a passphrase that is long enough for tests".to_owned(),
     ];
+    // Most tests have two organizations; `turns::admission` shows what happens without.
+    words.push("--allow-shared-host=on".to_owned());
     words.extend(more.iter().map(|word| (*word).to_owned()));
     CommandLine::try_parse_from(words).expect("settings").settings
 }

@@ -2,8 +2,14 @@
 
 use serde_json::json;
 use sojourn::{
-    domain::decide::{Command, Input},
-    store::sandbox::NewSandbox,
+    domain::{
+        decide::{Command, Input},
+        environment::Size,
+    },
+    store::{
+        admission::{Admission, OrganizationMaxima},
+        sandbox::NewSandbox,
+    },
 };
 
 use super::{
@@ -101,13 +107,18 @@ async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
         sandbox: world.origin.id(),
         node: uuid::Uuid::from_u128(2),
         life: None,
+        size: Size { cpu_millis: 0, memory_bytes: 0, pids: 0, disk_bytes: 0 },
         first_check_after: std::time::Duration::from_secs(60),
     };
-    assert!(!world.store.begin_sandbox(row(), first).await.expect("an answer"));
+    let admit = async |row: &NewSandbox, epoch| {
+        let maxima = OrganizationMaxima::default();
+        world.store.admit_sandbox(row, epoch, &maxima, true).await.expect("an answer")
+    };
+    assert_eq!(admit(&row(), first).await, Admission::Stale);
     let held = row();
-    assert!(world.store.begin_sandbox(held, second).await.expect("an answer"));
+    assert_eq!(admit(&held, second).await, Admission::Admitted);
     world.store.end_sandbox(held.org, held.session, held.sandbox).await.expect("an end");
     world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
-    assert!(!world.store.begin_sandbox(row(), second).await.expect("an answer"));
+    assert_eq!(admit(&row(), second).await, Admission::Stale);
     world.store.close().await;
 }

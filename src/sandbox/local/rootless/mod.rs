@@ -130,6 +130,7 @@ impl Engine for Rootless {
                     path: &path,
                     oom_counter: &oom_counter,
                     limits_swap: cgroups.limits_swap,
+                    limits_io: cgroups.limits_io,
                 };
                 bundle::spec(&inside, Some(&cgroup))
             }

@@ -1,0 +1,133 @@
+//! Admission of a new sandbox: room on the node and in the organization's share, or a bounded wait for it.
+//!
+//! Called by `session` before a sandbox is created. The wait is in the log with its reason and the position in the
+//! queue.
+
+use std::time::{Duration, Instant};
+
+use super::{Error, session::SandboxSession};
+use crate::{
+    base::limit::{SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
+    domain::{Body, SandboxId, environment::Size},
+    sandbox::Capabilities,
+    store::{
+        admission::{Admission, NodeCapacity, OrganizationMaxima, Shortage},
+        sandbox::NewSandbox,
+    },
+};
+
+/// What sandboxes may use together, and how long one waits for room.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// What the sandboxes of this node may be promised.
+    pub node: NodeCapacity,
+    pub organization: OrganizationMaxima,
+    /// What one sandbox may have, also where its environment was stored under a higher maximum.
+    pub sandbox: Size,
+    pub wait: Duration,
+    /// Whether sandboxes of several organizations may use the image `host` without a kernel of their own.
+    pub allows_shared_host: bool,
+}
+
+/// Error if several organizations would share the kernel and the programs of the machine.
+const SHARED_HOST: &str = "several organizations would share the kernel and the programs of this machine: set \
+    SOJOURN_SANDBOX_RUNTIME=runsc or SOJOURN_SANDBOX_IMAGE=debian, or accept it with SOJOURN_ALLOW_SHARED_HOST=on";
+
+/// Place of a new sandbox among those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Behind the sessions that asked before.
+    InQueue,
+    /// That of the sandbox that it replaces: before all others.
+    Kept,
+}
+
+impl SandboxSession {
+    /// Inserts the row of a sandbox once there is room for it.
+    ///
+    /// # Errors
+    /// `Unavailable` when there is none in time, or never will be.
+    pub(super) async fn admit(&self, new: &NewSandbox, place: Place) -> Result<(), Error> {
+        let (limits, began) = (&self.sandboxes.limits, Instant::now());
+        let mut told: Option<(Shortage, Instant)> = None;
+        let waits = place == Place::InQueue;
+        loop {
+            let store = &self.sandboxes.store;
+            let (shortage, position) =
+                match store.admit_sandbox(new, self.fence.epoch, &limits.organization, waits).await? {
+                    Admission::Admitted => break,
+                    Admission::Stale => return Err(Error::Stale),
+                    Admission::TooLarge(shortage) => return Err(too_large(shortage, new.size)),
+                    Admission::Waiting(shortage, position) => (shortage, position),
+                };
+            if began.elapsed() >= limits.wait {
+                store.end_sandbox_wait(new.org, new.session).await?;
+                return Err(Error::Unavailable(format!(
+                    "no room for it within {} s: {}",
+                    limits.wait.as_secs(),
+                    told_of(shortage)
+                )));
+            }
+            let is_news = told
+                .is_none_or(|(before, at)| before != shortage || at.elapsed() >= SANDBOX_WAIT_LOG_INTERVAL);
+            if is_news {
+                self.tell_wait(new.sandbox, shortage, position).await?;
+                told = Some((shortage, Instant::now()));
+            }
+            tokio::time::sleep(SANDBOX_WAIT_POLL).await;
+        }
+        if told.is_some() {
+            self.sandboxes.store.end_sandbox_wait(new.org, new.session).await?;
+            metrics::histogram!("sojourn_sandbox_wait_seconds").record(began.elapsed().as_secs_f64());
+        }
+        Ok(())
+    }
+
+    /// Refuses the kernel and the programs of this machine to sandboxes of more than one organization, unless the operator
+    /// allows it.
+    pub(super) async fn check_isolation(&self, capabilities: Capabilities) -> Result<(), Error> {
+        let is_shared = self.spec.rootfs.is_host() && !capabilities.has_own_kernel;
+        if self.sandboxes.limits.allows_shared_host
+            || !is_shared
+            || !self.sandboxes.store.has_many_orgs().await?
+        {
+            return Ok(());
+        }
+        Err(Error::Unavailable(SHARED_HOST.to_owned()))
+    }
+
+    async fn tell_wait(&self, id: SandboxId, shortage: Shortage, position: u32) -> Result<(), Error> {
+        let shortage = shortage.word().to_owned();
+        self.record(vec![Body::SandboxWaiting { sandbox_id: id, shortage, queue_position: position }]).await
+    }
+}
+
+/// The reason in the error of a session.
+fn told_of(shortage: Shortage) -> &'static str {
+    match shortage {
+        Shortage::Queue => "other sessions wait before it",
+        Shortage::NodeCpu => "the CPUs of the node are promised to other sandboxes",
+        Shortage::NodeMemory => "the memory of the node is promised to other sandboxes",
+        Shortage::NodePids => "the processes of the node are promised to other sandboxes",
+        Shortage::NodeDisk => "the disk of the node is promised to other sandboxes",
+        Shortage::NodeDiskLow => "the disk of the node is nearly full",
+        Shortage::OrganizationSandboxes => "the organization has as many sandboxes as it may",
+        Shortage::OrganizationMemory => "the sandboxes of the organization have as much memory as they may",
+        Shortage::OrganizationCheckpoints => {
+            "the checkpoints of the organization take as much as they may: archive or delete sessions"
+        }
+    }
+}
+
+fn too_large(shortage: Shortage, size: Size) -> Error {
+    let Size { cpu_millis, memory_bytes, pids, disk_bytes } = size;
+    let wanted = match shortage {
+        Shortage::NodeCpu => format!("{} CPUs", f64::from(cpu_millis) / 1_000.0),
+        Shortage::NodePids => format!("{pids} processes"),
+        Shortage::NodeDisk => format!("{} MiB of disk", disk_bytes >> 20),
+        _ => format!("{} MiB of memory", memory_bytes >> 20),
+    };
+    Error::Unavailable(format!(
+        "the environment asks for {wanted}, and the node has less for all sandboxes together"
+    ))
+}

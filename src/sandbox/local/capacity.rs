@@ -1,0 +1,91 @@
+//! What a machine has for its sandboxes, and how full its disk is.
+//!
+//! Called by the composition root, by the worker's heartbeat and before a checkpoint or an image is made.
+
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+    thread::available_parallelism,
+};
+
+use rustix::{fs::statvfs, system::sysinfo};
+
+/// Resources of this machine, or of the cgroup that this process is in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Machine {
+    pub cpus: u64,
+    pub memory_bytes: u64,
+    /// Processes and threads.
+    pub pids: u64,
+    /// Size of the file system of the data directory.
+    pub disk_bytes: u64,
+}
+
+impl Machine {
+    /// Reads them.
+    ///
+    /// # Errors
+    /// The directory is not there.
+    pub fn of(data_dir: &Path) -> io::Result<Self> {
+        let system = sysinfo();
+        let memory = system.totalram.saturating_mul(system.mem_unit.into());
+        // A container's own limits (cgroup v2, then v1).
+        let in_container = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
+        let memory_bytes = in_container.into_iter().filter_map(number).fold(memory, u64::min);
+        let of_kernel =
+            ["/proc/sys/kernel/pid_max", "/proc/sys/kernel/threads-max", "/sys/fs/cgroup/pids.max"];
+        let pids = of_kernel.into_iter().filter_map(number).min().unwrap_or(u64::MAX);
+        let disk = statvfs(data_dir)?;
+        Ok(Self {
+            cpus: available_parallelism().map_or(1, |count| count.get() as u64),
+            memory_bytes,
+            pids,
+            disk_bytes: disk.f_blocks.saturating_mul(disk.f_frsize),
+        })
+    }
+}
+
+/// Free space that a disk keeps.
+#[derive(Clone, Debug)]
+pub struct FreeSpace {
+    /// A directory on the disk.
+    pub path: PathBuf,
+    /// Below this many free bytes, no sandbox, checkpoint or image is made.
+    pub kept_bytes: u64,
+}
+
+impl FreeSpace {
+    /// Free bytes for this process; `None` when they cannot be read.
+    pub fn bytes(&self) -> Option<u64> {
+        let disk = statvfs(&self.path).ok()?;
+        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
+    }
+
+    /// Whether less is free than is kept.
+    pub fn is_low(&self) -> bool {
+        self.bytes().is_some_and(|free| free < self.kept_bytes)
+    }
+}
+
+fn number(path: &str) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_something_of_everything() {
+        let machine = Machine::of(Path::new("/")).unwrap();
+        let Machine { cpus, memory_bytes, pids, disk_bytes } = machine;
+        assert!(cpus >= 1 && memory_bytes > 64 << 20 && pids > 100 && disk_bytes > 64 << 20, "{machine:?}");
+        assert!(Machine::of(Path::new("/no/such/directory")).is_err());
+    }
+
+    #[test]
+    fn a_disk_is_low_below_what_it_keeps() {
+        let space = |kept_bytes| FreeSpace { path: "/".into(), kept_bytes };
+        assert!(!space(0).is_low() && space(u64::MAX).is_low());
+    }
+}

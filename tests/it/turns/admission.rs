@@ -1,0 +1,224 @@
+//! Admission of sandboxes: what a node and an organization have room for, and who waits.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+use sojourn::{
+    domain::{SessionId, decide::Input, environment::Size},
+    store::{
+        admission::{Admission, NodeCapacity, OrganizationMaxima, Shortage},
+        sandbox::NewSandbox,
+    },
+};
+
+use super::{Scene, appears, ends, fold::World, log, of, outputs, run, until};
+use crate::support::service::Caller;
+
+/// Room for one sandbox of the default size, of which another cannot wait to be frozen.
+const ONE: [&str; 2] = ["--node-memory=3Gi", "--sandbox-freeze-after-seconds=600"];
+
+/// A session whose sandbox stays busy for ten minutes.
+async fn holder(owner: &Caller) -> String {
+    owner.play(json!([run("touch ready; sleep 600"), { "text": "Never." }])).await
+}
+
+async fn short(owner: &Caller) -> String {
+    owner.play(json!([run("echo there"), { "text": "Done." }])).await
+}
+
+fn waits(log: &[Value]) -> Vec<(&str, i64)> {
+    let wait =
+        |event: &&Value| (event["body"]["shortage"].as_str(), event["body"]["queue_position"].as_i64());
+    let told = of(log, "sandbox.waiting");
+    told.iter()
+        .map(wait)
+        .map(|(shortage, position)| {
+            let shortage = shortage.expect("a shortage");
+            let known = ["node_memory", "queue", "organization_sandboxes", "node_disk_low"];
+            let known = known.into_iter().find(|known| *known == shortage);
+            (known.unwrap_or_else(|| panic!("{shortage}")), position.expect("a position"))
+        })
+        .collect()
+}
+
+async fn archive(owner: &Caller, session: &str) {
+    owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
+}
+
+#[tokio::test]
+async fn sessions_wait_for_room_in_the_order_in_which_they_asked() {
+    let scene = Scene::open(&ONE).await;
+    let owner = &scene.owner;
+    let holder = holder(owner).await;
+    appears(&scene.ground, "ready").await;
+    let first = short(owner).await;
+    let waiting = until(owner, &first, "sandbox.waiting").await;
+    assert_eq!(waits(&waiting), [("node_memory", 1)]);
+    let second = short(owner).await;
+    let waiting = until(owner, &second, "sandbox.waiting").await;
+    assert_eq!(waits(&waiting), [("node_memory", 2)]);
+    let metrics = scene.service.metrics().await;
+    assert_eq!(metrics["sojourn_sandboxes_waiting"], 2.0);
+    assert!(metrics["sojourn_node_promised_ratio{resource=\"memory\"}"] > 0.6, "{metrics:?}");
+    archive(owner, &holder).await;
+    let served = owner.settled(&first, 1).await;
+    assert!(outputs(&served)[0].contains("there"), "{served:?}");
+    assert!(of(&log(owner, &second).await, "sandbox.created").is_empty(), "there is room for one");
+    archive(owner, &first).await;
+    let served = owner.settled(&second, 1).await;
+    assert!(outputs(&served)[0].contains("there"), "{served:?}");
+    assert_eq!(scene.service.metrics().await["sojourn_sandboxes_waiting"], 0.0);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_wait_ends_the_turn_with_its_reason_and_the_next_message_tries_again() {
+    let scene = Scene::open(&[ONE[0], ONE[1], "--sandbox-wait-seconds=2"]).await;
+    let owner = &scene.owner;
+    let holder = holder(owner).await;
+    appears(&scene.ground, "ready").await;
+    let id = short(owner).await;
+    let ended = owner.settled(&id, 1).await;
+    let end = &of(&ended, "turn.completed")[0]["body"];
+    assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
+    let message = end["error"]["message"].as_str().expect("text");
+    assert!(message.contains("no room") && message.contains("memory of the node"), "{message}");
+    archive(owner, &holder).await;
+    super::steer(owner, &id, &super::script(json!([run("echo now"), { "text": "Done." }]))).await;
+    let served = owner.settled(&id, 2).await;
+    assert!(outputs(&served).iter().any(|output| output.contains("now")), "{served:?}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_frozen_sandbox_leaves_room_for_others() {
+    let soon = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
+    let scene = Scene::open(&[ONE[0], soon[0], soon[1]]).await;
+    let owner = &scene.owner;
+    let mut sessions = Vec::new();
+    for _ in 0..3 {
+        let id = short(owner).await;
+        owner.settled(&id, 1).await;
+        until(owner, &id, "sandbox.frozen").await;
+        sessions.push(id);
+    }
+    // A thawed one has its place back at once, and counts in full.
+    super::steer(owner, &sessions[0], &super::script(json!([run("echo again"), { "text": "Done." }]))).await;
+    let thawed = owner.settled(&sessions[0], 2).await;
+    assert!(waits(&thawed).is_empty() && outputs(&thawed)[1].contains("again"), "{thawed:?}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_organization_waits_for_itself_and_lets_others_pass() {
+    let scene = Scene::open(&["--organization-max-sandboxes=1", ONE[1]]).await;
+    let owner = &scene.owner;
+    let other = scene.service.caller(&scene.ground.organization("other").await);
+    let holder = holder(owner).await;
+    appears(&scene.ground, "ready").await;
+    let waiting = short(owner).await;
+    let told = until(owner, &waiting, "sandbox.waiting").await;
+    assert_eq!(waits(&told), [("organization_sandboxes", 1)]);
+    let passing = short(&other).await;
+    let served = other.settled(&passing, 1).await;
+    assert!(waits(&served).is_empty(), "{served:?}");
+    archive(owner, &holder).await;
+    assert_eq!(ends(&owner.settled(&waiting, 1).await), ["completed"]);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn what_never_fits_is_refused_at_once() {
+    let scene = Scene::open(&["--node-memory=4Gi", "--sandbox-max-memory=8Gi", "--sandbox-max-cpus=1"]).await;
+    let owner = &scene.owner;
+    let environment = |memory: &str| json!({ "environment": { "memory": memory } });
+    let error = owner.post("/sessions", environment("9Gi")).await.error(400);
+    assert_eq!(error["param"], "environment.memory", "{error}");
+    let stored = json!({ "name": "large", "config": { "cpus": 2 } });
+    let error = owner.post("/environments", stored).await.error(400);
+    assert_eq!(error["param"], "config.cpus", "{error}");
+    // Allowed, and more than this node has.
+    let began = Instant::now();
+    let id = owner.play_in(json!([run("true"), { "text": "Done." }]), json!({ "memory": "5Gi" })).await;
+    let ended = owner.settled(&id, 1).await;
+    let end = &of(&ended, "turn.completed")[0]["body"];
+    assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
+    assert!(end["error"]["message"].as_str().expect("text").contains("5120 MiB of memory"), "{end}");
+    assert!(began.elapsed() < Duration::from_secs(60));
+    // The default size is above the maximum, too: then the maximum is the size.
+    let id = owner.play(json!([run("echo fits"), { "text": "Done." }])).await;
+    assert!(outputs(&owner.settled(&id, 1).await)[0].contains("fits"));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_makes_no_sandbox() {
+    let scene = Scene::open(&["--node-disk-free=900000Gi", "--sandbox-wait-seconds=1"]).await;
+    let owner = &scene.owner;
+    let id = short(owner).await;
+    let ended = owner.settled(&id, 1).await;
+    assert_eq!(waits(&ended), [("node_disk_low", 1)]);
+    assert_eq!(of(&ended, "turn.completed")[0]["body"]["error"]["code"], "sandbox_unavailable");
+    assert_eq!(scene.service.metrics().await["sojourn_nodes_disk_low"], 1.0);
+    scene.close().await;
+}
+
+/// Each decided under a lock: the sum that a creation reads includes those before it.
+#[tokio::test]
+async fn creations_at_one_moment_never_exceed_the_node() {
+    const ROOM: u64 = 5;
+    let world = World::open().await;
+    let node = uuid::Uuid::from_u128(2);
+    let capacity =
+        NodeCapacity { cpu_millis: 1 << 40, memory_bytes: ROOM << 30, pids: 1 << 40, disk_bytes: 1 << 60 };
+    let heartbeat = world.store.record_heartbeat(node, Duration::from_secs(60), capacity, false);
+    heartbeat.await.expect("a heartbeat");
+    let mut sessions: Vec<SessionId> = Vec::new();
+    for _ in 0..4 * ROOM {
+        sessions.push(world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await);
+    }
+    let fences: Vec<_> = world.claim(4 * ROOM as usize).await.iter().map(|lease| lease.fence()).collect();
+    assert_eq!(fences.len(), sessions.len());
+    let maxima = OrganizationMaxima::default();
+    let admit = async |fence: &sojourn::store::record::Fence| {
+        let size = Size { cpu_millis: 1_000, memory_bytes: 1 << 30, pids: 10, disk_bytes: 1 << 30 };
+        let first_check_after = Duration::from_secs(60);
+        let (org, session, sandbox) = (fence.org, fence.session, world.origin.id());
+        let new = NewSandbox { org, session, sandbox, node, life: None, size, first_check_after };
+        world.store.admit_sandbox(&new, fence.epoch, &maxima, true).await.expect("an answer")
+    };
+    let decided = futures::future::join_all(fences.iter().map(admit)).await;
+    let admitted = decided.iter().filter(|decided| **decided == Admission::Admitted).count();
+    assert_eq!(admitted as u64, ROOM, "{decided:?}");
+    let mut positions: Vec<_> = decided
+        .iter()
+        .filter_map(|decided| match decided {
+            Admission::Waiting(Shortage::NodeMemory, position) => Some(*position),
+            _ => None,
+        })
+        .collect();
+    positions.sort_unstable();
+    let waiting = u32::try_from(3 * ROOM).expect("few");
+    assert_eq!(positions, (1..=waiting).collect::<Vec<_>>());
+    world.store.close().await;
+}
+
+#[tokio::test]
+async fn two_organizations_share_the_host_only_by_the_operators_word() {
+    let scene = Scene::open(&["--allow-shared-host=off"]).await;
+    let owner = &scene.owner;
+    let alone = short(owner).await;
+    assert_eq!(ends(&owner.settled(&alone, 1).await), ["completed"]);
+    let other = scene.service.caller(&scene.ground.organization("other").await);
+    for caller in [owner, &other] {
+        let id = short(caller).await;
+        let ended = caller.settled(&id, 1).await;
+        let end = &of(&ended, "turn.completed")[0]["body"];
+        assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
+        assert!(
+            end["error"]["message"].as_str().expect("text").contains("SOJOURN_SANDBOX_RUNTIME=runsc"),
+            "{end}"
+        );
+    }
+    scene.close().await;
+}
