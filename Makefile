@@ -4,7 +4,7 @@
 export PATH := $(PATH):$(HOME)/.cargo/bin:/usr/sbin:/sbin
 
 .DEFAULT_GOAL := help
-.PHONY: help run dashboard test test-full chaos planted soak failover bench lint deny openapi clean-state
+.PHONY: help run dashboard test test-full chaos planted soak failover bench lint deny audit release openapi clean-state
 
 help: ## list these commands
 	@sed -n -e 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | \
@@ -50,6 +50,14 @@ lint: ## run formatting and lints only
 deny: ## check licenses, bans and sources of the dependencies (deny.toml); installs cargo-deny once
 	@command -v cargo-deny >/dev/null || env -u RUSTC_WORKSPACE_WRAPPER cargo install cargo-deny --locked
 	cargo deny check licenses bans sources
+
+audit: ## look for known vulnerabilities of the dependencies; needs the advisory databases of RustSec and npm
+	@command -v cargo-deny >/dev/null || env -u RUSTC_WORKSPACE_WRAPPER cargo install cargo-deny --locked
+	cargo deny check advisories
+	cd web && npm audit --omit=dev
+
+release: ## build the files of a release with a bill of materials and checksums, in target/release-files
+	@scripts/release
 
 openapi: ## regenerate openapi.yaml from the code
 	cargo run --quiet --locked -- openapi > openapi.yaml.new

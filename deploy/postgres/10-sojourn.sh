@@ -6,16 +6,17 @@
 set -euo pipefail
 
 psql --username "$POSTGRES_USER" --dbname postgres --no-psqlrc --quiet \
-    --set ON_ERROR_STOP=1 --set password="$SOJOURN_DATABASE_PASSWORD" <<'SQL'
+    --set ON_ERROR_STOP=1 --set owner="$SOJOURN_OWNER_PASSWORD" --set app="$SOJOURN_APP_PASSWORD" \
+    --set system="$SOJOURN_SYSTEM_PASSWORD" <<'SQL'
 create role sojourn_owner
   login nosuperuser nobypassrls nocreaterole nocreatedb noreplication
-  password :'password';
+  password :'owner';
 create role sojourn_app
   login nosuperuser nobypassrls nocreaterole nocreatedb noreplication
-  password :'password';
+  password :'app';
 create role sojourn_system
   login nosuperuser nobypassrls nocreaterole nocreatedb noreplication
-  password :'password';
+  password :'system';
 create database sojourn owner sojourn_owner;
 revoke all on database sojourn from public;
 grant connect on database sojourn to sojourn_app, sojourn_system;

@@ -5,7 +5,7 @@ use std::{env, fs, path::Path, time::Duration};
 
 use serde_json::json;
 
-use super::print;
+use super::{print, production};
 use crate::{
     app,
     base::Origin,
@@ -26,7 +26,7 @@ struct Finding {
 }
 
 /// Runs all checks and prints them; the exit code is 1 when one fails.
-pub(super) async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
+pub(super) async fn run(settings: &Settings, is_production: bool, json: bool) -> anyhow::Result<u8> {
     let mut findings = vec![
         Finding { what: "settings", said: checked(settings) },
         Finding { what: "data directory", said: data_dir(&settings.database.data_dir) },
@@ -37,17 +37,22 @@ pub(super) async fn run(settings: &Settings, json: bool) -> anyhow::Result<u8> {
         let checks = app::sandbox_checks(settings).into_iter();
         findings.extend(checks.map(|check| Finding { what: check.what, said: check.found }));
     }
+    if is_production {
+        let lines = production::checks(settings).into_iter();
+        findings.extend(lines.map(|line| Finding { what: line.what, said: line.found }));
+    }
     let is_well = findings.iter().all(|finding| finding.said.is_ok());
     if json {
         let list: Vec<_> = findings.iter().map(document).collect();
         print::document(&json!({ "ok": is_well, "checks": list }));
     } else {
+        let width = findings.iter().map(|finding| finding.what.len()).max().unwrap_or_default();
         for Finding { what, said } in &findings {
             let (mark, said) = match said {
                 Ok(said) => ("ok  ", said),
                 Err(said) => ("FAIL", said),
             };
-            print::line(&format!("{mark}  {what:<15} {said}"));
+            print::line(&format!("{mark}  {what:<width$} {said}"));
         }
     }
     Ok(u8::from(!is_well))

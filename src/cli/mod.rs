@@ -16,6 +16,7 @@ mod invoke_token;
 mod key;
 mod limits;
 mod print;
+mod production;
 mod report;
 mod schedule;
 mod serve;
@@ -93,6 +94,9 @@ enum Command {
     Doctor {
         #[command(flatten)]
         settings: Box<Settings>,
+        /// Check also what a deployment for untrusted organizations needs
+        #[arg(long)]
+        production: bool,
         /// Print JSON
         #[arg(long = "json")]
         as_json: bool,
@@ -161,7 +165,9 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::WatchSandboxes { service_pid, settings } => {
             app::watch_sandboxes(&settings, service_pid).await?;
         }
-        Command::Doctor { settings, as_json } => return doctor::run(&settings, as_json).await,
+        Command::Doctor { settings, production, as_json } => {
+            return doctor::run(&settings, production, as_json).await;
+        }
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "sojourn", &mut script);

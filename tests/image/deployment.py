@@ -36,7 +36,9 @@ ORDINARY = {
 
 secret = {
     "POSTGRES_PASSWORD": secrets.token_hex(24),
-    "SOJOURN_DATABASE_PASSWORD": secrets.token_hex(24),
+    "SOJOURN_OWNER_PASSWORD": secrets.token_hex(24),
+    "SOJOURN_APP_PASSWORD": secrets.token_hex(24),
+    "SOJOURN_SYSTEM_PASSWORD": secrets.token_hex(24),
     "SOJOURN_MASTER_KEY": secrets.token_hex(32),
     "SOJOURN_BOOTSTRAP_API_KEY": secrets.token_hex(24),
 }

@@ -106,7 +106,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
     await clean();
     if (await frame.evaluate((element) => element.scrollTop + element.clientHeight >= element.scrollHeight - 2)) break;
   }
-  for (const tab of ["details", "events", "deliveries"]) {
+  for (const tab of ["details", "network", "events", "deliveries"]) {
     await reader.goto(`${service.url}/#/sessions/${session}/${tab}`);
     await expect(reader.getByRole("heading", { name: SHORT })).toBeVisible();
     if (tab === "events") {

@@ -51,6 +51,16 @@ test("a running session is steered, and its turn is canceled", async ({ reader, 
   await expect(reader.getByText("This session is archived.")).toBeVisible();
 });
 
+test("what a sandbox asked of the network is shown with its reason", async ({ reader, service }) => {
+  const command = "for at in 1 2 3; do curl -s https://refused.example/ || true; done";
+  const session = await service.play([{ tools: [{ tool: "bash", input: { command } }] }, { text: "done" }], { title: "Refused" });
+  await service.until(session, "idle");
+  await reader.goto(`${service.url}/#/sessions/${session}/network`);
+  const line = reader.getByRole("row", { name: /refused\.example/ });
+  await expect(line).toContainText("host not allowed");
+  await expect(line).toContainText("3");
+});
+
 test("a question is answered with one of its suggestions", async ({ reader, service }) => {
   const ask = { tool: "ask", input: { question: "Which colour?", options: ["Blue", "Green"] } };
   const session = await service.play([{ tools: [ask] }], { title: "It asks" });

@@ -46,6 +46,8 @@ const TONES: Record<string, string> = {
   pending: "wait",
   delivering: "live",
   dead_letter: "bad",
+  allowed: "good",
+  denied: "bad",
 };
 
 /** A status as a colored badge. */

@@ -11,6 +11,7 @@ import { Details } from "./details";
 import { RawEvents } from "./events";
 import { Files } from "./files";
 import { type Log, useLog } from "./log";
+import { Network } from "./network";
 import { Steer } from "./steer";
 
 type Session = Schemas["Session"];
@@ -19,6 +20,7 @@ const TABS = [
   [undefined, "Timeline"],
   ["files", "Files"],
   ["details", "Details"],
+  ["network", "Network"],
   ["events", "Events"],
   ["deliveries", "Deliveries"],
 ] as const;
@@ -73,6 +75,7 @@ export function SessionPage({ id, tab }: { id: string; tab?: string }) {
       )}
       {tab === "files" && <Files session={session} />}
       {tab === "details" && <Details session={session} log={log} />}
+      {tab === "network" && <Network log={log} />}
       {tab === "events" && <RawEvents log={log} session={id} />}
       {tab === "deliveries" && <Deliveries session={session} />}
     </div>

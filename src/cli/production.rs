@@ -1,0 +1,160 @@
+//! The checklist of `sojourn doctor --production`: settings that a deployment for strangers needs.
+//!
+//! Called by `doctor`. Each line is a row of the table in docs/operations.md, which a test compares.
+
+use std::net::IpAddr;
+
+use rustix::process::geteuid;
+
+use crate::{
+    config::{Role, Settings},
+    sandbox::local::capacity::Machine,
+};
+
+/// A line of the checklist: its name and what is wrong, if anything is.
+pub(super) struct Line {
+    pub what: &'static str,
+    pub found: Result<String, String>,
+}
+
+/// Names of all lines, in their order.
+pub(super) const LINES: [&str; 13] = [
+    "own database",
+    "database roles",
+    "owner's URL",
+    "master key",
+    "user",
+    "kernel",
+    "private addresses",
+    "local sources",
+    "metrics address",
+    "promised memory",
+    "organizations' maxima",
+    "scripted models",
+    "first key",
+];
+
+/// Checks the settings of one process.
+pub(super) fn checks(settings: &Settings) -> Vec<Line> {
+    let found = [
+        own_database(settings),
+        database_roles(settings),
+        owners_url(settings),
+        master_key(settings),
+        user(settings),
+        kernel(settings),
+        private_addresses(settings),
+        local_sources(settings),
+        metrics_address(settings),
+        promised_memory(settings),
+        maxima(settings),
+        scripted_models(settings),
+        first_key(settings),
+    ];
+    LINES.into_iter().zip(found).map(|(what, found)| Line { what, found }).collect()
+}
+
+fn verdict(is_well: bool, well: &str, fix: &str) -> Result<String, String> {
+    if is_well { Ok(well.to_owned()) } else { Err(fix.to_owned()) }
+}
+
+fn own_database(settings: &Settings) -> Result<String, String> {
+    let fix =
+        "the embedded database is for one machine: set DATABASE_URL to a server with backups and a standby";
+    verdict(settings.database.database_url.is_some(), "DATABASE_URL is set", fix)
+}
+
+fn database_roles(settings: &Settings) -> Result<String, String> {
+    let (app, system) = (&settings.database.database_url, &settings.database.system_database_url);
+    let are_two = system.is_some() && app != system;
+    let fix = "set SOJOURN_SYSTEM_DATABASE_URL to a role of its own: the one of DATABASE_URL sees one organization at a time";
+    verdict(are_two, "requests and the service's own work have different roles", fix)
+}
+
+fn owners_url(settings: &Settings) -> Result<String, String> {
+    let is_known = settings.database.owner_database_url.is_some();
+    let fix = "leave SOJOURN_OWNER_DATABASE_URL to `sojourn migrate`, and use the roles api and worker";
+    verdict(!is_known && settings.role != Role::All, "this process cannot change the schema", fix)
+}
+
+fn master_key(settings: &Settings) -> Result<String, String> {
+    let fix = "set SOJOURN_MASTER_KEY: a generated key lies beside the data that it encrypts";
+    verdict(settings.database.master_key.is_some(), "SOJOURN_MASTER_KEY is set", fix)
+}
+
+fn user(settings: &Settings) -> Result<String, String> {
+    let fix = "run this process as an ordinary user: what breaks out of it is root";
+    match settings.role {
+        Role::Worker if geteuid().is_root() => Err(format!("{fix}; without root, see docs/sandboxes.md")),
+        _ => verdict(!geteuid().is_root(), "not root", fix),
+    }
+}
+
+fn kernel(settings: &Settings) -> Result<String, String> {
+    let fix = "set SOJOURN_SANDBOX_RUNTIME=runsc, so that sandboxes have a kernel of their own, and leave \
+        SOJOURN_ALLOW_SHARED_HOST off";
+    let is_gvisor = settings.sandbox_runtime.ends_with("runsc");
+    let is_well = settings.role == Role::Api || (is_gvisor && !settings.allow_shared_host);
+    verdict(is_well, "sandboxes have a kernel of their own", fix)
+}
+
+fn private_addresses(settings: &Settings) -> Result<String, String> {
+    let allowed = [
+        ("SOJOURN_ALLOW_PRIVATE_WEBHOOKS", settings.allow_private_webhooks),
+        ("SOJOURN_ALLOW_PRIVATE_MODELS", settings.allow_private_models),
+        ("SOJOURN_ALLOW_PRIVATE_EGRESS", settings.allow_private_egress),
+    ];
+    let on: Vec<_> = allowed.into_iter().filter_map(|(name, is_on)| is_on.then_some(name)).collect();
+    let fix = format!("switch {} off: organizations reach the network of this machine", on.join(", "));
+    verdict(on.is_empty(), "no organization reaches private addresses", &fix)
+}
+
+fn local_sources(settings: &Settings) -> Result<String, String> {
+    let fix = "unset SOJOURN_LOCAL_SOURCES: every organization can read these directories";
+    let is_empty = settings.local_sources.iter().all(|path| path.as_os_str().is_empty());
+    verdict(is_empty, "no directory of this machine can be cloned", fix)
+}
+
+fn metrics_address(settings: &Settings) -> Result<String, String> {
+    let fix = "SOJOURN_METRICS_LISTEN has no authentication: use a private address";
+    let is_private = |address: IpAddr| match address {
+        IpAddr::V4(address) => address.is_loopback() || address.is_private(),
+        IpAddr::V6(address) => address.is_loopback() || address.is_unique_local(),
+    };
+    let is_well = settings.metrics_listen.is_none_or(|address| is_private(address.ip()));
+    verdict(is_well, "metrics are not served to everyone", fix)
+}
+
+fn promised_memory(settings: &Settings) -> Result<String, String> {
+    if settings.role == Role::Api {
+        return Ok("this process has no sandboxes".to_owned());
+    }
+    let machine = Machine::of("/".as_ref()).map_err(|error| error.to_string())?;
+    let is_well = settings.capacity.node(machine).memory_bytes <= machine.memory_bytes;
+    let fix = format!(
+        "set SOJOURN_NODE_MEMORY to at most the {} MiB of this machine, so that no sandbox takes what another was promised",
+        machine.memory_bytes >> 20
+    );
+    verdict(is_well, "no memory is promised twice", &fix)
+}
+
+fn maxima(settings: &Settings) -> Result<String, String> {
+    let maxima = settings.capacity.organization();
+    let are_set =
+        maxima.sandboxes.is_some() && maxima.memory_bytes.is_some() && maxima.checkpoint_bytes.is_some();
+    let fix = "set SOJOURN_ORGANIZATION_MAX_SANDBOXES, _MEMORY and _CHECKPOINTS: one organization could take every place";
+    verdict(are_set || settings.role == Role::Api, "an organization cannot take every place", fix)
+}
+
+fn scripted_models(settings: &Settings) -> Result<String, String> {
+    verdict(
+        !settings.scripted,
+        "scripted models are off",
+        "set SOJOURN_SCRIPTED=off: these models are for tests",
+    )
+}
+
+fn first_key(settings: &Settings) -> Result<String, String> {
+    let fix = "unset SOJOURN_BOOTSTRAP_API_KEY after the first start, and rotate that key";
+    verdict(settings.bootstrap_api_key.is_none(), "no key is in the settings", fix)
+}
