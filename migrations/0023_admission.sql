@@ -1,5 +1,5 @@
 -- Admission of sandboxes: what the sandboxes of a node may be promised together, what each is promised, and which
--- sessions wait for room.
+-- sessions wait for capacity.
 set local lock_timeout = '2s';
 
 -- Null until a process of this version has said it; a node without is not full.
@@ -18,7 +18,7 @@ alter table sandbox
     add column pids bigint not null default 0,
     add column disk_bytes bigint not null default 0;
 
--- A session whose sandbox found no room. Its worker asks again every second; a row that is not seen for longer is that
+-- A session whose sandbox found no capacity. Its worker asks again every second; a row that is not seen for longer is that
 -- of a worker that died, and counts no more.
 create table sandbox_wait (
     org_id uuid not null,

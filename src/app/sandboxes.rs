@@ -96,11 +96,21 @@ pub fn checks(settings: &Settings) -> Vec<Check> {
     }
 }
 
-/// What the sandboxes of this machine may have together.
-fn capacity(settings: &Settings) -> Result<String, String> {
+fn machine(settings: &Settings) -> Result<Machine, String> {
     let dir = &settings.database.data_dir;
     let there = dir.ancestors().find(|dir| dir.exists()).unwrap_or(Path::new("/"));
-    let machine = Machine::of(there).map_err(|error| format!("{}: {error}", there.display()))?;
+    Machine::of(there).map_err(|error| format!("{}: {error}", there.display()))
+}
+
+/// Memory that the sandboxes of this machine may have together, and that of the machine, in bytes.
+pub fn promised_memory(settings: &Settings) -> Result<(u64, u64), String> {
+    let machine = machine(settings)?;
+    Ok((settings.capacity.node(machine).memory_bytes, machine.memory_bytes))
+}
+
+/// What the sandboxes of this machine may have together.
+fn capacity(settings: &Settings) -> Result<String, String> {
+    let machine = machine(settings)?;
     let NodeCapacity { cpu_millis, memory_bytes, pids, disk_bytes } = settings.capacity.node(machine);
     let gib = |bytes: u64| bytes >> 30;
     Ok(format!(

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use rustix::process::geteuid;
 
 use crate::{
+    app,
     config::{Role, Settings},
-    sandbox::local::capacity::Machine,
 };
 
 /// A line of the checklist: its name and what is wrong, if anything is.
@@ -129,13 +129,12 @@ fn promised_memory(settings: &Settings) -> Result<String, String> {
     if settings.role == Role::Api {
         return Ok("this process has no sandboxes".to_owned());
     }
-    let machine = Machine::of("/".as_ref()).map_err(|error| error.to_string())?;
-    let is_well = settings.capacity.node(machine).memory_bytes <= machine.memory_bytes;
+    let (promised, there) = app::promised_memory(settings)?;
     let fix = format!(
         "set SOJOURN_NODE_MEMORY to at most the {} MiB of this machine, so that no sandbox takes what another was promised",
-        machine.memory_bytes >> 20
+        there >> 20
     );
-    verdict(is_well, "no memory is promised twice", &fix)
+    verdict(promised <= there, "no memory is promised twice", &fix)
 }
 
 fn maxima(settings: &Settings) -> Result<String, String> {

@@ -71,7 +71,7 @@ pub struct Capacity {
     #[arg(long, env = "SOJOURN_ORGANIZATION_MAX_CHECKPOINTS", value_name = "SIZE", value_parser = bytes)]
     pub organization_max_checkpoints: Option<u64>,
 
-    /// Seconds that a session waits for room for its sandbox before its turn ends with sandbox_unavailable
+    /// Seconds that a session waits for capacity for its sandbox before its turn ends with sandbox_unavailable
     #[arg(long, default_value = "120", env = "SOJOURN_SANDBOX_WAIT_SECONDS", value_name = "SECONDS",
         value_parser = super::seconds)]
     pub sandbox_wait_seconds: Duration,

@@ -80,7 +80,7 @@ fn describe() {
         ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
         ("sojourn_jobs_held", "Jobs that are leased to a worker."),
         ("sojourn_sandboxes", "Existing sandboxes, by state."),
-        ("sojourn_sandboxes_waiting", "Sessions that wait for room for a sandbox."),
+        ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
         ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
         ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
         ("sojourn_node_promised_ratio", "Largest promised part of a node, by resource."),
@@ -106,7 +106,7 @@ fn describe() {
         ("sojourn_model_seconds", "Duration of a model call."),
         ("sojourn_tool_seconds", "Duration of a tool call."),
         ("sojourn_sandbox_start_seconds", "Time to start a sandbox."),
-        ("sojourn_sandbox_wait_seconds", "Time that sessions waited for room for a sandbox."),
+        ("sojourn_sandbox_wait_seconds", "Time that sessions waited for capacity for a sandbox."),
         ("sojourn_turn_seconds", "Duration of turns."),
     ] {
         metrics::describe_histogram!(name, text);

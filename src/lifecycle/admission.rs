@@ -1,11 +1,14 @@
-//! Admission of a new sandbox: room on the node and in the organization's share, or a bounded wait for it.
+//! Admission of a new sandbox: capacity on the node and in the organization's share, or a bounded wait for it.
 //!
 //! Called by `session` before a sandbox is created. The wait is in the log with its reason and the position in the
 //! queue.
 
 use std::time::{Duration, Instant};
 
-use super::{Error, session::SandboxSession};
+use super::{
+    Error,
+    session::{Place, SandboxSession},
+};
 use crate::{
     base::limit::{SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
     domain::{Body, SandboxId, environment::Size},
@@ -16,7 +19,7 @@ use crate::{
     },
 };
 
-/// What sandboxes may use together, and how long one waits for room.
+/// What sandboxes may use together, and how long one waits for capacity.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// What the sandboxes of this node may be promised.
@@ -33,17 +36,8 @@ pub(crate) struct Limits {
 const SHARED_HOST: &str = "several organizations would share the kernel and the programs of this machine: set \
     SOJOURN_SANDBOX_RUNTIME=runsc or SOJOURN_SANDBOX_IMAGE=debian, or accept it with SOJOURN_ALLOW_SHARED_HOST=on";
 
-/// Place of a new sandbox among those that wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// Behind the sessions that asked before.
-    InQueue,
-    /// That of the sandbox that it replaces: before all others.
-    Kept,
-}
-
 impl SandboxSession {
-    /// Inserts the row of a sandbox once there is room for it.
+    /// Inserts the row of a sandbox once there is capacity for it.
     ///
     /// # Errors
     /// `Unavailable` when there is none in time, or never will be.
@@ -63,7 +57,7 @@ impl SandboxSession {
             if began.elapsed() >= limits.wait {
                 store.end_sandbox_wait(new.org, new.session).await?;
                 return Err(Error::Unavailable(format!(
-                    "no room for it within {} s: {}",
+                    "no capacity for it within {} s: {}",
                     limits.wait.as_secs(),
                     told_of(shortage)
                 )));

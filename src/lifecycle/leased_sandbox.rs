@@ -12,10 +12,9 @@ use tokio::sync::Mutex;
 
 use super::{
     Error, Sandboxes,
-    admission::Place,
     egress::{EgressAttachment, EgressPolicy},
     hook,
-    session::{Attached, SandboxSession},
+    session::{Attached, Place, SandboxSession},
     spec::SandboxSpec,
 };
 use crate::{

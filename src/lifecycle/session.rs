@@ -12,7 +12,7 @@ use std::{
 
 use futures::future::{Either, select};
 
-use super::{Error, Sandboxes, admission::Place, checkpoints::blobs_of_session, spec::SandboxSpec};
+use super::{Error, Sandboxes, checkpoints::blobs_of_session, spec::SandboxSpec};
 use crate::{
     base::{
         backoff::Backoff,
@@ -67,6 +67,15 @@ impl Attached {
         let at = |left: fn(&Life) -> Duration| Some(Instant::now() + left(&life?));
         Self { id, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
     }
+}
+
+/// Place of a new sandbox among those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Behind the sessions that asked before.
+    InQueue,
+    /// That of the sandbox that it replaces: before all others.
+    Kept,
 }
 
 /// Origin of the files of a new sandbox.

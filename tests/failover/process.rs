@@ -84,6 +84,8 @@ impl Launch {
             .arg(format!("--lease-ms={}", LEASE.as_millis()))
             .arg(format!("--bootstrap-api-key={KEY}"))
             .args(["--first-session=off", "--allow-private-webhooks=on"])
+            // A variable: earlier revisions have no such setting.
+            .env("SOJOURN_ALLOW_SHARED_HOST", "on")
             .args(["--sandbox-freeze-after-seconds=2", "--sandbox-hibernate-after-seconds=86400"])
             .arg("--log=info,sojourn=debug")
             .stderr(File::create(&log)?);

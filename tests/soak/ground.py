@@ -119,7 +119,8 @@ class Service:
         self.common = [
             f"--data-dir={scratch / 'data'}", f"--database-url={postgres.url('app')}",
             f"--system-database-url={postgres.url('system')}", f"--master-key={MASTER_KEY}",
-            "--first-session=off", "--log=warn", "--allow-private-webhooks=on", f"--operator-key={OPERATOR_KEY}",
+            "--first-session=off", "--log=warn", "--allow-private-webhooks=on", "--allow-shared-host=on",
+            f"--operator-key={OPERATOR_KEY}",
             f"--bootstrap-api-key={KEY}", "--requests-per-second=100000",
         ]
         subprocess.run(

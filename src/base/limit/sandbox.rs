@@ -7,7 +7,7 @@ use std::time::Duration;
 pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Tries to start a sandbox before the turn ends with `sandbox_unavailable`.
 pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
-/// Interval at which a session that waits for room for its sandbox asks again.
+/// Interval at which a session that waits for capacity for its sandbox asks again.
 pub const SANDBOX_WAIT_POLL: Duration = Duration::from_secs(1);
 /// Interval at which its position in the queue is recorded again.
 pub const SANDBOX_WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);

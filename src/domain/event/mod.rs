@@ -274,7 +274,7 @@ pub enum Body {
     /// The sandbox, or a tool for it, was denied a connection to a host.
     #[serde(rename = "egress.denied")]
     EgressDenied { host: String, port: u16, method: String, reason: String, count: u64 },
-    /// There is no room for a new sandbox. The session waits; `queue_position` is 1 for the next one.
+    /// There is no capacity for a new sandbox. The session waits; `queue_position` is 1 for the next one.
     #[serde(rename = "sandbox.waiting")]
     SandboxWaiting { sandbox_id: SandboxId, shortage: String, queue_position: u32 },
     /// The sandbox was idle and is now frozen: its processes are suspended.

@@ -143,10 +143,9 @@ impl Cgroups {
         let wanted = CONTROLLERS.map(|controller| format!("+{controller}")).join(" ");
         let pass_on = |directory: &Path| {
             let file = directory.join("cgroup.subtree_control");
-            fs::write(&file, &wanted)?;
             // Not every kernel and every delegation has it; then reads and writes have no limit.
             let _ = fs::write(&file, "+io");
-            Ok::<_, io::Error>(())
+            fs::write(&file, &wanted)
         };
         if pass_on(&self.memory).is_err() {
             // In a container, the hierarchy's root contains the container's own processes, as a delegated

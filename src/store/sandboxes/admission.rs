@@ -1,7 +1,7 @@
-//! Admission of sandboxes: a row only for what its node and its organization have room for.
+//! Admission of sandboxes: a row only for what its node and its organization have capacity for.
 //!
 //! Called by `lifecycle` before a sandbox is created. Creations on one node are decided one after the other, under a
-//! lock of the node's row; those that find no room wait in the order in which they first asked.
+//! lock of the node's row; those that find no capacity wait in the order in which they first asked.
 
 use sqlx::FromRow;
 
@@ -37,7 +37,7 @@ pub enum Admission {
     /// Another worker holds the session.
     Stale,
     Waiting(Shortage, QueuePosition),
-    /// The node can never have room for it.
+    /// The node can never have capacity for it.
     TooLarge(Shortage),
 }
 
@@ -107,7 +107,7 @@ struct Promised {
 }
 
 impl Store {
-    /// Inserts the row of a sandbox, and its `idle` job, if there is room for it; else notes that the session waits.
+    /// Inserts the row of a sandbox, and its `idle` job, if there is capacity for it; else notes that the session waits.
     /// `is_in_queue`: only after the sessions that asked before.
     ///
     /// # Errors
@@ -146,13 +146,14 @@ impl Store {
             return Ok(Admission::TooLarge(shortage));
         }
         sqlx::query(
-            "insert into sandbox_wait (org_id, session_id, node_id, shortage)
-             values ($1, $2, $3, $4)
+            // The time of the statement, not of the transaction: in the order of the lock.
+            "insert into sandbox_wait (org_id, session_id, node_id, shortage, since)
+             values ($1, $2, $3, $4, clock_timestamp())
              on conflict (org_id, session_id) do update
              set node_id = excluded.node_id, shortage = excluded.shortage, seen_at = now(),
                  -- A wait that nobody continued is over.
                  since = case
-                     when sandbox_wait.seen_at < now() - $5 * interval '1 millisecond' then now()
+                     when sandbox_wait.seen_at < now() - $5 * interval '1 millisecond' then excluded.since
                      else sandbox_wait.since
                  end",
         )
@@ -220,7 +221,7 @@ impl Store {
 /// How much of the nodes is promised, and who waits.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
 pub struct CapacityGauges {
-    /// Sessions that wait for room for a sandbox.
+    /// Sessions that wait for capacity for a sandbox.
     pub sandboxes_waiting: i64,
     /// For how long the first of them has waited, in seconds.
     pub sandboxes_waiting_age_seconds: f64,
@@ -266,7 +267,7 @@ async fn promised(
              where w.seen_at >= now() - $4 * interval '1 millisecond'
                and w.since < coalesce(
                    (select since from sandbox_wait where org_id = $1 and session_id = $2),
-                   now()
+                   clock_timestamp()
                )
          ) a",
     )

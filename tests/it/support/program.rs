@@ -40,7 +40,7 @@ impl Program {
     fn started(ground: &Ground, more: &[&str], mut command: Command) -> Self {
         let urls = ground.urls();
         let mut child = command
-            .args(["serve", "--listen=127.0.0.1:0", "--allow-private-webhooks=on"])
+            .args(["serve", "--listen=127.0.0.1:0", "--allow-private-webhooks=on", "--allow-shared-host=on"])
             .args(more)
             .args([format!("--data-dir={}", ground.data_dir.path().display())])
             .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])

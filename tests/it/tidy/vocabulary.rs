@@ -103,7 +103,7 @@ const ALLOWED: &[&str] = &[
 const FILES: [(&str, &str); 4] = [
     ("docs/development/glossary.md", "it lists the retired words"),
     ("CHANGELOG.md", "it names what was renamed"),
-    ("src/config.rs", "it refuses settings by their retired names"),
+    ("src/config/mod.rs", "it refuses settings by their retired names"),
     ("tests/it/tidy/vocabulary.rs", "this list"),
 ];
 

@@ -31,7 +31,7 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
     case "sandbox.created":
       return { tone: "plain", title: "Sandbox attached", detail: `in ${span(event.body.duration_ms)}` };
     case "sandbox.waiting":
-      return { tone: "warn", title: "Waiting for room for a sandbox", detail: `position ${event.body.queue_position}: ${event.body.shortage.replaceAll("_", " ")}` };
+      return { tone: "warn", title: "Waiting for capacity for a sandbox", detail: `position ${event.body.queue_position}: ${event.body.shortage.replaceAll("_", " ")}` };
     case "sandbox.frozen":
       return { tone: "plain", title: "Sandbox frozen", detail: "idle" };
     case "sandbox.thawed":
