@@ -112,7 +112,9 @@ test("an environment is made, its secret kept, and its network changed", async (
   await dialog.getByRole("button", { name: "Save" }).click();
   await expect(card).not.toContainText("registry.example");
   const stored = (await service.call("GET", "/environments")).data.find(({ name }: { name: string }) => name === "github");
-  expect(stored.secrets).toEqual([{ name: "GITHUB_TOKEN", hosts: ["api.github.com"] }]);
+  expect(stored.secrets).toEqual([
+    { name: "GITHUB_TOKEN", hosts: ["api.github.com"], headers: ["authorization"], query_parameters: [] },
+  ]);
   expect(stored.config).toMatchObject({ memory: "1Gi", network: { allow: [{ host: "api.github.com" }] } });
 });
 
