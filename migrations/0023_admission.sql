@@ -1,4 +1,4 @@
--- Admission of sandboxes: what the sandboxes of a node may be promised together, what each is promised, and which
+-- Admission of sandboxes: the resources that a node has for them, those that are reserved for each, and which
 -- sessions wait for capacity.
 set local lock_timeout = '2s';
 

@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 pub use crate::sandbox::local::WatcherProgram;
 pub use connections::connections;
-pub use sandboxes::{checks as sandbox_checks, promised_memory, watch as watch_sandboxes};
+pub use sandboxes::{checks as sandbox_checks, reservable_memory, watch as watch_sandboxes};
 
 use self::reach::{local_sources, network, org_client};
 use crate::{

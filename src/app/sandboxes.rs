@@ -42,7 +42,7 @@ pub async fn watch(settings: &Settings, service_pid: u32) -> anyhow::Result<()> 
     ended.map_err(|fault| anyhow::Error::msg(fault.to_string()))
 }
 
-/// What the sandboxes of this machine may use.
+/// Limits of the sandboxes of this machine.
 pub(super) fn limits(settings: &Settings) -> anyhow::Result<Limits> {
     let machine = Machine::of(&settings.database.data_dir).context("the data directory cannot be read")?;
     let Settings { capacity, .. } = settings;
@@ -103,12 +103,12 @@ fn machine(settings: &Settings) -> Result<Machine, String> {
 }
 
 /// Memory that the sandboxes of this machine may have together, and that of the machine, in bytes.
-pub fn promised_memory(settings: &Settings) -> Result<(u64, u64), String> {
+pub fn reservable_memory(settings: &Settings) -> Result<(u64, u64), String> {
     let machine = machine(settings)?;
     Ok((settings.capacity.node(machine).memory_bytes, machine.memory_bytes))
 }
 
-/// What the sandboxes of this machine may have together.
+/// Resources of all sandboxes of this machine together, and of the machine.
 fn capacity(settings: &Settings) -> Result<String, String> {
     let machine = machine(settings)?;
     let NodeCapacity { cpu_millis, memory_bytes, pids, disk_bytes } = settings.capacity.node(machine);

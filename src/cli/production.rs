@@ -28,7 +28,7 @@ pub(super) const LINES: [&str; 13] = [
     "private addresses",
     "local sources",
     "metrics address",
-    "promised memory",
+    "memory overcommit",
     "organizations' maxima",
     "scripted models",
     "first key",
@@ -46,7 +46,7 @@ pub(super) fn checks(settings: &Settings) -> Vec<Line> {
         private_addresses(settings),
         local_sources(settings),
         metrics_address(settings),
-        promised_memory(settings),
+        memory_overcommit(settings),
         maxima(settings),
         scripted_models(settings),
         first_key(settings),
@@ -125,16 +125,16 @@ fn metrics_address(settings: &Settings) -> Result<String, String> {
     verdict(is_well, "metrics are not served to everyone", fix)
 }
 
-fn promised_memory(settings: &Settings) -> Result<String, String> {
+fn memory_overcommit(settings: &Settings) -> Result<String, String> {
     if settings.role == Role::Api {
         return Ok("this process has no sandboxes".to_owned());
     }
-    let (promised, there) = app::promised_memory(settings)?;
+    let (reserved, there) = app::reservable_memory(settings)?;
     let fix = format!(
-        "set SOJOURN_NODE_MEMORY to at most the {} MiB of this machine, so that no sandbox takes what another was promised",
+        "set SOJOURN_NODE_MEMORY to at most the {} MiB of this machine, so that none is reserved twice",
         there >> 20
     );
-    verdict(promised <= there, "no memory is promised twice", &fix)
+    verdict(reserved <= there, "memory is not overcommitted", &fix)
 }
 
 fn maxima(settings: &Settings) -> Result<String, String> {

@@ -10,20 +10,20 @@ use crate::{
     store::admission::{NodeCapacity, OrganizationMaxima},
 };
 
-/// How often the resources of a machine are promised. A promise is a limit: most sandboxes use a part of theirs, and
-/// a frozen one counts with what it uses.
-const CPUS_PROMISED: u64 = 16;
-const MEMORY_PROMISED: u64 = 4;
-const DISK_PROMISED: u64 = 4;
+/// Overcommit: the resources that a node reserves, as a multiple of what its machine has. A reservation is the limit of a
+/// sandbox, most use a part of theirs, and a frozen one counts with what it uses.
+const CPU_OVERCOMMIT: u64 = 16;
+const MEMORY_OVERCOMMIT: u64 = 4;
+const DISK_OVERCOMMIT: u64 = 4;
 
-/// What sandboxes may use.
+/// Limits of sandboxes.
 #[derive(Clone, Debug, Args)]
 pub struct Capacity {
     /// CPUs that the sandboxes of this node may have together [default: 16 for each CPU of the machine]
     #[arg(long, env = "SOJOURN_NODE_CPUS", value_name = "CPUS", value_parser = millis)]
     pub node_cpus: Option<u64>,
 
-    /// Memory that they may have together, such as 24Gi; the machine's own, to promise none twice [default: 4 times that
+    /// Memory that they may have together, such as 24Gi; without overcommit that of the machine [default: 4 times that
     /// of the machine]
     #[arg(long, env = "SOJOURN_NODE_MEMORY", value_name = "SIZE", value_parser = bytes)]
     pub node_memory: Option<u64>,
@@ -78,18 +78,18 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// What the sandboxes of this machine may be promised.
+    /// Capacity of this machine for its sandboxes.
     pub fn node(&self, machine: Machine) -> NodeCapacity {
         let Machine { cpus, memory_bytes, pids, disk_bytes } = machine;
         NodeCapacity {
-            cpu_millis: self.node_cpus.unwrap_or(cpus * 1_000 * CPUS_PROMISED),
-            memory_bytes: self.node_memory.unwrap_or(memory_bytes.saturating_mul(MEMORY_PROMISED)),
+            cpu_millis: self.node_cpus.unwrap_or(cpus * 1_000 * CPU_OVERCOMMIT),
+            memory_bytes: self.node_memory.unwrap_or(memory_bytes.saturating_mul(MEMORY_OVERCOMMIT)),
             pids: self.node_pids.unwrap_or(pids),
-            disk_bytes: self.node_disk.unwrap_or(disk_bytes.saturating_mul(DISK_PROMISED)),
+            disk_bytes: self.node_disk.unwrap_or(disk_bytes.saturating_mul(DISK_OVERCOMMIT)),
         }
     }
 
-    /// What one sandbox may have.
+    /// Maximum size of one sandbox.
     pub fn sandbox(&self) -> Size {
         Size {
             cpu_millis: u32::try_from(self.sandbox_max_cpus).unwrap_or(u32::MAX),
@@ -99,7 +99,7 @@ impl Capacity {
         }
     }
 
-    /// What one organization may have.
+    /// Maxima of one organization.
     pub fn organization(&self) -> OrganizationMaxima {
         OrganizationMaxima {
             sandboxes: self.organization_max_sandboxes,

@@ -117,7 +117,7 @@ pub struct AgentSnapshot {
     pub tools: Option<Vec<String>>,
 }
 
-/// What a session pins when it is created.
+/// Agent, credential and settings that a session pins when it is created.
 #[derive(Clone, Debug)]
 pub(crate) struct Pins {
     pub agent_id: AgentId,

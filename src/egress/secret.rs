@@ -23,7 +23,7 @@ pub struct Secret {
     pub value: SecretString,
     /// Hosts to which the value may be sent.
     pub hosts: Vec<HostPattern>,
-    /// Where the placeholder may stand in a request.
+    /// Places of a request in which the placeholder may stand.
     pub placement: SecretPlacement,
 }
 

@@ -103,10 +103,12 @@ impl Run<'_> {
                     return Err(Halt::Stale);
                 }
                 Err(Fault::LogUnavailable(reason)) => log_unavailable = Some(reason),
-                Err(Fault::EndTurn { code, reason }) => unavailable = Some((code, reason)),
+                Err(Fault::EndTurn { code, reason, is_final }) => {
+                    unavailable = Some((code, reason, is_final))
+                }
                 // The port retries these itself; what is left of them ends the turn too.
                 Err(fault @ (Fault::SandboxGone | Fault::SandboxUnreachable(_) | Fault::TellModel(_))) => {
-                    unavailable = Some((NO_SANDBOX, fault.to_string()));
+                    unavailable = Some((NO_SANDBOX, fault.to_string(), false));
                 }
             }
         }
@@ -127,19 +129,19 @@ impl Run<'_> {
         }
     }
 
-    /// Retries as long as the agent has not done anything; otherwise, or after the max number of
-    /// tries, ends the turn.
+    /// Retries as long as the agent has not done anything and another try may help; otherwise, or after
+    /// the max number of tries, ends the turn.
     async fn no_sandbox(
         &mut self,
         batch: &[Call],
         mut drafts: Vec<Draft>,
-        (code, reason): (&'static str, String),
+        (code, reason, is_final): (&'static str, String, bool),
     ) -> Result<bool, Halt> {
         let acts = |draft: &Draft| matches!(&draft.body, Body::ToolResult { outcome, .. } if *outcome != Outcome::NotRun);
         let has_acted = drafts.iter().any(acts) || self.own().is_some_and(|turn| turn.has_acted);
         let never_began = batch.iter().all(|call| self.never_began(&call.origin));
         let failures = 1 + self.own().map_or(0, |turn| turn.runtime_failures);
-        let may_help = code == NO_SANDBOX && !has_acted && never_began;
+        let may_help = !is_final && !has_acted && never_began;
         if may_help && failures < limit::INFRASTRUCTURE_ATTEMPTS_MAX {
             let retry_at = self.ports.origin.now() + BACKOFF.delay(failures, self.ports.origin);
             let failure = Failure { code: NO_SANDBOX.to_owned(), message: reason, retry_at: Some(retry_at) };

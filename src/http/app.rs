@@ -82,7 +82,7 @@ pub struct Parts {
     /// Local directories whose repositories may be cloned.
     pub local_sources: net::LocalDirectories,
     pub images: Images,
-    /// What one sandbox may have.
+    /// Maximum size of one sandbox.
     pub sandbox_max: Size,
     /// Sustained requests per second of one key.
     pub requests_per_second: u32,

@@ -60,8 +60,8 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     gauge!("sojourn_sandboxes_waiting").set(capacity.sandboxes_waiting as f64);
     gauge!("sojourn_sandboxes_waiting_age_seconds").set(capacity.sandboxes_waiting_age_seconds);
     gauge!("sojourn_nodes_disk_low").set(capacity.nodes_disk_low as f64);
-    gauge!("sojourn_node_promised_ratio", "resource" => "memory").set(capacity.node_memory_promised_ratio);
-    gauge!("sojourn_node_promised_ratio", "resource" => "cpu").set(capacity.node_cpu_promised_ratio);
+    gauge!("sojourn_node_reserved_ratio", "resource" => "memory").set(capacity.node_memory_reserved_ratio);
+    gauge!("sojourn_node_reserved_ratio", "resource" => "cpu").set(capacity.node_cpu_reserved_ratio);
     if let Some(days) = move_events_after_days {
         gauge!("sojourn_events_to_move_age_seconds").set(store.events_to_move_age(days).await?);
     }
@@ -83,7 +83,7 @@ fn describe() {
         ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
         ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
         ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
-        ("sojourn_node_promised_ratio", "Largest promised part of a node, by resource."),
+        ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),
         ("sojourn_deliveries_pending", "Deliveries that are not settled."),
         ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
         ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),

@@ -108,7 +108,7 @@ impl Lookups {
     }
 }
 
-/// What was noted in the last `ttl`; at most `SECRETS_REMEMBERED_MAX` entries.
+/// Keys that were noted in the last `ttl`; at most `SECRETS_REMEMBERED_MAX` entries.
 struct Recent<K> {
     ttl: Duration,
     at: Mutex<HashMap<K, Instant>>,

@@ -11,7 +11,7 @@ use super::{
 };
 use crate::{
     base::limit::{SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
-    domain::{Body, SandboxId, environment::Size},
+    domain::{Body, SandboxId, environment::Size, exit::PreparationFailure},
     sandbox::Capabilities,
     store::{
         admission::{Admission, NodeCapacity, OrganizationMaxima, Shortage},
@@ -19,13 +19,13 @@ use crate::{
     },
 };
 
-/// What sandboxes may use together, and how long one waits for capacity.
+/// Limits of admission, and how long a session waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// What the sandboxes of this node may be promised.
+    /// Capacity of this node.
     pub node: NodeCapacity,
     pub organization: OrganizationMaxima,
-    /// What one sandbox may have, also where its environment was stored under a higher maximum.
+    /// Maximum size of one sandbox, also where its environment was stored under a higher maximum.
     pub sandbox: Size,
     pub wait: Duration,
     /// Whether sandboxes of several organizations may use the image `host` without a kernel of their own.
@@ -40,7 +40,7 @@ impl SandboxSession {
     /// Inserts the row of a sandbox once there is capacity for it.
     ///
     /// # Errors
-    /// `Unavailable` when there is none in time, or never will be.
+    /// `PreparationFailure` when there is none in time, or never will be.
     pub(super) async fn admit(&self, new: &NewSandbox, place: Place) -> Result<(), Error> {
         let (limits, began) = (&self.sandboxes.limits, Instant::now());
         let mut told: Option<(Shortage, Instant)> = None;
@@ -56,7 +56,7 @@ impl SandboxSession {
                 };
             if began.elapsed() >= limits.wait {
                 store.end_sandbox_wait(new.org, new.session).await?;
-                return Err(Error::Unavailable(format!(
+                return Err(not_admitted(format!(
                     "no capacity for it within {} s: {}",
                     limits.wait.as_secs(),
                     told_of(shortage)
@@ -87,7 +87,7 @@ impl SandboxSession {
         {
             return Ok(());
         }
-        Err(Error::Unavailable(SHARED_HOST.to_owned()))
+        Err(not_admitted(SHARED_HOST.to_owned()))
     }
 
     async fn tell_wait(&self, id: SandboxId, shortage: Shortage, position: u32) -> Result<(), Error> {
@@ -96,14 +96,19 @@ impl SandboxSession {
     }
 }
 
+/// The turn ends, and the next message tries again.
+fn not_admitted(reason: String) -> Error {
+    Error::PreparationFailure(PreparationFailure::NotAdmitted, reason)
+}
+
 /// The reason in the error of a session.
 fn told_of(shortage: Shortage) -> &'static str {
     match shortage {
         Shortage::Queue => "other sessions wait before it",
-        Shortage::NodeCpu => "the CPUs of the node are promised to other sandboxes",
-        Shortage::NodeMemory => "the memory of the node is promised to other sandboxes",
-        Shortage::NodePids => "the processes of the node are promised to other sandboxes",
-        Shortage::NodeDisk => "the disk of the node is promised to other sandboxes",
+        Shortage::NodeCpu => "the CPUs of the node are reserved for other sandboxes",
+        Shortage::NodeMemory => "the memory of the node is reserved for other sandboxes",
+        Shortage::NodePids => "the processes of the node are reserved for other sandboxes",
+        Shortage::NodeDisk => "the disk of the node is reserved for other sandboxes",
         Shortage::NodeDiskLow => "the disk of the node is nearly full",
         Shortage::OrganizationSandboxes => "the organization has as many sandboxes as it may",
         Shortage::OrganizationMemory => "the sandboxes of the organization have as much memory as they may",
@@ -121,7 +126,7 @@ fn too_large(shortage: Shortage, size: Size) -> Error {
         Shortage::NodeDisk => format!("{} MiB of disk", disk_bytes >> 20),
         _ => format!("{} MiB of memory", memory_bytes >> 20),
     };
-    Error::Unavailable(format!(
+    not_admitted(format!(
         "the environment asks for {wanted}, and the node has less for all sandboxes together"
     ))
 }

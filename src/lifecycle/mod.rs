@@ -60,7 +60,7 @@ pub(crate) struct Sandboxes {
     pub network: Network,
     /// Directories below which repositories may be cloned.
     pub local_sources: LocalDirectories,
-    /// What the sandboxes of this node and of an organization may use together.
+    /// Limits of admission.
     pub limits: Limits,
     /// The disk of this node.
     pub disk: FreeSpace,

@@ -18,7 +18,10 @@ use crate::{
         backoff::Backoff,
         limit::{ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
-    domain::{Actor, Body, CheckpointId, SandboxId, Session, TurnId, environment::Life, event::Draft},
+    domain::{
+        Actor, Body, CheckpointId, SandboxId, Session, TurnId, environment::Life, event::Draft,
+        exit::PreparationFailure,
+    },
     journal::Halted,
     sandbox::{Fault, Files, Sandbox, SandboxFence, Spec, checkpoint},
     store::{
@@ -346,7 +349,10 @@ impl SandboxSession {
                 self.record(vec![body]).await?;
                 Ok(new)
             }
-            Err(Error::Unavailable(reason)) => {
+            Err(
+                Error::Unavailable(reason)
+                | Error::PreparationFailure(PreparationFailure::NotAdmitted, reason),
+            ) => {
                 let body = Body::SandboxRotationFailed {
                     sandbox_id: from,
                     reason: reason.clone(),

@@ -379,9 +379,9 @@ fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
         lifecycle::Error::PreparationFailure(PreparationFailure::Source, reason) => {
             (Failure::SourceFailed, reason)
         }
-        lifecycle::Error::Unavailable(reason) | lifecycle::Error::LogUnavailable(reason) => {
-            (Failure::SandboxUnavailable, reason)
-        }
+        lifecycle::Error::PreparationFailure(PreparationFailure::NotAdmitted, reason)
+        | lifecycle::Error::Unavailable(reason)
+        | lifecycle::Error::LogUnavailable(reason) => (Failure::SandboxUnavailable, reason),
         lifecycle::Error::Stale => (Failure::SandboxUnavailable, "another worker holds it".to_owned()),
     }
 }

@@ -44,13 +44,13 @@ struct Inner {
     origin: Origin,
     claimant: Claimant,
     held: Mutex<HashMap<Key, Holding>>,
-    /// Where the next claim begins.
+    /// Position from which the next claim begins.
     cursor: Mutex<Cursor>,
     /// Time since when the database has answered every query; `None` while it does not answer.
     answering: Mutex<Option<Instant>>,
 }
 
-/// What claims have learned: each begins where the last one ended.
+/// Positions of claims: each begins where the last one ended.
 struct Cursor {
     /// The organization that was served last.
     after: OrgId,

@@ -289,9 +289,9 @@ pub enum Fault {
     #[error("the log is unreachable: {0}")]
     LogUnavailable(String),
     /// No sandbox is available after bounded retries, or it cannot be prepared: the turn ends with
-    /// this error code.
+    /// this error code. `is_final`: another try of the call does not help.
     #[error("{reason}")]
-    EndTurn { code: &'static str, reason: String },
+    EndTurn { code: &'static str, reason: String, is_final: bool },
     /// Another worker holds the session: stop.
     #[error("another worker holds this session")]
     Stale,

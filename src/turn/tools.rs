@@ -55,8 +55,12 @@ impl From<lifecycle::Error> for Fault {
     fn from(error: lifecycle::Error) -> Self {
         match error {
             lifecycle::Error::Stale => Self::Stale,
-            lifecycle::Error::Unavailable(reason) => Self::EndTurn { code: SANDBOX_UNAVAILABLE, reason },
-            lifecycle::Error::PreparationFailure(what, reason) => Self::EndTurn { code: what.code(), reason },
+            lifecycle::Error::Unavailable(reason) => {
+                Self::EndTurn { code: SANDBOX_UNAVAILABLE, reason, is_final: false }
+            }
+            lifecycle::Error::PreparationFailure(what, reason) => {
+                Self::EndTurn { code: what.code(), reason, is_final: true }
+            }
             lifecycle::Error::LogUnavailable(reason) => Self::LogUnavailable(reason),
         }
     }
@@ -185,7 +189,7 @@ impl LeasedTools {
             }
         }
         let reason = "the sandbox was lost repeatedly".to_owned();
-        Err(Fault::EndTurn { code: SANDBOX_UNAVAILABLE, reason })
+        Err(Fault::EndTurn { code: SANDBOX_UNAVAILABLE, reason, is_final: false })
     }
 
     async fn recover_timed(&self, call: &Call) -> Result<CallResult, Fault> {

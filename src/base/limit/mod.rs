@@ -114,7 +114,7 @@ pub const UNKNOWN_SECRET_TTL: Duration = Duration::from_secs(3);
 pub const VALID_SECRET_TTL: Duration = Duration::from_secs(3_600);
 /// Secrets, as hashes, and peers that one process remembers for this.
 pub const SECRETS_REMEMBERED_MAX: usize = 50_000;
-/// Connections of one peer address. Those of a trusted proxy are only limited in total.
+/// Connections of one peer address. Those of a trusted proxy and of this machine are only limited in total.
 pub const CONNECTIONS_PER_PEER_MAX: usize = 3_000;
 
 /// Interval at which the last use of a key is recorded.

@@ -1,4 +1,4 @@
-//! What a machine has for its sandboxes, and how full its disk is.
+//! Resources of a machine, and how full its disk is.
 //!
 //! Called by the composition root, by the worker's heartbeat and before a checkpoint or an image is made.
 

@@ -12,7 +12,7 @@ use crate::{
     store::{Result, Store, connection::Connection},
 };
 
-/// What the sandboxes of a node may be promised together.
+/// Resources that a node reserves for its sandboxes at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeCapacity {
     pub cpu_millis: u64,
@@ -21,7 +21,7 @@ pub struct NodeCapacity {
     pub disk_bytes: u64,
 }
 
-/// What one organization may have at a time; `None` is unlimited.
+/// Maxima of one organization; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrganizationMaxima {
     pub sandboxes: Option<u32>,
@@ -44,7 +44,7 @@ pub enum Admission {
 /// Number of sessions that are served before, plus 1.
 pub type QueuePosition = u32;
 
-/// What a sandbox waits for.
+/// Reason why a sandbox waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shortage {
     /// Sessions that asked before.
@@ -91,9 +91,9 @@ struct CapacityRow {
     is_disk_low: bool,
 }
 
-/// What the node and the organization have promised, and who waits before the session.
+/// Resources that are reserved on the node and for the organization, and the sessions that wait before this one.
 #[derive(FromRow)]
-struct Promised {
+struct Reserved {
     node_cpu_millis: i64,
     node_memory_bytes: i64,
     node_pids: i64,
@@ -133,8 +133,8 @@ impl Store {
                 .execute(&mut connection)
                 .await?;
         }
-        let promised = promised(&mut connection, new, maxima).await?;
-        let shortage = shortage(&new.size, capacity.as_ref(), maxima, &promised)
+        let reserved = reserved(&mut connection, new, maxima).await?;
+        let shortage = shortage(&new.size, capacity.as_ref(), maxima, &reserved)
             .filter(|shortage| is_in_queue || *shortage != Shortage::Queue);
         let too_large = too_large(&new.size, capacity.as_ref());
         let Some(shortage) = too_large.or(shortage) else {
@@ -165,11 +165,11 @@ impl Store {
         .execute(&mut connection)
         .await?;
         connection.commit().await?;
-        let ahead = if shortage.is_of_organization() { promised.organization_ahead } else { promised.ahead };
+        let ahead = if shortage.is_of_organization() { reserved.organization_ahead } else { reserved.ahead };
         Ok(Admission::Waiting(shortage, u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1)))
     }
 
-    /// Counts what is promised on the live nodes, and the sessions that wait.
+    /// Counts what is reserved on the live nodes, and the sessions that wait.
     pub async fn capacity_gauges(&self) -> Result<CapacityGauges> {
         Ok(sqlx::query_as(
             "select *
@@ -181,8 +181,8 @@ impl Store {
              ) waiting, (
                  select count(*) filter (where n.is_disk_low) as nodes_disk_low,
                         coalesce(max(p.memory_bytes / nullif(n.memory_bytes, 0)), 0)::float8
-                            as node_memory_promised_ratio,
-                        coalesce(max(p.cpu_millis / nullif(n.cpu_millis, 0)), 0)::float8 as node_cpu_promised_ratio
+                            as node_memory_reserved_ratio,
+                        coalesce(max(p.cpu_millis / nullif(n.cpu_millis, 0)), 0)::float8 as node_cpu_reserved_ratio
                  from node n
                  cross join lateral (
                      select coalesce(sum(s.memory_bytes), 0) as memory_bytes,
@@ -218,7 +218,7 @@ impl Store {
     }
 }
 
-/// How much of the nodes is promised, and who waits.
+/// How much of the nodes is reserved, and who waits.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
 pub struct CapacityGauges {
     /// Sessions that wait for capacity for a sandbox.
@@ -227,18 +227,18 @@ pub struct CapacityGauges {
     pub sandboxes_waiting_age_seconds: f64,
     /// Nodes whose disk is nearly full.
     pub nodes_disk_low: i64,
-    /// The largest part of the memory of a node that is promised.
-    pub node_memory_promised_ratio: f64,
-    /// The largest part of the CPUs of a node that is promised.
-    pub node_cpu_promised_ratio: f64,
+    /// The largest part of the memory of a node that is reserved.
+    pub node_memory_reserved_ratio: f64,
+    /// The largest part of the CPUs of a node that is reserved.
+    pub node_cpu_reserved_ratio: f64,
 }
 
 /// By the indexes `sandbox_of_node` and `sandbox_live`, and over the sessions that wait, which are few.
-async fn promised(
+async fn reserved(
     connection: &mut Connection,
     new: &NewSandbox,
     maxima: &OrganizationMaxima,
-) -> Result<Promised> {
+) -> Result<Reserved> {
     Ok(sqlx::query_as(
         "select n.*, o.*, a.*,
                 case when $5 then (
@@ -280,48 +280,48 @@ async fn promised(
     .await?)
 }
 
-/// What is missing for a sandbox of this size. Its own organization comes first, so that who waits for it holds up
+/// First resource that is missing for a sandbox of this size. Its own organization comes first, so that who waits for it holds up
 /// nobody else.
 fn shortage(
     wanted: &Size,
     capacity: Option<&CapacityRow>,
     maxima: &OrganizationMaxima,
-    promised: &Promised,
+    reserved: &Reserved,
 ) -> Option<Shortage> {
-    let is_above = |promised: i64, wanted: u64, max: Option<u64>| {
-        max.is_some_and(|max| promised.unsigned_abs().saturating_add(wanted) > max)
+    let is_above = |reserved: i64, wanted: u64, max: Option<u64>| {
+        max.is_some_and(|max| reserved.unsigned_abs().saturating_add(wanted) > max)
     };
     let of_node = |value: fn(&CapacityRow) -> Option<i64>| capacity.and_then(value).map(i64::unsigned_abs);
     let shortages = [
         (
             Shortage::OrganizationSandboxes,
-            is_above(promised.organization_sandboxes, 1, maxima.sandboxes.map(u64::from)),
+            is_above(reserved.organization_sandboxes, 1, maxima.sandboxes.map(u64::from)),
         ),
         (
             Shortage::OrganizationMemory,
-            is_above(promised.organization_memory_bytes, wanted.memory_bytes, maxima.memory_bytes),
+            is_above(reserved.organization_memory_bytes, wanted.memory_bytes, maxima.memory_bytes),
         ),
-        (Shortage::OrganizationCheckpoints, is_above(promised.checkpoint_bytes, 1, maxima.checkpoint_bytes)),
+        (Shortage::OrganizationCheckpoints, is_above(reserved.checkpoint_bytes, 1, maxima.checkpoint_bytes)),
         (Shortage::NodeDiskLow, capacity.is_some_and(|capacity| capacity.is_disk_low)),
         (
             Shortage::NodeMemory,
-            is_above(promised.node_memory_bytes, wanted.memory_bytes, of_node(|node| node.memory_bytes)),
+            is_above(reserved.node_memory_bytes, wanted.memory_bytes, of_node(|node| node.memory_bytes)),
         ),
         (
             Shortage::NodeCpu,
-            is_above(promised.node_cpu_millis, wanted.cpu_millis.into(), of_node(|node| node.cpu_millis)),
+            is_above(reserved.node_cpu_millis, wanted.cpu_millis.into(), of_node(|node| node.cpu_millis)),
         ),
-        (Shortage::NodePids, is_above(promised.node_pids, wanted.pids.into(), of_node(|node| node.pids))),
+        (Shortage::NodePids, is_above(reserved.node_pids, wanted.pids.into(), of_node(|node| node.pids))),
         (
             Shortage::NodeDisk,
-            is_above(promised.node_disk_bytes, wanted.disk_bytes, of_node(|node| node.disk_bytes)),
+            is_above(reserved.node_disk_bytes, wanted.disk_bytes, of_node(|node| node.disk_bytes)),
         ),
-        (Shortage::Queue, promised.ahead > 0 || promised.organization_ahead > 0),
+        (Shortage::Queue, reserved.ahead > 0 || reserved.organization_ahead > 0),
     ];
     shortages.into_iter().find_map(|(shortage, is_short)| is_short.then_some(shortage))
 }
 
-/// What a node will never have for a sandbox of this size.
+/// Resource of which a sandbox of this size needs more than the node has.
 fn too_large(wanted: &Size, capacity: Option<&CapacityRow>) -> Option<Shortage> {
     let capacity = capacity?;
     let is_above = |wanted: u64, max: Option<i64>| max.is_some_and(|max| wanted > max.unsigned_abs());

@@ -56,7 +56,7 @@ pub struct NewSandbox {
     pub node: Uuid,
     /// Its lifetime; unlimited when `None`.
     pub life: Option<Life>,
-    /// What it may use.
+    /// Resources that are reserved for it.
     pub size: Size,
     /// Delay until the first check whether it is still needed.
     pub first_check_after: Duration,

@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Store {
-    /// Records a node's heartbeat: how long its sandboxes may run after it stops, what they may be promised together,
+    /// Records a node's heartbeat: how long its sandboxes may run after it stops, the resources that it reserves at most,
     /// and whether its disk is nearly full.
     pub async fn record_heartbeat(
         &self,

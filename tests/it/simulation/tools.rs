@@ -278,7 +278,7 @@ fn done(call: &Call, outcome: Outcome) -> CallResult {
 }
 
 fn unavailable(reason: &str) -> Fault {
-    Fault::EndTurn { code: "sandbox_unavailable", reason: reason.to_owned() }
+    Fault::EndTurn { code: "sandbox_unavailable", reason: reason.to_owned(), is_final: false }
 }
 
 fn away(_: Away) -> Fault {

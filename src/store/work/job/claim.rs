@@ -39,7 +39,7 @@ pub struct Claimed {
     pub takeovers: i32,
 }
 
-/// Where a claim begins: what earlier claims of this process have learned.
+/// Positions from which a claim begins, from earlier claims of this process.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimCursor {
     /// The organization that was served last.
@@ -54,7 +54,7 @@ pub struct ClaimCursor {
 #[derive(Debug)]
 pub struct Claim {
     pub jobs: Vec<Claimed>,
-    /// Where the next claim begins.
+    /// Position from which the next claim begins.
     pub after: OrgId,
     pub since: Timestamp,
     /// Organizations remain that this claim has not visited.
