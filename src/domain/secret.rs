@@ -35,17 +35,8 @@ pub struct SecretBinding {
 /// A secret of a session; immutable except for its value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PinnedSecret {
-    pub name: String,
-    pub hosts: Vec<String>,
-    /// Request headers in which the placeholder may stand; `authorization`, with the schemes Bearer, Basic and every
-    /// other, unless given. Elsewhere the request is refused.
-    #[serde(default = "authorization")]
-    #[schema(required)]
-    pub headers: Vec<String>,
-    /// Parameters of the query in which the placeholder may stand.
-    #[serde(default)]
-    #[schema(required)]
-    pub query_parameters: Vec<String>,
+    #[serde(flatten)]
+    pub binding: SecretBinding,
     /// Placeholder that the sandbox sees instead of the value; unique to this session.
     pub placeholder: String,
 }

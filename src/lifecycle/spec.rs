@@ -10,6 +10,7 @@ use crate::{
         environment::{EnvironmentSnapshot, Life},
         network::{HostPattern, SecretPlacement},
         rootfs::RootFs,
+        secret::{PinnedSecret, SecretBinding},
         source::PinnedSource,
     },
     egress::{Policy, Secret, Secrets},
@@ -89,7 +90,7 @@ pub(crate) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
 fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {
     let size = snapshot.config.size();
     let placeholders =
-        snapshot.secrets.iter().map(|secret| (secret.name.clone(), secret.placeholder.clone()));
+        snapshot.secrets.iter().map(|secret| (secret.binding.name.clone(), secret.placeholder.clone()));
     // Node.js searches for modules beside a program, not in the global directory.
     let has_modules =
         !snapshot.config.packages.npm.is_empty() && !snapshot.config.env.contains_key("NODE_PATH");
@@ -120,17 +121,14 @@ async fn secrets(store: &Store, org: OrgId, snapshot: &EnvironmentSnapshot) -> R
     };
     let mut values = store.open_environment(org, environment).await?;
     let mut secrets = Vec::with_capacity(snapshot.secrets.len());
-    for pinned in &snapshot.secrets {
+    for PinnedSecret { binding, placeholder } in &snapshot.secrets {
         // The placeholder of a secret that was removed since is not replaced.
-        let Some(value) = values.remove(&pinned.name) else { continue };
-        let hosts = pinned.hosts.iter().map(|host| HostPattern::parse(host)).collect::<Result<_, _>>();
+        let Some(value) = values.remove(&binding.name) else { continue };
+        let hosts = binding.hosts.iter().map(|host| HostPattern::parse(host)).collect::<Result<_, _>>();
         let hosts = hosts.map_err(|bad| store::Error::Corrupt(format!("a secret's host: {bad}")))?;
-        let (name, placeholder) = (pinned.name.clone(), pinned.placeholder.clone());
-        let placement = SecretPlacement {
-            headers: pinned.headers.clone(),
-            query_parameters: pinned.query_parameters.clone(),
-        };
-        secrets.push(Secret { name, placeholder, value, hosts, placement });
+        let SecretBinding { name, headers, query_parameters, .. } = binding.clone();
+        let placement = SecretPlacement { headers, query_parameters };
+        secrets.push(Secret { name, placeholder: placeholder.clone(), value, hosts, placement });
     }
     Ok(Secrets::new(secrets))
 }

@@ -173,13 +173,10 @@ pub(crate) async fn environment(
         store::Error::NotFound => Refused::UnknownEnvironment,
         error => error.into(),
     })?;
-    let secrets = named.secrets.into_iter().map(|secret| PinnedSecret {
-        name: secret.name,
-        hosts: secret.hosts,
-        headers: secret.headers,
-        query_parameters: secret.query_parameters,
-        placeholder: placeholder(origin),
-    });
+    let secrets = named
+        .secrets
+        .into_iter()
+        .map(|secret| PinnedSecret { binding: secret, placeholder: placeholder(origin) });
     Ok(EnvironmentSnapshot {
         environment_id: Some(named.id),
         name: Some(named.name),
