@@ -249,37 +249,37 @@ mod tests {
         );
     }
 
+    /// A program that states a version as `name` does.
+    fn stating(name: &str, version: &str) -> Result<Runtime, Fault> {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join(name);
+        let script = format!("#!/bin/sh\necho '{name} version {version}'\necho 'spec: 1.0.2'\n");
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        Runtime::find(program.to_str().unwrap(), PathBuf::new())
+    }
+
     #[test]
-    fn an_old_runc_is_refused() {
-        for (version, is_old) in [
-            ("1.0.3", true),
-            ("1.1.4-0ubuntu1", true),
-            ("1.1.5+ds1", false),
-            ("1.3.0", false),
-            ("main", false),
-        ] {
-            assert_eq!(is_before(version, RUNC_OLDEST), is_old, "{version}");
+    fn an_old_runc_is_refused_in_one_clear_line() {
+        for old in ["1.0.3", "1.1.4-0ubuntu1"] {
+            let fault = stating("runc", old).unwrap_err().to_string();
+            assert!(fault.contains(&format!("runc {old}")) && fault.ends_with("scripts/setup"), "{fault}");
+        }
+        for version in ["1.1.5+ds1", "1.3.0", "main"] {
+            assert!(!stating("runc", version).unwrap().is_gvisor, "{version}");
         }
     }
 
     #[test]
     fn an_ancient_gvisor_is_refused_in_one_clear_line() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = tempfile::tempdir().unwrap();
-        let find = |version: &str| {
-            let program = directory.path().join("runsc");
-            fs::write(&program, format!("#!/bin/sh\necho 'runsc version {version}'\necho 'spec: 1.0.2'\n"))
-                .unwrap();
-            fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-            Runtime::find(program.to_str().unwrap(), PathBuf::new())
-        };
-        let fault = find("0.0~20221219.0").unwrap_err().to_string();
+        let fault = stating("runsc", "0.0~20221219.0").unwrap_err().to_string();
         assert!(
             fault.contains("gVisor 0.0~20221219.0") && fault.ends_with("scripts/setup --test"),
             "{fault}"
         );
         for version in ["0.0~20240729.0", "release-20250101.0", "VERSION_MISSING"] {
-            assert!(find(version).unwrap().is_gvisor, "{version}");
+            assert!(stating("runsc", version).unwrap().is_gvisor, "{version}");
         }
     }
 

@@ -5,11 +5,11 @@
 
 use sqlx::FromRow;
 
-use super::sandbox::NewSandbox;
+use super::sandbox::{NewSandbox, millis};
 use crate::{
     base::limit::{NODE_HEARTBEAT_TIMEOUT, SANDBOX_WAIT_SEEN},
-    domain::{OrgId, SessionId, environment::Size},
-    store::{Result, Store, connection::Connection},
+    domain::{OrgId, SessionId},
+    store::{Error, Result, Store, record::fence},
 };
 
 /// Resources that a node reserves for its sandboxes at most.
@@ -61,10 +61,17 @@ pub enum Shortage {
 }
 
 impl Shortage {
-    /// Whether the session waits for its own organization, and lets others pass.
-    fn is_of_organization(self) -> bool {
-        self.word().starts_with("organization")
-    }
+    const ALL: [Self; 9] = [
+        Self::Queue,
+        Self::NodeCpu,
+        Self::NodeMemory,
+        Self::NodePids,
+        Self::NodeDisk,
+        Self::NodeDiskLow,
+        Self::OrganizationSandboxes,
+        Self::OrganizationMemory,
+        Self::OrganizationCheckpoints,
+    ];
 
     /// Name in events and in the table.
     pub fn word(self) -> &'static str {
@@ -82,33 +89,24 @@ impl Shortage {
     }
 }
 
+/// Answer to the question whether a sandbox may be created.
 #[derive(FromRow)]
-struct CapacityRow {
-    cpu_millis: Option<i64>,
-    memory_bytes: Option<i64>,
-    pids: Option<i64>,
-    disk_bytes: Option<i64>,
-    is_disk_low: bool,
-}
-
-/// Resources that are reserved on the node and for the organization, and the sessions that wait before this one.
-#[derive(FromRow)]
-struct Reserved {
-    node_cpu_millis: i64,
-    node_memory_bytes: i64,
-    node_pids: i64,
-    node_disk_bytes: i64,
-    organization_sandboxes: i64,
-    organization_memory_bytes: i64,
-    checkpoint_bytes: i64,
-    /// Sessions that wait for the node, and those that wait for the organization, before this one.
-    ahead: i64,
-    organization_ahead: i64,
+struct Decided {
+    /// The epoch holds the session.
+    is_held: bool,
+    /// The first resource that is missing.
+    shortage: Option<String>,
+    /// The node will never have enough of it.
+    is_too_large: Option<bool>,
+    ahead: Option<i64>,
 }
 
 impl Store {
     /// Inserts the row of a sandbox, and its `idle` job, if there is capacity for it; else notes that the session waits.
     /// `is_in_queue`: only after the sessions that asked before.
+    ///
+    /// Binds the session's jobs to the sandbox's node. One statement: the locks under which creations are decided
+    /// (`sojourn_reserved`) are held by no client. The row of the session is locked before them.
     ///
     /// # Errors
     /// `Conflict("sandbox_live")` when the session has one already.
@@ -119,54 +117,39 @@ impl Store {
         maxima: &OrganizationMaxima,
         is_in_queue: bool,
     ) -> Result<Admission> {
-        let mut connection = self.system.begin().await?;
-        // One creation on a node at a time. Statements after the locks see what the others inserted.
-        let capacity: Option<CapacityRow> = sqlx::query_as(
-            "select cpu_millis, memory_bytes, pids, disk_bytes, is_disk_low from node where node_id = $1 for update",
-        )
-        .bind(new.node)
-        .fetch_optional(&mut connection)
-        .await?;
-        if *maxima != OrganizationMaxima::default() {
-            sqlx::query("select pg_advisory_xact_lock(hashtextextended($1, 0))")
-                .bind(format!("sandboxes/{}", new.org))
-                .execute(&mut connection)
-                .await?;
-        }
-        let reserved = reserved(&mut connection, new, maxima).await?;
-        let shortage = shortage(&new.size, capacity.as_ref(), maxima, &reserved)
-            .filter(|shortage| is_in_queue || *shortage != Shortage::Queue);
-        let too_large = too_large(&new.size, capacity.as_ref());
-        let Some(shortage) = too_large.or(shortage) else {
-            let is_admitted = super::sandbox::begin(&mut connection, new, epoch).await?;
-            connection.commit().await?;
-            return Ok(if is_admitted { Admission::Admitted } else { Admission::Stale });
+        let NewSandbox { size, .. } = new;
+        let decided: Decided = sqlx::query_as(ADMIT)
+            .bind(new.org.uuid())
+            .bind(new.session.uuid())
+            .bind(epoch)
+            .bind(new.sandbox.uuid())
+            .bind(new.node)
+            .bind(millis(new.first_check_after))
+            .bind(new.life.map(|life| millis(life.ends_in)))
+            .bind(new.life.map(|life| millis(life.rotates_in)))
+            .bind(i64::from(size.cpu_millis))
+            .bind(size.memory_bytes.cast_signed())
+            .bind(i64::from(size.pids))
+            .bind(size.disk_bytes.cast_signed())
+            .bind(maxima.sandboxes.map(i64::from))
+            .bind(maxima.memory_bytes.map(u64::cast_signed))
+            .bind(maxima.checkpoint_bytes.map(u64::cast_signed))
+            .bind(is_in_queue)
+            .bind(millis(SANDBOX_WAIT_SEEN))
+            .fetch_one(&self.system)
+            .await?;
+        let Some(shortage) = decided.shortage else {
+            return Ok(if decided.is_held { Admission::Admitted } else { Admission::Stale });
         };
-        if too_large.is_some() {
-            return Ok(Admission::TooLarge(shortage));
-        }
-        sqlx::query(
-            // The time of the statement, not of the transaction: in the order of the lock.
-            "insert into sandbox_wait (org_id, session_id, node_id, shortage, since)
-             values ($1, $2, $3, $4, clock_timestamp())
-             on conflict (org_id, session_id) do update
-             set node_id = excluded.node_id, shortage = excluded.shortage, seen_at = now(),
-                 -- A wait that nobody continued is over.
-                 since = case
-                     when sandbox_wait.seen_at < now() - $5 * interval '1 millisecond' then excluded.since
-                     else sandbox_wait.since
-                 end",
-        )
-        .bind(new.org.uuid())
-        .bind(new.session.uuid())
-        .bind(new.node)
-        .bind(shortage.word())
-        .bind(SANDBOX_WAIT_SEEN.as_millis() as i64)
-        .execute(&mut connection)
-        .await?;
-        connection.commit().await?;
-        let ahead = if shortage.is_of_organization() { reserved.organization_ahead } else { reserved.ahead };
-        Ok(Admission::Waiting(shortage, u32::try_from(ahead).unwrap_or(u32::MAX).saturating_add(1)))
+        let known = Shortage::ALL.into_iter().find(|known| known.word() == shortage);
+        let shortage = known.ok_or_else(|| Error::Corrupt(format!("a shortage: {shortage}")))?;
+        Ok(match decided.is_too_large {
+            Some(true) => Admission::TooLarge(shortage),
+            _ => {
+                let ahead = u32::try_from(decided.ahead.unwrap_or(0)).unwrap_or(u32::MAX);
+                Admission::Waiting(shortage, ahead.saturating_add(1))
+            }
+        })
     }
 
     /// Counts what is reserved on the live nodes, and the sessions that wait.
@@ -218,6 +201,86 @@ impl Store {
     }
 }
 
+/// Decides about a sandbox and inserts its row, or that of a session that waits. A resource of the organization comes
+/// first, so that a session that waits for it holds up no other.
+const ADMIT: &str = concat!(
+    "with held as (
+        update session u
+        set listed_in = pg_current_xact_id()
+        from (select $1::uuid as org_id, $2::uuid as session_id, $3::bigint as epoch) m
+        where ",
+    fence!(),
+    "
+        returning u.session_id
+     ), decided as materialized (
+        select held.session_id, too_large.shortage is not null as is_too_large,
+               case when missing.shortage like 'organization%' then r.org_ahead else r.node_ahead end as ahead,
+               coalesce(too_large.shortage, missing.shortage) as shortage
+        from held
+        cross join lateral sojourn_reserved(
+            $1, $2, $5, num_nonnulls($13::bigint, $14::bigint, $15::bigint) > 0,
+            now() - $17 * interval '1 millisecond'
+        ) r
+        left join node n on n.node_id = $5
+        cross join lateral (
+            select case
+                when $10 > n.memory_bytes then 'node_memory'
+                when $9 > n.cpu_millis then 'node_cpu'
+                when $11 > n.pids then 'node_pids'
+                when $12 > n.disk_bytes then 'node_disk'
+            end as shortage
+        ) too_large
+        cross join lateral (
+            select case
+                when r.org_sandboxes + 1 > $13 then 'organization_sandboxes'
+                when r.org_memory_bytes + $10 > $14 then 'organization_memory'
+                when r.org_checkpoint_bytes >= $15 then 'organization_checkpoints'
+                when n.is_disk_low then 'node_disk_low'
+                when r.node_memory_bytes + $10 > n.memory_bytes then 'node_memory'
+                when r.node_cpu_millis + $9 > n.cpu_millis then 'node_cpu'
+                when r.node_pids + $11 > n.pids then 'node_pids'
+                when r.node_disk_bytes + $12 > n.disk_bytes then 'node_disk'
+                when $16 and r.node_ahead + r.org_ahead > 0 then 'queue'
+            end as shortage
+        ) missing
+     ), admitted as (
+        select session_id from decided where shortage is null
+     ), tied as (
+        update job j
+        set node_id = $5
+        from admitted
+        where j.org_id = $1 and j.session_id = admitted.session_id and j.kind <> 'idle'
+     ), idle as (
+        insert into job (org_id, session_id, kind, ready_at, is_scheduled, node_id)
+        select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', true, $5 from admitted
+        on conflict (org_id, session_id, kind) do update
+        set ready_at = excluded.ready_at, is_scheduled = true, node_id = excluded.node_id, worker_id = null
+        where job.worker_id is null or job.ready_at <= now()
+     ), inserted as (
+        insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at,
+                             cpu_millis, memory_bytes, pids, disk_bytes)
+        select $1, $4, session_id, $5, 'live', now() + $7 * interval '1 millisecond',
+               now() + $8 * interval '1 millisecond', $9, $10, $11, $12
+        from admitted
+     ), waiting as (
+        -- The time of the row, not of the transaction: in the order of the lock.
+        insert into sandbox_wait (org_id, session_id, node_id, shortage, since)
+        select $1, session_id, $5, shortage, clock_timestamp()
+        from decided
+        where shortage is not null and not is_too_large
+        on conflict (org_id, session_id) do update
+        set node_id = excluded.node_id, shortage = excluded.shortage, seen_at = now(),
+            -- A wait that nobody continued is over.
+            since = case
+                when sandbox_wait.seen_at < now() - $17 * interval '1 millisecond' then excluded.since
+                else sandbox_wait.since
+            end
+     )
+     select exists (select from held) as is_held, d.shortage, d.is_too_large, d.ahead
+     from (select) one
+     left join decided d on true"
+);
+
 /// How much of the nodes is reserved, and who waits.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
 pub struct CapacityGauges {
@@ -231,105 +294,4 @@ pub struct CapacityGauges {
     pub node_memory_reserved_ratio: f64,
     /// The largest part of the CPUs of a node that is reserved.
     pub node_cpu_reserved_ratio: f64,
-}
-
-/// By the indexes `sandbox_of_node` and `sandbox_live`, and over the sessions that wait, which are few.
-async fn reserved(
-    connection: &mut Connection,
-    new: &NewSandbox,
-    maxima: &OrganizationMaxima,
-) -> Result<Reserved> {
-    Ok(sqlx::query_as(
-        "select n.*, o.*, a.*,
-                case when $5 then (
-                    select coalesce(sum(bytes), 0)::bigint from checkpoint where org_id = $1
-                ) else 0 end as checkpoint_bytes
-         from (
-             select coalesce(sum(cpu_millis), 0)::bigint as node_cpu_millis,
-                    coalesce(sum(memory_bytes), 0)::bigint as node_memory_bytes,
-                    coalesce(sum(pids), 0)::bigint as node_pids,
-                    coalesce(sum(disk_bytes), 0)::bigint as node_disk_bytes
-             from sandbox
-             where node_id = $3 and state <> 'ended'
-         ) n, (
-             select count(*) as organization_sandboxes,
-                    coalesce(sum(memory_bytes), 0)::bigint as organization_memory_bytes
-             from sandbox
-             where org_id = $1 and state <> 'ended'
-         ) o, (
-             select count(*) filter (
-                        where w.node_id = $3 and w.shortage not like 'organization%'
-                    ) as ahead,
-                    count(*) filter (
-                        where w.org_id = $1 and w.shortage like 'organization%'
-                    ) as organization_ahead
-             from sandbox_wait w
-             where w.seen_at >= now() - $4 * interval '1 millisecond'
-               and w.since < coalesce(
-                   (select since from sandbox_wait where org_id = $1 and session_id = $2),
-                   clock_timestamp()
-               )
-         ) a",
-    )
-    .bind(new.org.uuid())
-    .bind(new.session.uuid())
-    .bind(new.node)
-    .bind(SANDBOX_WAIT_SEEN.as_millis() as i64)
-    .bind(maxima.checkpoint_bytes.is_some())
-    .fetch_one(connection)
-    .await?)
-}
-
-/// First resource that is missing for a sandbox of this size. Its own organization comes first, so that who waits for it holds up
-/// nobody else.
-fn shortage(
-    wanted: &Size,
-    capacity: Option<&CapacityRow>,
-    maxima: &OrganizationMaxima,
-    reserved: &Reserved,
-) -> Option<Shortage> {
-    let is_above = |reserved: i64, wanted: u64, max: Option<u64>| {
-        max.is_some_and(|max| reserved.unsigned_abs().saturating_add(wanted) > max)
-    };
-    let of_node = |value: fn(&CapacityRow) -> Option<i64>| capacity.and_then(value).map(i64::unsigned_abs);
-    let shortages = [
-        (
-            Shortage::OrganizationSandboxes,
-            is_above(reserved.organization_sandboxes, 1, maxima.sandboxes.map(u64::from)),
-        ),
-        (
-            Shortage::OrganizationMemory,
-            is_above(reserved.organization_memory_bytes, wanted.memory_bytes, maxima.memory_bytes),
-        ),
-        (Shortage::OrganizationCheckpoints, is_above(reserved.checkpoint_bytes, 1, maxima.checkpoint_bytes)),
-        (Shortage::NodeDiskLow, capacity.is_some_and(|capacity| capacity.is_disk_low)),
-        (
-            Shortage::NodeMemory,
-            is_above(reserved.node_memory_bytes, wanted.memory_bytes, of_node(|node| node.memory_bytes)),
-        ),
-        (
-            Shortage::NodeCpu,
-            is_above(reserved.node_cpu_millis, wanted.cpu_millis.into(), of_node(|node| node.cpu_millis)),
-        ),
-        (Shortage::NodePids, is_above(reserved.node_pids, wanted.pids.into(), of_node(|node| node.pids))),
-        (
-            Shortage::NodeDisk,
-            is_above(reserved.node_disk_bytes, wanted.disk_bytes, of_node(|node| node.disk_bytes)),
-        ),
-        (Shortage::Queue, reserved.ahead > 0 || reserved.organization_ahead > 0),
-    ];
-    shortages.into_iter().find_map(|(shortage, is_short)| is_short.then_some(shortage))
-}
-
-/// Resource of which a sandbox of this size needs more than the node has.
-fn too_large(wanted: &Size, capacity: Option<&CapacityRow>) -> Option<Shortage> {
-    let capacity = capacity?;
-    let is_above = |wanted: u64, max: Option<i64>| max.is_some_and(|max| wanted > max.unsigned_abs());
-    let shortages = [
-        (Shortage::NodeMemory, is_above(wanted.memory_bytes, capacity.memory_bytes)),
-        (Shortage::NodeCpu, is_above(wanted.cpu_millis.into(), capacity.cpu_millis)),
-        (Shortage::NodePids, is_above(wanted.pids.into(), capacity.pids)),
-        (Shortage::NodeDisk, is_above(wanted.disk_bytes, capacity.disk_bytes)),
-    ];
-    shortages.into_iter().find_map(|(shortage, is_short)| is_short.then_some(shortage))
 }

@@ -7,8 +7,7 @@ use uuid::Uuid;
 
 use crate::store::{
     Result, Store, Tx,
-    connection::Connection,
-    record::{Fence, fence, held},
+    record::{Fence, held},
 };
 use crate::{
     base::Id,
@@ -386,55 +385,6 @@ impl Store {
         .await?;
         Ok(rows.into_iter().map(|(session,)| Id::from_uuid(session)).collect())
     }
-}
-
-/// Inserts the row of a sandbox before it is created, and its `idle` job.
-///
-/// Binds the session's jobs to the sandbox's node. Returns whether `epoch` still holds the
-/// session: either an archive finds the row of each sandbox, or the sandbox is not created.
-pub(super) async fn begin(connection: &mut Connection, new: &NewSandbox, epoch: i64) -> Result<bool> {
-    let done = sqlx::query(concat!(
-        "with held as (
-            update session u
-            set listed_in = pg_current_xact_id()
-            from (select $1::uuid as org_id, $2::uuid as session_id, $3::bigint as epoch) m
-            where ",
-        fence!(),
-        "
-            returning u.session_id
-         ), tied as (
-            update job j
-            set node_id = $5
-            from held
-            where j.org_id = $1 and j.session_id = held.session_id and j.kind <> 'idle'
-         ), idle as (
-            insert into job (org_id, session_id, kind, ready_at, is_scheduled, node_id)
-            select $1, session_id, 'idle', now() + $6 * interval '1 millisecond', true, $5 from held
-            on conflict (org_id, session_id, kind) do update
-            set ready_at = excluded.ready_at, is_scheduled = true, node_id = excluded.node_id, worker_id = null
-            where job.worker_id is null or job.ready_at <= now()
-         )
-         insert into sandbox (org_id, sandbox_id, session_id, node_id, state, expires_at, rotates_at,
-                              cpu_millis, memory_bytes, pids, disk_bytes)
-         select $1, $4, session_id, $5, 'live', now() + $7 * interval '1 millisecond',
-                now() + $8 * interval '1 millisecond', $9, $10, $11, $12
-         from held",
-    ))
-    .bind(new.org.uuid())
-    .bind(new.session.uuid())
-    .bind(epoch)
-    .bind(new.sandbox.uuid())
-    .bind(new.node)
-    .bind(millis(new.first_check_after))
-    .bind(new.life.map(|life| millis(life.ends_in)))
-    .bind(new.life.map(|life| millis(life.rotates_in)))
-    .bind(i64::from(new.size.cpu_millis))
-    .bind(new.size.memory_bytes.cast_signed())
-    .bind(i64::from(new.size.pids))
-    .bind(new.size.disk_bytes.cast_signed())
-    .execute(connection)
-    .await?;
-    Ok(done.rows_affected() > 0)
 }
 
 pub(in crate::store) fn millis(duration: Duration) -> f64 {

@@ -2,11 +2,18 @@
 
 mod world;
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::StatusCode;
-use sojourn::egress::{Manner, Reason, Verdict};
+use sojourn::{
+    base::shares::Shares,
+    domain::OrgId,
+    egress::{Manner, Reason, Verdict},
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 pub use world::{Host, MemoryLog, PLACEHOLDER, SECRET, World, proxy, rule};
@@ -28,6 +35,35 @@ async fn nothing_is_reached_that_no_rule_names() {
     assert!(host.heads().is_empty());
     assert_eq!(world.paper.reasons(), [Reason::Host, Reason::Port, Reason::Host, Reason::Host]);
     world.close().await;
+}
+
+#[tokio::test]
+async fn connections_of_one_organization_leave_those_of_others() {
+    let host = Host::start(true, OK).await;
+    let connections = Arc::new(Shares::new(8, 2));
+    let (greedy, other) =
+        (OrgId::from_uuid(uuid::Uuid::from_u128(1)), OrgId::from_uuid(uuid::Uuid::from_u128(2)));
+    let rules = || vec![rule("a.example", host.port, &[], None)];
+    let first = World::among(Some(greedy), &connections, rules(), &host, true).await;
+    let second = World::among(Some(greedy), &connections, rules(), &host, true).await;
+    let neighbor = World::among(Some(other), &connections, rules(), &host, true).await;
+    // Connections that ask for nothing, of two sandboxes of the same organization.
+    let mut idle = Vec::new();
+    for world in [&first, &first, &second] {
+        idle.push(tokio::net::TcpStream::connect(("127.0.0.1", world.port)).await.unwrap());
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let get = async |world: &World| {
+        let request = world.client().get(format!("https://a.example:{}/", host.port)).send();
+        tokio::time::timeout(Duration::from_secs(2), request).await
+    };
+    assert!(get(&second).await.is_err(), "its organization has no connection left");
+    assert_eq!(get(&neighbor).await.expect("in time").unwrap().status(), StatusCode::OK);
+    idle.clear();
+    assert_eq!(get(&second).await.expect("in time").unwrap().status(), StatusCode::OK);
+    for world in [first, second, neighbor] {
+        world.close().await;
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,10 @@ use rustls::{
 };
 use sojourn::{
     base::{Origin, shares::Shares},
-    domain::network::{EgressRule, HostPattern, NetworkPolicy, SecretPlacement},
+    domain::{
+        OrgId,
+        network::{EgressRule, HostPattern, NetworkPolicy, SecretPlacement},
+    },
     egress::{
         Authority, Decision, Log, Lost, Parts, Policy, Proxy, Reason, Registries, Secret, Secrets, Verdict,
     },
@@ -191,8 +194,20 @@ pub struct World {
 impl World {
     /// Opens a world in which `bound.example` has the secret.
     pub async fn open(rules: Vec<EgressRule>, host: &Host, allow_private: bool) -> Self {
+        Self::among(None, &Arc::new(Shares::new(64, 64)), rules, host, allow_private).await
+    }
+
+    /// The same for an organization that shares the connections of its process with others.
+    pub async fn among(
+        org: Option<OrgId>,
+        connections: &Arc<Shares<OrgId>>,
+        rules: Vec<EgressRule>,
+        host: &Host,
+        allow_private: bool,
+    ) -> Self {
         let paper = Arc::new(MemoryLog::default());
-        let proxy = proxy(rules, host, Arc::clone(&paper) as _, allow_private);
+        let log = Arc::clone(&paper) as _;
+        let proxy = proxy_among(org, connections, rules, host, log, allow_private);
         let directory = tempfile::tempdir().unwrap();
         let authority = Authority::open(directory.path(), &Origin::system()).unwrap();
         let mut roots = RootCertStore::empty();
@@ -250,6 +265,17 @@ impl World {
 
 /// A proxy that resolves every name to loopback.
 pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_private: bool) -> Arc<Proxy> {
+    proxy_among(None, &Arc::new(Shares::new(64, 64)), rules, host, log, allow_private)
+}
+
+fn proxy_among(
+    org: Option<OrgId>,
+    connections: &Arc<Shares<OrgId>>,
+    rules: Vec<EgressRule>,
+    host: &Host,
+    log: Arc<dyn Log>,
+    allow_private: bool,
+) -> Arc<Proxy> {
     let policy = NetworkPolicy { allow: rules, ..NetworkPolicy::default() };
     let secret = Secret {
         name: "TOKEN".to_owned(),
@@ -268,8 +294,8 @@ pub fn proxy(rules: Vec<EgressRule>, host: &Host, log: Arc<dyn Log>, allow_priva
     )
     .unwrap();
     let parts = Parts {
-        org: None,
-        connections: Arc::new(Shares::new(64, 64)),
+        org,
+        connections: Arc::clone(connections),
         policy: Policy::new(&policy, &Registries::default()).unwrap(),
         secrets: Secrets::new(vec![secret]),
         dialer,

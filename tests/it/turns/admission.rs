@@ -205,6 +205,37 @@ async fn creations_at_one_moment_never_exceed_the_node() {
     world.store.close().await;
 }
 
+/// A process that is frozen in a transaction may hold the row of a session for seconds, and no lock of the node.
+#[tokio::test]
+async fn a_creation_that_waits_for_its_session_delays_no_other() {
+    let world = World::open().await;
+    for _ in 0..2 {
+        world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
+    }
+    let fences: Vec<_> = world.claim(2).await.iter().map(|lease| lease.fence()).collect();
+    let (locked, free) = (fences[0], fences[1]);
+    let mut frozen = world.database.superuser().await;
+    let lock = "begin; select from session where session_id = '";
+    let lock = format!("{lock}{}' for update", locked.session.uuid());
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut frozen).await.expect("the lock");
+    let size = Size { cpu_millis: 1_000, memory_bytes: 1 << 30, pids: 10, disk_bytes: 1 << 30 };
+    let (maxima, first_check_after) = (OrganizationMaxima::default(), Duration::from_secs(60));
+    let admit = async |fence: &sojourn::store::record::Fence| {
+        let (org, session, sandbox) = (fence.org, fence.session, world.origin.id());
+        let node = uuid::Uuid::from_u128(2);
+        let new = NewSandbox { org, session, sandbox, node, life: None, size, first_check_after };
+        world.store.admit_sandbox(&new, fence.epoch, &maxima, true).await.expect("an answer")
+    };
+    let mut waiting = std::pin::pin!(admit(&locked));
+    let started = tokio::time::timeout(Duration::from_millis(500), waiting.as_mut()).await;
+    assert!(started.is_err(), "its session is locked");
+    let other = tokio::time::timeout(Duration::from_secs(5), admit(&free)).await;
+    assert_eq!(other.expect("it does not wait"), Admission::Admitted);
+    sqlx::raw_sql("rollback").execute(&mut frozen).await.expect("the end");
+    assert_eq!(waiting.await, Admission::Admitted);
+    world.store.close().await;
+}
+
 #[tokio::test]
 async fn two_organizations_share_the_host_only_by_the_operators_word() {
     let scene = Scene::open(&["--allow-shared-host=off"]).await;
