@@ -165,6 +165,8 @@ async fn a_worker_without_a_free_slot_passes_a_job_on() {
         Some(())
     })
     .await;
+    // It kept the jobs that it received before it knew the second.
+    let _ = workers[0].has_job();
     for _ in 0..4 {
         api.notifications.send(Notification::Job { node: None });
         // The second worker is woken, whichever of the two was chosen.
