@@ -14,7 +14,7 @@ run: ## install what is missing, build, and serve (SOJOURN_* settings: sojourn s
 	@scripts/setup
 	@scripts/dashboard --optional
 	cargo build --release --locked
-	@exec target/release/sojourn serve
+	@SOJOURN_USER="$${SOJOURN_USER:-sojourn}" exec target/release/sojourn serve
 
 dashboard: ## build the dashboard, which the next cargo build embeds
 	@scripts/dashboard

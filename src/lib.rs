@@ -18,6 +18,7 @@ pub mod journal;
 mod lifecycle;
 pub mod model;
 pub mod net;
+pub mod node;
 mod operation;
 pub mod queue;
 pub mod sandbox;

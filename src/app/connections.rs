@@ -18,18 +18,20 @@ pub fn connections(settings: &Settings) -> u32 {
         Role::Api => API_CONNECTIONS,
         Role::Worker => WORKER_CONNECTIONS,
         Role::All => 41 + (settings.max_concurrent_turns as u32 / 2).min(24),
+        Role::Node => 0,
     })
 }
 
 /// Divides the connections of a process: one listens, the others belong to the two roles.
 pub(super) fn pools(settings: &Settings) -> PoolSizes {
-    let pooled = connections(settings) - 1;
+    let pooled = connections(settings).saturating_sub(1);
     let app = match settings.role {
         // Requests of callers; the service's own statements are deliveries, schedules and tokens.
         Role::Api => pooled * 5 / 8,
         // A worker acts for one organization only when a turn starts a session or schedules a wake.
         Role::Worker => (pooled / 5).max(1),
         Role::All => (pooled / 2).min(APP_CONNECTIONS_MAX),
+        Role::Node => 0,
     };
     PoolSizes { app, system: pooled - app }
 }

@@ -7,6 +7,8 @@ mod blobs;
 mod clock;
 mod connections;
 mod data_dir;
+mod node;
+mod privileges;
 mod reach;
 mod sandboxes;
 
@@ -17,8 +19,10 @@ use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-pub use crate::sandbox::local::WatcherProgram;
+pub use crate::node::local::WatcherProgram;
 pub use connections::connections;
+pub use node::{end_with_agent, reach as reach_node_agent, serve_node};
+pub use privileges::separate;
 pub use sandboxes::{checks as sandbox_checks, reservable_memory, watch as watch_sandboxes};
 
 use self::reach::{local_sources, network, org_client};
@@ -39,6 +43,7 @@ use crate::{
     model::{self, Providers},
     net::{self, SystemResolver},
     queue::Queue,
+    sandbox::Node,
     store::{
         Store, Urls,
         embedded::Embedded,
@@ -298,7 +303,7 @@ async fn serve_record(
     let metrics = watched.as_ref().map(TcpListener::local_addr).transpose()?;
 
     let parts = Parts::new(settings, record).await?;
-    let worker = (settings.role != Role::Api).then(|| parts.worker(settings)).transpose()?;
+    let worker = settings.role.runs_turns().then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), Loops::default());
     let late = CancellationToken::new();
     parts.start_notifications(&mut back, &late);
@@ -352,6 +357,8 @@ struct Parts {
     journal: Journal,
     process: Uuid,
     node: Uuid,
+    /// Makes sandboxes; `None` in a process that runs no turns.
+    sandboxes: Option<Result<Arc<dyn Node>, String>>,
     /// Names of organizations' URLs and of hosts that sandboxes reach.
     resolver: Arc<SystemResolver>,
 }
@@ -359,10 +366,10 @@ struct Parts {
 impl Parts {
     async fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
         let process = Uuid::from_bytes(record.origin.bytes());
-        let node = data_dir::node_id(&settings.database.data_dir, &record.origin)?;
+        let (node, sandboxes) = node::provider(settings, record.store.master(), &record.origin).await?;
         let notifications = Notifications::new(Process {
             id: process,
-            node: (settings.role != Role::Api).then_some(node),
+            node: settings.role.runs_turns().then_some(node),
             is_api: settings.role != Role::Worker,
         });
         let blobs = blobs::open(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await?;
@@ -370,7 +377,7 @@ impl Parts {
         let journal =
             Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let (origin, resolver) = (record.origin.clone(), Arc::default());
-        Ok(Self { store, origin, notifications, blobs, journal, process, node, resolver })
+        Ok(Self { store, origin, notifications, blobs, journal, process, node, sandboxes, resolver })
     }
 
     /// Starts the exchange of notifications, and the heartbeat that lets other processes know of this one.
@@ -435,7 +442,7 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
-        let provider = sandboxes::provider(settings);
+        let provider = self.sandboxes.clone().context("a process that runs no turns has no sandboxes")?;
         if let Err(reason) = &provider {
             tracing::error!(reason, "sandboxes are not available: turns that use tools will fail");
         }
@@ -444,8 +451,7 @@ impl Parts {
             journal: self.journal.clone(),
             notifications: self.notifications.clone(),
             blobs: self.blobs.clone(),
-            images: provider.as_ref().ok().map(|(_, images)| images.clone()),
-            provider: provider.map(|(sandbox, _)| sandbox),
+            provider,
             default_image: sandboxes::default_image(settings),
             network: network(settings, &self.resolver)?,
             local_sources: local_sources(settings)?,
@@ -453,7 +459,7 @@ impl Parts {
                 freeze_after: settings.sandbox_freeze_after_seconds,
                 hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
-            limits: sandboxes::limits(settings)?,
+            limits: sandboxes::limits(settings),
             disk: sandboxes::free_space(settings),
             node: self.node,
             orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOX_ORPHAN_MARGIN,

@@ -2,34 +2,39 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::Context;
 use url::Url;
+use uuid::Uuid;
 
 use crate::{
     config::{SandboxProvider, Settings},
-    domain::rootfs::{HOST, RootFs},
+    domain::{
+        environment::NodeCapacity,
+        rootfs::{HOST, RootFs},
+    },
     http,
     lifecycle::Limits,
-    sandbox::{
-        Sandbox,
-        local::{
-            self, Check, Config, Local,
-            capacity::{FreeSpace, Machine},
-            docker,
-            image::{self, Images, offers},
-        },
+    node::local::{
+        self, Check, Config, Local,
+        capacity::Machine,
+        docker,
+        image::{self, offers},
     },
-    store::admission::NodeCapacity,
+    sandbox::FreeSpace,
 };
 
-/// Creates the provider and its images. Blocks while it checks the requirements.
+/// Creates the sandboxes of this machine. Blocks while it checks the requirements.
 ///
 /// # Errors
 /// One-line reason why sandboxes are not available.
-pub(super) fn provider(settings: &Settings) -> Result<(Arc<dyn Sandbox>, Images), String> {
-    let local = Local::new(config(settings)?).map_err(|fault| fault.to_string())?;
-    let images = local.images().clone();
-    Ok((Arc::new(local), images))
+pub(super) fn local(settings: &Settings, node: Uuid) -> Result<Local, String> {
+    let machine = machine(settings)?;
+    let config = Config {
+        node,
+        capacity: settings.capacity.node(machine),
+        disk_kept_bytes: settings.capacity.node_disk_free,
+        ..config(settings)?
+    };
+    Local::new(config).map_err(|fault| fault.to_string())
 }
 
 /// Waits until the service, the process `service_pid` on this machine, is gone, then removes its sandboxes.
@@ -42,17 +47,15 @@ pub async fn watch(settings: &Settings, service_pid: u32) -> anyhow::Result<()> 
     ended.map_err(|fault| anyhow::Error::msg(fault.to_string()))
 }
 
-/// Limits of the sandboxes of this machine.
-pub(super) fn limits(settings: &Settings) -> anyhow::Result<Limits> {
-    let machine = Machine::of(&settings.database.data_dir).context("the data directory cannot be read")?;
+/// Limits of admission.
+pub(super) fn limits(settings: &Settings) -> Limits {
     let Settings { capacity, .. } = settings;
-    Ok(Limits {
-        node: capacity.node(machine),
+    Limits {
         organization: capacity.organization(),
         sandbox: capacity.sandbox(),
         wait: capacity.sandbox_wait_seconds,
         allows_shared_host: settings.allow_shared_host,
-    })
+    }
 }
 
 /// The disk on which sandboxes, checkpoints and images are made.

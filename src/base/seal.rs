@@ -61,6 +61,11 @@ impl DataKey {
         Ok(Zeroizing::new(plain))
     }
 
+    /// Derives a secret for one purpose, which reveals nothing about the key.
+    pub fn derive(&self, purpose: &str) -> Zeroizing<[u8; 32]> {
+        Zeroizing::new(mac(&*self.0, format!("sojourn/{purpose}/1").as_bytes()))
+    }
+
     fn cipher(&self) -> Aes256Gcm {
         Aes256Gcm::new((&*self.0).into())
     }
@@ -77,9 +82,7 @@ impl MasterKey {
     /// Returns `None` for fewer than 32 characters: too weak.
     pub fn parse(text: &str) -> Option<Self> {
         let text = text.trim();
-        let decoded: Option<Vec<u8>> = (text.len() == 64 && text.is_ascii())
-            .then(|| (0..32).map(|at| u8::from_str_radix(&text[2 * at..2 * at + 2], 16).ok()).collect())
-            .flatten();
+        let decoded = super::text::unhex(text).filter(|key| key.len() == 32);
         let key = match decoded {
             Some(bytes) => bytes.try_into().ok()?,
             None if text.len() >= 32 => Sha256::digest(text).into(),
@@ -159,6 +162,11 @@ impl MasterKey {
             Some(pepper) => mac(&**pepper, bearer.as_bytes()),
             None => mac(&*self.derive("pepper"), bearer.as_bytes()),
         }
+    }
+
+    /// Returns the secret from which the key of grants for node agents is made.
+    pub fn grant_secret(&self) -> Zeroizing<[u8; 32]> {
+        self.derive("node grants")
     }
 
     /// Returns a tag that binds a cursor to its organization and query.

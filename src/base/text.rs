@@ -25,3 +25,12 @@ pub fn hex(bytes: &[u8]) -> String {
         out
     })
 }
+
+/// Decodes hexadecimal digits; `None` for anything else.
+pub fn unhex(text: &str) -> Option<Vec<u8>> {
+    let digits = text.as_bytes();
+    let is_hex = digits.len().is_multiple_of(2) && digits.iter().all(u8::is_ascii_hexdigit);
+    is_hex.then(|| {
+        (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&text[at..at + 2], 16).ok()).collect()
+    })?
+}

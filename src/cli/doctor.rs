@@ -32,8 +32,13 @@ pub(super) async fn run(settings: &Settings, is_production: bool, json: bool) ->
         Finding { what: "data directory", said: data_dir(&settings.database.data_dir) },
         Finding { what: "disk", said: disk(&settings.database.data_dir) },
     ];
-    findings.extend(database(settings).await);
-    if settings.role != Role::Api {
+    if settings.role != Role::Node {
+        findings.extend(database(settings).await);
+    }
+    if let Some(address) = settings.node_agent.node.as_ref().filter(|_| settings.role.runs_turns()) {
+        let said = app::reach_node_agent(settings, address).await;
+        findings.push(Finding { what: "node agent", said });
+    } else if settings.role != Role::Api {
         let checks = app::sandbox_checks(settings).into_iter();
         findings.extend(checks.map(|check| Finding { what: check.what, said: check.found }));
     }

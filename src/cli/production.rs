@@ -8,7 +8,7 @@ use rustix::process::geteuid;
 
 use crate::{
     app,
-    config::{Role, Settings},
+    config::{Database, Role, Settings},
 };
 
 /// A line of the checklist: its name and what is wrong, if anything is.
@@ -61,12 +61,19 @@ fn verdict(is_well: bool, well: &str, fix: &str) -> Result<String, String> {
 fn own_database(settings: &Settings) -> Result<String, String> {
     let fix =
         "the embedded database is for one machine: set DATABASE_URL to a server with backups and a standby";
+    if settings.role == Role::Node {
+        let fix = "unset DATABASE_URL and the other URLs: a node agent needs none";
+        let Database { database_url, owner_database_url, system_database_url, .. } = &settings.database;
+        let is_unset =
+            [database_url, owner_database_url, system_database_url].iter().all(|url| url.is_none());
+        return verdict(is_unset, "the node agent knows no database", fix);
+    }
     verdict(settings.database.database_url.is_some(), "DATABASE_URL is set", fix)
 }
 
 fn database_roles(settings: &Settings) -> Result<String, String> {
     let (app, system) = (&settings.database.database_url, &settings.database.system_database_url);
-    let are_two = system.is_some() && app != system;
+    let are_two = (system.is_some() && app != system) || settings.role == Role::Node;
     let fix = "set SOJOURN_SYSTEM_DATABASE_URL to a role of its own: the one of DATABASE_URL sees one organization at a time";
     verdict(are_two, "requests and the service's own work have different roles", fix)
 }
@@ -78,14 +85,29 @@ fn owners_url(settings: &Settings) -> Result<String, String> {
 }
 
 fn master_key(settings: &Settings) -> Result<String, String> {
+    if settings.role == Role::Node {
+        let is_unset = settings.database.master_key.is_none();
+        return verdict(
+            is_unset,
+            "the node agent has no master key",
+            "unset SOJOURN_MASTER_KEY: a node agent needs none",
+        );
+    }
     let fix = "set SOJOURN_MASTER_KEY: a generated key lies beside the data that it encrypts";
     verdict(settings.database.master_key.is_some(), "SOJOURN_MASTER_KEY is set", fix)
 }
 
 fn user(settings: &Settings) -> Result<String, String> {
     let fix = "run this process as an ordinary user: what breaks out of it is root";
+    let is_left = settings.user.as_ref().is_some_and(|user| user != "root");
     match settings.role {
-        Role::Worker if geteuid().is_root() => Err(format!("{fix}; without root, see docs/sandboxes.md")),
+        Role::Node => Ok("the node agent has privileges, and no secret".to_owned()),
+        Role::Worker | Role::All if geteuid().is_root() && is_left => {
+            Ok("only the node agent of this service is root".to_owned())
+        }
+        Role::Worker | Role::All if geteuid().is_root() => {
+            Err(format!("{fix}: set SOJOURN_USER, or SOJOURN_NODE to a node agent"))
+        }
         _ => verdict(!geteuid().is_root(), "not root", fix),
     }
 }
@@ -94,7 +116,7 @@ fn kernel(settings: &Settings) -> Result<String, String> {
     let fix = "set SOJOURN_SANDBOX_RUNTIME=runsc, so that sandboxes have a kernel of their own, and leave \
         SOJOURN_ALLOW_SHARED_HOST off";
     let is_gvisor = settings.sandbox_runtime.ends_with("runsc");
-    let is_well = settings.role == Role::Api || (is_gvisor && !settings.allow_shared_host);
+    let is_well = !makes_sandboxes(settings) || (is_gvisor && !settings.allow_shared_host);
     verdict(is_well, "sandboxes have a kernel of their own", fix)
 }
 
@@ -126,8 +148,8 @@ fn metrics_address(settings: &Settings) -> Result<String, String> {
 }
 
 fn memory_overcommit(settings: &Settings) -> Result<String, String> {
-    if settings.role == Role::Api {
-        return Ok("this process has no sandboxes".to_owned());
+    if !makes_sandboxes(settings) {
+        return Ok("this process makes no sandboxes".to_owned());
     }
     let (reserved, there) = app::reservable_memory(settings)?;
     let fix = format!(
@@ -142,12 +164,12 @@ fn maxima(settings: &Settings) -> Result<String, String> {
     let are_set =
         maxima.sandboxes.is_some() && maxima.memory_bytes.is_some() && maxima.checkpoint_bytes.is_some();
     let fix = "set SOJOURN_ORGANIZATION_MAX_SANDBOXES, _MEMORY and _CHECKPOINTS: one organization could take every place";
-    verdict(are_set || settings.role == Role::Api, "an organization cannot take every place", fix)
+    verdict(are_set || !settings.role.runs_turns(), "an organization cannot take every place", fix)
 }
 
 fn scripted_models(settings: &Settings) -> Result<String, String> {
     verdict(
-        !settings.scripted,
+        !settings.scripted || settings.role == Role::Node,
         "scripted models are off",
         "set SOJOURN_SCRIPTED=off: these models are for tests",
     )
@@ -156,4 +178,8 @@ fn scripted_models(settings: &Settings) -> Result<String, String> {
 fn first_key(settings: &Settings) -> Result<String, String> {
     let fix = "unset SOJOURN_BOOTSTRAP_API_KEY after the first start, and rotate that key";
     verdict(settings.bootstrap_api_key.is_none(), "no key is in the settings", fix)
+}
+
+fn makes_sandboxes(settings: &Settings) -> bool {
+    settings.role != Role::Api && settings.node_agent.node.is_none()
 }

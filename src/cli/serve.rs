@@ -9,7 +9,7 @@ use super::first_session;
 use crate::{
     app::{self, Started, Startup, WatcherProgram},
     base::{ExposeSecret, SecretString},
-    config::Settings,
+    config::{Role, Settings},
     shutdown, telemetry,
 };
 
@@ -24,10 +24,28 @@ pub(super) async fn run(mut settings: Settings) -> anyhow::Result<()> {
     if !problems.is_empty() {
         bail!(problems.join("\n       "));
     }
+    if let Some(notice) = app::separate(&settings)? {
+        eprintln!("{notice}");
+    }
+    if let Some(agent) = settings.node_agent.agent_pid {
+        app::end_with_agent(agent)?;
+    }
     let telemetry = telemetry::start(&settings.log, &settings.traces).map_err(anyhow::Error::msg)?;
     let stop = CancellationToken::new();
     let signals = tokio::spawn(shutdown::on_signals(stop.clone()));
     settings.watcher = Some(watcher()?);
+    if settings.role == Role::Node {
+        let address = settings.node_agent.node_listen.clone();
+        let is_separate = settings.node_agent.service_pid.is_none();
+        let started = |node| {
+            if is_separate {
+                eprintln!("sojourn makes sandboxes for workers at {address}: node {node}");
+            }
+        };
+        let served = app::serve_node(&settings, stop, started).await;
+        signals.abort();
+        return served;
+    }
     let wants_first_session = settings.first_session;
     let mut player = None;
     let served =

@@ -5,9 +5,9 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::{
-    domain::environment::{Size, bytes_of},
-    sandbox::local::capacity::Machine,
-    store::admission::{NodeCapacity, OrganizationMaxima},
+    domain::environment::{NodeCapacity, Size, bytes_of},
+    node::local::capacity::Machine,
+    store::admission::OrganizationMaxima,
 };
 
 /// Overcommit: the resources that a node reserves, as a multiple of what its machine has. A reservation is the limit of a

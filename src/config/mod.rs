@@ -4,6 +4,7 @@
 //! these lines. What is wrong is reported together, one line each.
 
 mod capacity;
+mod node;
 
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -11,8 +12,8 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use url::Url;
 
-pub use self::capacity::Capacity;
-use crate::{base::key, sandbox::local::WatcherProgram};
+pub use self::{capacity::Capacity, node::NodeAgent};
+use crate::{base::key, node::local::WatcherProgram};
 
 /// Role of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -23,6 +24,15 @@ pub enum Role {
     Worker,
     /// Both in one process.
     All,
+    /// Makes the sandboxes of this machine for workers: the only role with privileges, and without secrets.
+    Node,
+}
+
+impl Role {
+    /// Whether a process of this role claims jobs.
+    pub fn runs_turns(self) -> bool {
+        matches!(self, Self::Worker | Self::All)
+    }
 }
 
 /// Provider of sandbox containers.
@@ -205,6 +215,14 @@ pub struct Settings {
     #[command(flatten)]
     pub capacity: Capacity,
 
+    /// User of the service when it is started as root: it then consists of two processes, and only its node agent,
+    /// which makes the sandboxes, stays root [default: everything stays root]
+    #[arg(long, env = "SOJOURN_USER", value_name = "USER")]
+    pub user: Option<String>,
+
+    #[command(flatten)]
+    pub node_agent: NodeAgent,
+
     /// Key of the operator API (/v3/admin), at least 32 characters; the API is disabled when absent
     #[arg(long, env = "SOJOURN_OPERATOR_KEY", hide_env_values = true, value_name = "KEY")]
     pub operator_key: Option<String>,
@@ -304,6 +322,7 @@ impl Settings {
     pub fn problems(&self) -> Vec<String> {
         let mut problems = self.database.problems();
         problems.extend(renamed_settings());
+        problems.extend(self.node_agent.problems(self.role == Role::Node));
         if !(1..=CONCURRENT_TURNS_MAX).contains(&self.max_concurrent_turns) {
             problems.push(format!(
                 "SOJOURN_MAX_CONCURRENT_TURNS must be 1 to {CONCURRENT_TURNS_MAX}, not {}",

@@ -150,6 +150,20 @@ pub struct Size {
     pub disk_bytes: u64,
 }
 
+/// Resources that a node reserves for its sandboxes at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeCapacity {
+    pub cpu_millis: u64,
+    pub memory_bytes: u64,
+    pub pids: u64,
+    pub disk_bytes: u64,
+}
+
+impl NodeCapacity {
+    pub const MAX: Self =
+        Self { cpu_millis: u64::MAX, memory_bytes: u64::MAX, pids: u64::MAX, disk_bytes: u64::MAX };
+}
+
 /// Min and max size of a sandbox.
 const CPUS: (f64, f64) = (0.1, 16.0);
 const MEMORY: (u64, u64) = (64 << 20, 64 << 30);

@@ -1,21 +1,17 @@
 //! Certificate authority of one sandbox, and the certificates that it signs.
 //!
-//! Opened by `lifecycle` with the sandbox's egress socket; called by `proxy` when it terminates TLS. The key
-//! is stored in a directory of the service beside the sandbox: a worker that takes over the sandbox must sign
-//! with the same key, because running programs have read its certificate. The sandbox sees only the
-//! certificate.
+//! Made by `lifecycle` with the sandbox's egress socket; called by `proxy` when it terminates TLS. The key is
+//! derived from a secret and stored nowhere: a worker that takes over the sandbox signs with the same key,
+//! because running programs have read its certificate. The sandbox and its node see only the certificate.
 
 use std::{
     collections::BTreeMap,
-    fs::{self, File},
-    io::{self, Write as _},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use p256::{SecretKey, pkcs8::EncodePrivateKey};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose,
@@ -25,6 +21,7 @@ use rustls::{
     crypto::ring,
     pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
 };
+use sha2::{Digest, Sha256};
 
 use crate::base::{
     Origin, Timestamp,
@@ -39,36 +36,17 @@ pub struct Authority {
     origin: Origin,
 }
 
-/// File with the key and the certificate.
-const FILE: &str = "authority.pem";
 /// Validity starts this much earlier, because a sandbox's clock may be behind.
 const BACKDATED: Duration = Duration::from_secs(3_600);
 
 impl Authority {
-    /// Opens the authority of this directory, or creates it.
-    pub fn open(directory: &Path, origin: &Origin) -> io::Result<Self> {
-        let path = directory.join(FILE);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let made = make(origin).map_err(io::Error::other)?;
-                write_atomically(&path, &made)?;
-                made
-            }
-            Err(error) => return Err(error),
-        };
-        let (key, certificate) = text
-            .find("-----BEGIN CERTIFICATE-----")
-            .map(|at| text.split_at(at))
-            .ok_or_else(|| io::Error::other("the authority's file contains no certificate"))?;
-        let key = KeyPair::from_pem(key).map_err(io::Error::other)?;
-        let issuer = Issuer::new(authority_params(origin.now()).map_err(io::Error::other)?, key);
-        Ok(Self {
-            issuer,
-            certificate: certificate.to_owned(),
-            leaves: Mutex::default(),
-            origin: origin.clone(),
-        })
+    /// The authority whose key is derived from `secret`.
+    pub fn of(secret: &[u8; 32], origin: &Origin) -> Result<Self, rcgen::Error> {
+        let key = key(secret)?;
+        let params = authority_params(origin.now())?;
+        let certificate = params.self_signed(&key)?.pem();
+        let issuer = Issuer::new(params, key);
+        Ok(Self { issuer, certificate, leaves: Mutex::default(), origin: origin.clone() })
     }
 
     /// CA bundle of the sandbox's programs: public roots, the operator's roots, this authority.
@@ -119,11 +97,17 @@ impl std::fmt::Debug for Authority {
     }
 }
 
-/// Creates a key and its certificate in the format of the file.
-fn make(origin: &Origin) -> Result<String, rcgen::Error> {
-    let key = KeyPair::generate()?;
-    let certificate = authority_params(origin.now())?.self_signed(&key)?;
-    Ok(key.serialize_pem() + &certificate.pem())
+/// The P-256 key of a secret: the first hash that is a private key, as all but one of 2^32 are.
+fn key(secret: &[u8; 32]) -> Result<KeyPair, rcgen::Error> {
+    let mut scalar = Sha256::digest(secret);
+    let key = loop {
+        match SecretKey::from_bytes(&scalar) {
+            Ok(key) => break key,
+            Err(_) => scalar = Sha256::digest(scalar),
+        }
+    };
+    let der = key.to_pkcs8_der().map_err(|_| rcgen::Error::CouldNotParseKeyPair)?;
+    KeyPair::try_from(der.as_bytes())
 }
 
 fn authority_params(now: Timestamp) -> Result<CertificateParams, rcgen::Error> {
@@ -140,14 +124,6 @@ fn with_validity(mut params: CertificateParams, now: Timestamp) -> CertificatePa
     params
 }
 
-/// Writes a temporary file and renames it, so that a reader sees all of it or nothing.
-fn write_atomically(path: &Path, text: &str) -> io::Result<()> {
-    let beside = path.with_extension("new");
-    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
-    file.write_all(text.as_bytes())?;
-    fs::rename(beside, path)
-}
-
 fn pem(certificate: &CertificateDer<'_>) -> String {
     let coded = BASE64_STANDARD.encode(certificate);
     let mut text = String::with_capacity(coded.len() + coded.len() / 64 + 60);
@@ -162,18 +138,50 @@ fn pem(certificate: &CertificateDer<'_>) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::mem;
+
+    use rustls::{
+        ClientConfig, ClientConnection, RootCertStore, ServerConnection, pki_types::pem::PemObject,
+    };
+
     use super::*;
+
+    /// Whether a client that trusts `roots` accepts the certificate of `host` by `authority`.
+    fn accepts(roots: &Authority, authority: &Authority, host: &'static str) -> bool {
+        let mut trusted = RootCertStore::empty();
+        for root in CertificateDer::pem_slice_iter(roots.certificate.as_bytes()) {
+            trusted.add(root.unwrap()).unwrap();
+        }
+        let client = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(trusted)
+            .with_no_client_auth();
+        let mut client = ClientConnection::new(Arc::new(client), host.try_into().unwrap()).unwrap();
+        let mut server = ServerConnection::new(authority.server(host).unwrap()).unwrap();
+        let mut bytes = Vec::new();
+        while client.is_handshaking() {
+            client.write_tls(&mut bytes).unwrap();
+            server.read_tls(&mut mem::take(&mut bytes).as_slice()).unwrap();
+            server.process_new_packets().unwrap();
+            server.write_tls(&mut bytes).unwrap();
+            client.read_tls(&mut mem::take(&mut bytes).as_slice()).unwrap();
+            if client.process_new_packets().is_err() {
+                return false;
+            }
+        }
+        true
+    }
 
     #[test]
     fn a_second_worker_signs_with_the_same_authority() {
-        let directory = tempfile::tempdir().unwrap();
         let origin = Origin::system();
-        let first = Authority::open(directory.path(), &origin).unwrap();
-        let second = Authority::open(directory.path(), &origin).unwrap();
-        assert_eq!(first.certificate, second.certificate);
+        let authority = |secret: u8| Authority::of(&[secret; 32], &origin).unwrap();
+        let (first, second, other) = (authority(1), authority(1), authority(2));
+        assert!(accepts(&first, &second, "a.example"));
+        assert!(!accepts(&first, &other, "a.example"));
         let bundle = String::from_utf8(second.bundle(&[])).unwrap();
-        assert!(bundle.ends_with(&first.certificate) && bundle.matches("BEGIN").count() > 50);
+        assert!(bundle.ends_with(&second.certificate) && bundle.matches("BEGIN").count() > 50);
         assert!(!bundle.contains("PRIVATE KEY"));
-        assert!(second.server("a.example").is_ok());
     }
 }

@@ -7,9 +7,11 @@
 use std::{
     convert::Infallible,
     future::Future,
+    io,
     sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
+use futures::{Stream, StreamExt};
 use http_body_util::BodyExt;
 use hyper::{
     Method, Request, Response, StatusCode,
@@ -24,9 +26,9 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustls::server::Acceptor;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
-    net::{TcpStream, UnixListener, UnixStream},
+    net::TcpStream,
     sync::Semaphore,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{MissedTickBehavior, interval, sleep, timeout},
 };
 use tokio_rustls::LazyConfigAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -44,7 +46,8 @@ use super::{
 use crate::{
     base::{
         limit::{
-            EGRESS_CLIENT_HELLO_TIMEOUT, EGRESS_CONNECTIONS_MAX, EGRESS_FLUSH_INTERVAL, EGRESS_HEAD_BYTES_MAX,
+            EGRESS_ACCEPT_RETRY, EGRESS_CLIENT_HELLO_TIMEOUT, EGRESS_CONNECTIONS_MAX, EGRESS_FLUSH_INTERVAL,
+            EGRESS_HEAD_BYTES_MAX,
         },
         shares::Shares,
         text,
@@ -99,9 +102,15 @@ impl Proxy {
         Arc::new(Self { org, connections, policy, secrets, grant, dialer, ledger, tasks, stop })
     }
 
-    /// Serves a sandbox's egress socket until the proxy is stopped; returns when no connection is left.
+    /// Serves a sandbox's connections until the proxy is stopped; returns when no connection is left.
     /// `authority` is the one that the sandbox trusts.
-    pub async fn serve(self: Arc<Self>, listener: UnixListener, authority: Authority) {
+    pub async fn serve<C>(
+        self: Arc<Self>,
+        mut connections: impl Stream<Item = io::Result<C>> + Unpin,
+        authority: Authority,
+    ) where
+        C: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let authority = Arc::new(authority);
         let slots = Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX));
         let mut flushes = interval(EGRESS_FLUSH_INTERVAL);
@@ -109,13 +118,13 @@ impl Proxy {
         loop {
             let arrival = async {
                 let slot = Arc::clone(&slots).acquire_owned().await;
-                (slot, listener.accept().await)
+                (slot, connections.next().await)
             };
             tokio::select! {
                 () = self.stop.cancelled() => break,
                 _ = flushes.tick() => self.ledger.flush().await,
                 (slot, accepted) = arrival => match accepted {
-                    Ok((stream, _)) => {
+                    Some(Ok(stream)) => {
                         let (proxy, authority) = (Arc::clone(&self), Arc::clone(&authority));
                         self.keep(async move {
                             let place = proxy.connections.take(proxy.org).await;
@@ -124,7 +133,11 @@ impl Proxy {
                             drop(slot);
                         });
                     }
-                    Err(error) => tracing::warn!(%error, "egress connection could not be accepted"),
+                    None => break,
+                    Some(Err(error)) => {
+                        tracing::warn!(%error, "egress connection could not be accepted");
+                        sleep(EGRESS_ACCEPT_RETRY).await;
+                    }
                 },
             }
         }
@@ -161,7 +174,11 @@ impl Proxy {
         });
     }
 
-    async fn attend(self: Arc<Self>, stream: UnixStream, authority: &Authority) {
+    async fn attend(
+        self: Arc<Self>,
+        stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+        authority: &Authority,
+    ) {
         let slot = Arc::new(Slot::default());
         let service = service_fn(|request| {
             let (proxy, slot) = (Arc::clone(&self), Arc::clone(&slot));
@@ -266,7 +283,7 @@ impl Proxy {
         host: &str,
         port: u16,
         mut outside: TcpStream,
-    ) -> std::io::Result<()> {
+    ) -> io::Result<()> {
         match tunnel::hello(&mut inside, host).await? {
             Ok(hello) => tunnel::carry(&mut inside, &mut outside, &hello).await,
             Err(reason) => {
@@ -282,7 +299,7 @@ impl Proxy {
         inside: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
         target: Target,
         authority: &Authority,
-    ) -> std::io::Result<()> {
+    ) -> io::Result<()> {
         let Target { host, port, .. } = &target;
         let hello =
             timeout(EGRESS_CLIENT_HELLO_TIMEOUT, LazyConfigAcceptor::new(Acceptor::default(), inside))
@@ -295,7 +312,7 @@ impl Proxy {
             self.denied(host, *port, &Method::CONNECT, Reason::Sni).await;
             return Ok(());
         }
-        let config = authority.server(host).map_err(std::io::Error::other)?;
+        let config = authority.server(host).map_err(io::Error::other)?;
         let stream = timeout(EGRESS_CLIENT_HELLO_TIMEOUT, hello.into_stream(config)).await??;
         let target = Arc::new(target);
         let service = service_fn(|request: Request<Incoming>| {
@@ -303,7 +320,7 @@ impl Proxy {
             async move { Ok::<_, Infallible>(proxy.inspected(&target, request).await) }
         });
         let served = server().serve_connection(TokioIo::new(stream), service).await;
-        served.map_err(std::io::Error::other)
+        served.map_err(io::Error::other)
     }
 
     async fn inspected(&self, target: &Target, request: Request<Incoming>) -> Response<Body> {

@@ -14,7 +14,7 @@ use crate::{
     domain::{Body, SandboxId, environment::Size, exit::PreparationFailure},
     sandbox::Capabilities,
     store::{
-        admission::{Admission, NodeCapacity, OrganizationMaxima, Shortage},
+        admission::{Admission, OrganizationMaxima, Shortage},
         sandbox::NewSandbox,
     },
 };
@@ -22,8 +22,6 @@ use crate::{
 /// Limits of admission, and how long a session waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Capacity of this node.
-    pub node: NodeCapacity,
     pub organization: OrganizationMaxima,
     /// Maximum size of one sandbox, also where its environment was stored under a higher maximum.
     pub sandbox: Size,

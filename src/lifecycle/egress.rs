@@ -12,7 +12,7 @@ use tokio::sync::{Mutex, mpsc};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    base::{Origin, shares::Shares},
+    base::{Origin, seal::DataKey, shares::Shares},
     domain::{Actor, Body, OrgId, event::Draft},
     egress::{
         Authority, Decision, FetchFault, Fetched, Grant, Granted, Log, Lost, Parts, Policy, Proxy,
@@ -22,9 +22,6 @@ use crate::{
     net::Dialer,
     sandbox::{EgressSocket, Fault, Sandbox, SandboxFence},
 };
-
-/// File name of the certificate bundle, as in the sandbox's variables.
-const CERTIFICATES_FILE: &str = "certificates.pem";
 
 /// Network access of sandboxes from this process.
 #[derive(Clone, Debug)]
@@ -45,13 +42,16 @@ pub(crate) struct EgressPolicy {
     pub secrets: Secrets,
 }
 
+/// An attached sandbox: its connections, and the authority that it trusts.
+type Opened = (EgressSocket, Authority);
+
 /// The proxy of one lease.
 pub(crate) struct EgressAttachment {
     proxy: Arc<Proxy>,
     network: Network,
     origin: Origin,
-    opened: mpsc::Sender<(EgressSocket, Authority)>,
-    listeners: Mutex<mpsc::Receiver<(EgressSocket, Authority)>>,
+    opened: mpsc::Sender<Opened>,
+    listeners: Mutex<mpsc::Receiver<Opened>>,
 }
 
 impl EgressAttachment {
@@ -67,15 +67,19 @@ impl EgressAttachment {
         Self { proxy, network, origin: origin.clone(), opened, listeners }
     }
 
-    /// Attaches a sandbox to the proxy, in place of the previous one.
-    pub(crate) async fn open(&self, sandbox: &dyn Sandbox, sandbox_fence: SandboxFence) -> Result<(), Fault> {
-        let egress_socket = sandbox.egress_socket(sandbox_fence).await?;
-        let failed =
-            |error: std::io::Error| Fault::Unavailable(format!("its way out cannot be opened: {error}"));
-        let authority = Authority::open(&egress_socket.private, &self.origin).map_err(failed)?;
-        egress_socket
-            .show(CERTIFICATES_FILE, &authority.bundle(&self.network.extra_roots))
-            .map_err(failed)?;
+    /// Attaches a sandbox to the proxy, in place of the previous one. The key of its authority is derived from
+    /// `key`, the organization's.
+    pub(crate) async fn open(
+        &self,
+        sandbox: &dyn Sandbox,
+        sandbox_fence: SandboxFence,
+        key: &DataKey,
+    ) -> Result<(), Fault> {
+        let secret = key.derive(&format!("egress authority of {}", sandbox_fence.sandbox));
+        let authority = Authority::of(&secret, &self.origin)
+            .map_err(|error| Fault::Unavailable(format!("its certificates cannot be made: {error}")))?;
+        let certificates = authority.bundle(&self.network.extra_roots);
+        let egress_socket = sandbox.egress_socket(sandbox_fence, &certificates).await?;
         // A closed channel means that the turn is over: egress is not needed either.
         let _ = self.opened.send((egress_socket, authority)).await;
         Ok(())
@@ -87,7 +91,7 @@ impl EgressAttachment {
         let mut next = listeners.recv().await;
         while let Some((egress_socket, authority)) = next {
             tokio::select! {
-                () = Arc::clone(&self.proxy).serve(egress_socket.listener, authority) => next = listeners.recv().await,
+                () = Arc::clone(&self.proxy).serve(egress_socket, authority) => next = listeners.recv().await,
                 another = listeners.recv() => next = another,
             }
         }

@@ -288,7 +288,9 @@ impl LeasedSandbox {
         if *opened() == Some(id) {
             return Ok(());
         }
-        match self.egress.open(sandbox, self.session.sandbox_fence(id)).await {
+        let SandboxSession { sandboxes, fence, .. } = &self.session;
+        let key = sandboxes.store.data_key(fence.org).await?;
+        match self.egress.open(sandbox, self.session.sandbox_fence(id), &key).await {
             Ok(()) => *opened() = Some(id),
             Err(Fault::Stale) => return Err(Error::Stale),
             Err(fault) => {

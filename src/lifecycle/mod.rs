@@ -24,10 +24,7 @@ use crate::{
     blob::Blobs,
     journal::Journal,
     net::LocalDirectories,
-    sandbox::{
-        Sandbox,
-        local::{capacity::FreeSpace, image::Images},
-    },
+    sandbox::{FreeSpace, Node},
     store::{Store, notification::Notifications},
 };
 
@@ -51,9 +48,7 @@ pub(crate) struct Sandboxes {
     /// Stores checkpoints.
     pub blobs: Blobs,
     /// Creates sandboxes; `Err` is the reason why this worker has no provider.
-    pub provider: Result<Arc<dyn Sandbox>, String>,
-    /// Root file systems of this node, where the provider uses them.
-    pub images: Option<Images>,
+    pub provider: Result<Arc<dyn Node>, String>,
     /// Image of environments that name none.
     pub default_image: String,
     /// Network access of the sandboxes.
@@ -62,7 +57,7 @@ pub(crate) struct Sandboxes {
     pub local_sources: LocalDirectories,
     /// Limits of admission.
     pub limits: Limits,
-    /// The disk of this node.
+    /// Disk of the data directory of this process, with the blobs of a deployment that has no bucket.
     pub disk: FreeSpace,
     /// Idle times after which sandboxes are frozen and hibernated.
     pub idle: IdlePolicy,

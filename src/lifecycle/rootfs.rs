@@ -25,7 +25,7 @@ use crate::{
     },
     egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
     journal::Halted,
-    sandbox::local::image::{BuildError, Images, Install},
+    sandbox::{BuildError, Install, Node},
     store::record::Fence,
 };
 
@@ -56,7 +56,7 @@ impl Sandboxes {
     /// Builds the requested root file systems of this node until `stop`.
     pub(crate) async fn build_root_file_systems(self, stop: CancellationToken) {
         // Without a sandbox provider nothing is built.
-        let Some(images) = self.images.clone() else { return stop.cancelled().await };
+        let Ok(images) = self.provider.clone() else { return stop.cancelled().await };
         let mut beats = interval(ROOTFS_POLL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut making = FuturesUnordered::new();
@@ -71,7 +71,7 @@ impl Sandboxes {
                     for rootfs in self.wanted().await {
                         let key = rootfs.key();
                         if names.len() < ROOTFS_CONCURRENT_MAX && names.insert(key.clone()) {
-                            let (sandboxes, images) = (&self, &images);
+                            let (sandboxes, images) = (&self, &*images);
                             making.push(async move {
                                 sandboxes.build(images, &rootfs).await;
                                 key
@@ -83,7 +83,7 @@ impl Sandboxes {
         }
         // The next process restarts builds that were in progress.
         drop(making);
-        if let Err(unmade) = images.reap().await {
+        if let Err(unmade) = images.remove_unused_rootfs().await {
             tracing::warn!(%unmade, "remains of root file system builds could not be removed");
         }
     }
@@ -96,7 +96,7 @@ impl Sandboxes {
         })
     }
 
-    async fn build(&self, images: &Images, rootfs: &RootFs) {
+    async fn build(&self, images: &dyn Node, rootfs: &RootFs) {
         let made = tokio::select! {
             made = self.build_image(images, rootfs) => made,
             () = self.record_build_log(images, rootfs) => unreachable!("the build log is recorded for ever"),
@@ -110,18 +110,21 @@ impl Sandboxes {
             }
             Ok(()) => None,
         };
-        let log = images.take_log(rootfs);
+        let log = images.take_build_log(rootfs).await.unwrap_or_else(|fault| {
+            tracing::warn!(%fault, "the log of a build could not be read");
+            String::new()
+        });
         if let Err(error) = self.store.record_rootfs_built(self.node, rootfs, &log, failure).await {
             tracing::warn!(%error, "the result of a root file system build could not be recorded; retrying");
         }
     }
 
     /// Stores the log of a build at an interval. Never returns.
-    async fn record_build_log(&self, images: &Images, rootfs: &RootFs) {
+    async fn record_build_log(&self, images: &dyn Node, rootfs: &RootFs) {
         let (mut beats, mut told) = (interval(ROOTFS_LOG_INTERVAL), None);
         loop {
             beats.tick().await;
-            let said = images.said(rootfs);
+            let Ok(said) = images.build_log(rootfs).await else { continue };
             if told.as_ref() != Some(&said) {
                 match self.store.record_rootfs_building(self.node, rootfs, &said).await {
                     Ok(()) => told = Some(said),
@@ -131,25 +134,25 @@ impl Sandboxes {
         }
     }
 
-    async fn build_image(&self, images: &Images, rootfs: &RootFs) -> Result<(), BuildError> {
-        if self.disk.is_low() {
-            return Err(BuildError::Failed("the disk of the node is nearly full".to_owned()));
-        }
+    async fn build_image(&self, images: &dyn Node, rootfs: &RootFs) -> Result<(), BuildError> {
         images.make_image(rootfs).await?;
         if rootfs.packages.is_empty() {
             return Ok(());
         }
         let origin = self.journal.origin();
-        let Some(install) = images.begin_install(rootfs, origin.id()).await? else { return Ok(()) };
-        self.install(install).await
+        let authority = Authority::of(&origin.bytes(), origin).map_err(|error| {
+            BuildError::Failed(format!("the certificates of the installers cannot be made: {error}"))
+        })?;
+        let certificates = authority.bundle(&self.network.extra_roots);
+        match images.begin_install(rootfs, origin.id(), &certificates).await? {
+            Some(install) => self.install(install, authority).await,
+            None => Ok(()),
+        }
     }
 
     /// Runs an installation behind its own egress proxy, which allows only the package registries.
-    async fn install(&self, install: Install) -> Result<(), BuildError> {
-        let origin = self.journal.origin();
-        let egress_socket = install.egress_socket().await?;
-        let authority = Authority::open(&egress_socket.private, origin)?;
-        egress_socket.show("certificates.pem", &authority.bundle(&self.network.extra_roots))?;
+    async fn install(&self, install: Install, authority: Authority) -> Result<(), BuildError> {
+        let Install { egress, run } = install;
         let denied = Arc::new(Denied::default());
         let parts = Parts {
             org: None,
@@ -161,8 +164,8 @@ impl Sandboxes {
         };
         let proxy = Proxy::new(parts, CancellationToken::new());
         let installed = tokio::select! {
-            installed = install.run() => installed,
-            () = Arc::clone(&proxy).serve(egress_socket.listener, authority) => unreachable!("only `stop` below ends it"),
+            installed = run => installed,
+            () = Arc::clone(&proxy).serve(egress, authority) => unreachable!("only `stop` below ends it"),
         };
         proxy.stop();
         installed.map_err(|unmade| denied.beside(unmade))
@@ -202,9 +205,12 @@ impl Denied {
 }
 
 /// Whether the root file system of a session's sandboxes is yet to be built on this node.
-pub(crate) fn lacks_rootfs(sandboxes: &Sandboxes, session: &Session) -> bool {
+pub(crate) async fn lacks_rootfs(sandboxes: &Sandboxes, session: &Session) -> bool {
     let rootfs = rootfs_of(session, &sandboxes.default_image);
-    sandboxes.images.as_ref().is_some_and(|images| !images.is_ready(&rootfs))
+    match &sandboxes.provider {
+        Ok(images) => !images.has_rootfs(&rootfs).await.unwrap_or(true),
+        Err(_) => false,
+    }
 }
 
 /// Checks whether a session's root file system exists, and records in its log what it waits for.
@@ -215,7 +221,7 @@ pub(crate) async fn check_rootfs(
 ) -> Result<RootfsStatus, Error> {
     let rootfs = rootfs_of(session, &sandboxes.default_image);
     // Without a provider, the error is reported when a sandbox is needed.
-    let Some(images) = sandboxes.images.as_ref().filter(|_| !rootfs.is_host()) else {
+    let Some(images) = sandboxes.provider.as_ref().ok().filter(|_| !rootfs.is_host()) else {
         return Ok(RootfsStatus::Ready);
     };
     let after = session.head.saturating_sub(TOLD_WITHIN);
@@ -223,7 +229,8 @@ pub(crate) async fn check_rootfs(
     let mut take = |event: Event| told.take(&event);
     let read = sandboxes.journal.each(fence.org, fence.session, after, &BUILD_EVENTS, &mut take).await;
     read.map_err(|error| Error::LogUnavailable(error.to_string()))?;
-    if images.is_ready(&rootfs) {
+    let is_ready = images.has_rootfs(&rootfs).await;
+    if is_ready.map_err(|fault| Error::Unavailable(fault.to_string()))? {
         if let Some(began) = told.began {
             let took = sandboxes.journal.origin().now() - began;
             let duration_ms = u64::try_from(took.whole_milliseconds()).unwrap_or(0);

@@ -89,11 +89,12 @@ struct Filled {
 
 impl SandboxSession {
     pub(crate) fn provider(&self) -> Result<Arc<dyn Sandbox>, Error> {
-        self.sandboxes.provider.clone().map_err(Error::Unavailable)
+        Ok(self.sandboxes.provider.clone().map_err(Error::Unavailable)?)
     }
 
     pub(crate) fn sandbox_fence(&self, sandbox: SandboxId) -> SandboxFence {
-        SandboxFence { sandbox, epoch: self.fence.epoch }
+        let Fence { org, session, epoch, .. } = self.fence;
+        SandboxFence { org, session, sandbox, epoch }
     }
 
     /// Attaches to the sandbox recorded in the database; `None` when there is none.

@@ -1,25 +1,36 @@
 //! Sandboxes in which tools run, behind one port.
 //!
 //! Called by `lifecycle` (create, attach, freeze, destroy), `tool` and `operation` (commands, files) and
-//! `worker` (reaper); calls an OCI runtime or Docker, and `sojourn-init`, PID 1 of every sandbox. The sandbox
-//! is untrusted: its responses are bounded and validated, and the host never opens a path that a sandbox can
-//! write.
+//! `worker` (reaper). Implemented by `node` for the sandboxes of this machine, and here for those of a node agent.
+//! Contains the client of `sojourn-init`, PID 1 of every sandbox. The sandbox is untrusted: its responses are
+//! bounded and validated, and the host never opens a path that a sandbox can write.
 
 pub mod checkpoint;
-mod client;
-mod egress_socket;
-pub mod local;
+pub(crate) mod client;
+pub(crate) mod egress_socket;
+pub(crate) mod frames;
+mod free_space;
+mod image;
+pub mod node;
 
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
+use uuid::Uuid;
 
-use crate::domain::{OrgId, SandboxId, SessionId, environment::Size, rootfs::RootFs};
+use crate::domain::{
+    OrgId, SandboxId, SessionId,
+    environment::{NodeCapacity, Size},
+    rootfs::RootFs,
+};
 
 pub use crate::domain::operation::{OutputStream, Signal};
-pub use egress_socket::EgressSocket;
+pub use egress_socket::{EgressConnection, EgressSocket};
+pub use free_space::FreeSpace;
+pub use image::{BuildError, Images, Install};
 pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT};
 
 /// A provider of sandboxes.
@@ -136,12 +147,13 @@ pub trait Sandbox: Send + Sync {
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault>;
 
-    /// Opens the socket that carries all network traffic of the sandbox. The acceptor of its connections is
-    /// the proxy that the sandbox's commands use. A new egress socket replaces the previous one.
+    /// Opens the socket that carries all network traffic of the sandbox, and publishes `certificates` (PEM) to
+    /// its commands as those to trust. The acceptor of its connections is the proxy that the sandbox's commands
+    /// use. A new egress socket replaces the previous one.
     ///
     /// # Errors
     /// `Gone` when there is no such sandbox; `Refused` by a provider without egress sockets.
-    async fn egress_socket(&self, fence: SandboxFence) -> Result<EgressSocket, Fault>;
+    async fn egress_socket(&self, fence: SandboxFence, certificates: &[u8]) -> Result<EgressSocket, Fault>;
 
     /// Ends the sandbox. The session's disk is retained. Idempotent.
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault>;
@@ -153,8 +165,26 @@ pub trait Sandbox: Send + Sync {
     async fn list(&self) -> Result<Vec<Found>, Fault>;
 }
 
+/// A machine with sandboxes, and with the root file systems that they use.
+#[async_trait]
+pub trait Node: Sandbox + Images {
+    /// The machine now.
+    async fn status(&self) -> Result<NodeStatus, Fault>;
+}
+
+/// State of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// Its identity, which lasts as long as its data directory.
+    pub node: Uuid,
+    /// Resources of all its sandboxes together.
+    pub capacity: NodeCapacity,
+    /// Whether its disk has less free space than it keeps: then it makes no sandbox and no image.
+    pub is_disk_low: bool,
+}
+
 /// Capabilities of a provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Capabilities {
     /// Processes that can reach a live sandbox.
     pub reach: Reach,
@@ -165,7 +195,8 @@ pub struct Capabilities {
 }
 
 /// Processes that can reach a live sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Reach {
     /// Only the node that created it.
     Node,
@@ -173,15 +204,17 @@ pub enum Reach {
     Any,
 }
 
-/// A sandbox and the epoch of the caller's lease.
+/// A sandbox of a session, and the epoch of the caller's lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SandboxFence {
+    pub org: OrgId,
+    pub session: SessionId,
     pub sandbox: SandboxId,
     pub epoch: i64,
 }
 
 /// Specification of a new sandbox.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Spec {
     pub sandbox: SandboxId,
     pub org: OrgId,
@@ -198,8 +231,17 @@ pub struct Spec {
     pub restores: bool,
 }
 
+impl Spec {
+    /// The sandbox under a lease.
+    pub fn fence(&self, epoch: i64) -> SandboxFence {
+        let Self { org, session, sandbox, .. } = *self;
+        SandboxFence { org, session, sandbox, epoch }
+    }
+}
+
 /// State of the session's files in a new sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Files {
     /// All files of the previous sandbox.
     Kept,
@@ -208,7 +250,7 @@ pub enum Files {
 }
 
 /// Resource usage of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     pub memory_bytes: u64,
     pub processes: u64,
@@ -219,7 +261,7 @@ pub struct Stats {
 }
 
 /// Resource limits of a sandbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SandboxLimits {
     /// CPU limit in thousandths of a CPU.
     pub cpu_millis: u32,
@@ -257,7 +299,7 @@ impl Default for SandboxLimits {
 }
 
 /// A command to run.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Exec {
     /// `[A-Za-z0-9_-]`, 1 to 128 characters, unique within the session.
     pub id: String,
@@ -274,7 +316,7 @@ pub struct Exec {
 }
 
 /// A range of a command's output.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct OutputRange {
     pub stream: OutputStream,
     pub offset: u64,
@@ -282,7 +324,7 @@ pub struct OutputRange {
 }
 
 /// Result of a command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Exit {
     /// Exit code; 128 + signal when a signal ended it.
     pub code: i32,
@@ -295,7 +337,8 @@ pub struct Exit {
 }
 
 /// Reason why a command ended. Exit code 137 alone is ambiguous.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Cause {
     /// It exited by itself.
     Exited,
@@ -331,7 +374,7 @@ pub struct FilePart {
 }
 
 /// A sandbox or disk that exists at the provider.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     pub org: OrgId,
     pub session: SessionId,
@@ -340,7 +383,8 @@ pub struct Found {
 }
 
 /// Failure of a call to a sandbox, by what the caller does next.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Fault {
     /// The sandbox no longer exists: create another.
     #[error("the sandbox is gone")]

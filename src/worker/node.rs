@@ -21,17 +21,28 @@ impl Worker {
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut count = 0u32;
         while stop.run_until_cancelled(beats.tick()).await.is_some() {
-            let Sandboxes { store, node, orphan_timeout, limits, disk, .. } = &self.runtime.sandboxes;
-            let heartbeat = store.record_heartbeat(*node, *orphan_timeout, limits.node, disk.is_low());
-            match heartbeat.await {
-                // Only after the heartbeat: sandboxes of a node that others consider lost must exit.
-                Ok(()) => self.touch_sandboxes().await,
-                Err(error) => tracing::warn!(%error, "the node's heartbeat failed"),
-            }
+            self.beat().await;
             if count.is_multiple_of(REAP_EVERY_HEARTBEATS) {
                 self.remove_unused().await;
             }
             count = count.wrapping_add(1);
+        }
+    }
+
+    /// Records that the node is there, and lets its sandboxes live on. A node that does not answer sends no heartbeat.
+    async fn beat(&self) {
+        let Sandboxes { store, node, orphan_timeout, provider, .. } = &self.runtime.sandboxes;
+        let (capacity, is_disk_low) = match provider {
+            Ok(provider) => match provider.status().await {
+                Ok(status) => (Some(status.capacity), status.is_disk_low),
+                Err(fault) => return tracing::warn!(%fault, "the node of this worker does not answer"),
+            },
+            Err(_) => (None, false),
+        };
+        match store.record_heartbeat(*node, *orphan_timeout, capacity, is_disk_low).await {
+            // Only after the heartbeat: sandboxes of a node that others consider lost must exit.
+            Ok(()) => self.touch_sandboxes().await,
+            Err(error) => tracing::warn!(%error, "the node's heartbeat failed"),
         }
     }
 
@@ -63,8 +74,8 @@ impl Worker {
         {
             tracing::warn!(%error, "rows of unused root file systems could not be deleted");
         }
-        if let Some(images) = &self.runtime.sandboxes.images
-            && let Err(unmade) = images.reap().await
+        if let Ok(images) = &self.runtime.sandboxes.provider
+            && let Err(unmade) = images.remove_unused_rootfs().await
         {
             tracing::warn!(%unmade, "unused root file systems could not be removed");
         }

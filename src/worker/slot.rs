@@ -196,7 +196,7 @@ async fn run_next(
     }
     // Nothing is built for a turn that may not start.
     if session.running.is_none()
-        && lacks_rootfs(&worker.runtime.sandboxes, &session)
+        && lacks_rootfs(&worker.runtime.sandboxes, &session).await
         && let Some(refusal) = worker.runtime.refusal(org, &session).await?
     {
         return end_early(&worker.runtime, &writer, &session, turn, refusal).await.map(Some);

@@ -14,10 +14,8 @@ use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::json;
 use sojourn::{
     domain::SandboxId,
-    sandbox::{
-        Sandbox,
-        local::{Config, Local},
-    },
+    node::local::{Config, Local},
+    sandbox::Sandbox,
 };
 use sqlx::Connection;
 

@@ -9,10 +9,8 @@ use std::{
 };
 
 use anyhow::Context;
-use sojourn::sandbox::{
-    Sandbox,
-    local::{Config, Local},
-};
+use sojourn::node::local::{Config, Local};
+use sojourn::sandbox::Sandbox;
 use tokio::task::JoinSet;
 
 use crate::{

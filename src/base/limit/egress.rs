@@ -11,6 +11,8 @@ pub const EGRESS_CONNECTIONS_PER_ORG: usize = 512;
 pub const EGRESS_DECISIONS_MAX: usize = 128;
 /// Interval at which counts of equal decisions are written while nothing else is written.
 pub const EGRESS_FLUSH_INTERVAL: Duration = Duration::from_secs(10);
+/// Delay before the next connection of a sandbox after one could not be accepted.
+pub const EGRESS_ACCEPT_RETRY: Duration = Duration::from_millis(100);
 /// Timeout for a program to begin its TLS handshake in a tunnel.
 pub const EGRESS_CLIENT_HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// Max length of a TLS ClientHello, in bytes; post-quantum key shares make it long.

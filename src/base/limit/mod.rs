@@ -430,6 +430,10 @@ pub const NODE_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time that a sandbox may outlive its configured end after its node's last heartbeat: the next
 /// heartbeat, the lease of the last turn that uses it, and the sandbox's own slow poll.
 pub const SANDBOX_ORPHAN_MARGIN: Duration = Duration::from_secs(30);
+/// Time for which a starting worker waits for its node agent.
+pub const NODE_AGENT_WAIT: Duration = Duration::from_secs(60);
+/// Connections of workers to a node agent at a time; each carries one call.
+pub const NODE_CONNECTIONS_MAX: usize = 8_192;
 /// Sandboxes of a node that receive a keep-alive concurrently.
 pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
 /// Timeout of a keep-alive to a sandbox; a busy sandbox receives the next one.

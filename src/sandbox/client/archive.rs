@@ -17,8 +17,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{ConnectError, Init, answer, fault, unexpected_response};
-use crate::{base::limit, sandbox::Fault};
+use super::{ConnectError, Init, fault, unexpected_response};
+use crate::{
+    base::limit,
+    sandbox::{Fault, frames},
+};
 
 impl Init {
     /// Forwards the archive of the session's files, part by part.
@@ -35,7 +38,7 @@ impl Init {
         let mut stream = self.call_out(call).await?;
         let mut sent = 0u64;
         loop {
-            match timeout(limit::ARCHIVE_PART_TIMEOUT, answer(&mut stream)).await {
+            match timeout(limit::ARCHIVE_PART_TIMEOUT, frames::read(&mut stream)).await {
                 Ok(Ok((Answer::Part {}, part))) => {
                     sent += part.len() as u64;
                     if sent > limit::CHECKPOINT_BYTES_MAX {
@@ -79,7 +82,7 @@ impl Init {
             while let Some(part) = parts.recv().await {
                 if send(&mut write_half, &Answer::Part {}, &part?).await.is_err() {
                     // Init's response carries the reason.
-                    return Ok(());
+                    return Ok::<_, Fault>(());
                 }
             }
             let _ = send(&mut write_half, &Answer::Done {}, &[]).await;
@@ -121,14 +124,11 @@ impl Init {
 }
 
 async fn read_response(read_half: &mut OwnedReadHalf) -> io::Result<(Answer, Vec<u8>)> {
-    let unpacked = timeout(limit::ARCHIVE_UNPACK_TIMEOUT, answer(read_half)).await;
+    let unpacked = timeout(limit::ARCHIVE_UNPACK_TIMEOUT, frames::read(read_half)).await;
     unpacked.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 async fn send(write_half: &mut OwnedWriteHalf, word: &Answer, part: &[u8]) -> io::Result<()> {
-    let taken = timeout(limit::ARCHIVE_PART_TIMEOUT, async {
-        write_half.write_all(&frame::encode(word, part.len())?).await?;
-        write_half.write_all(part).await
-    });
-    taken.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    let taken = timeout(limit::ARCHIVE_PART_TIMEOUT, frames::write(write_half, word, part)).await;
+    taken.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }

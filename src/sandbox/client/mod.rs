@@ -15,33 +15,33 @@ use std::{
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, ResolveFlags, fstat, openat2};
 use sojourn_init::{
-    frame::{self, HEADER_BYTES, Header},
+    frame,
     protocol::{self, Answer, Call, ExecSpec, FaultKind, Outcome},
 };
 use tokio::{
-    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt},
     net::UnixStream,
     time::timeout,
 };
 
-use super::{Cause, Exec, Exit, Fault, FilePart, OutputRange, OutputStream, Signal};
+use super::{Cause, Exec, Exit, Fault, FilePart, OutputRange, OutputStream, Signal, frames};
 use crate::base::{limit, text};
 
 const _: () = assert!(limit::INIT_FRAME_BYTES_MAX == frame::BYTES_MAX);
 
 /// The init process of one sandbox.
-pub(super) struct Init {
+pub(crate) struct Init {
     control_dir: PathBuf,
 }
 
 impl Init {
     /// Addresses the init whose socket is in this directory; it may not exist.
-    pub(super) fn at(control_dir: PathBuf) -> Self {
+    pub(crate) fn at(control_dir: PathBuf) -> Self {
         Self { control_dir }
     }
 
     /// Raises the sandbox's epoch to this one.
-    pub(super) async fn hello(&self, epoch: i64) -> Result<(), Fault> {
+    pub(crate) async fn hello(&self, epoch: i64) -> Result<(), Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { .. }, _) => Ok(()),
             (other, _) => Err(unexpected_response(&other)),
@@ -49,19 +49,19 @@ impl Init {
     }
 
     /// Sends a status call and discards the response.
-    pub(super) async fn touch(&self) -> Result<(), Fault> {
+    pub(crate) async fn touch(&self) -> Result<(), Fault> {
         self.call(&Call::Status {}, &[], limit::SANDBOX_KEEPALIVE_TIMEOUT).await.map(drop)
     }
 
     /// Returns the number of running commands; also raises the epoch.
-    pub(super) async fn running(&self, epoch: i64) -> Result<u64, Fault> {
+    pub(crate) async fn running(&self, epoch: i64) -> Result<u64, Fault> {
         match self.call(&Call::Hello { epoch }, &[], limit::INIT_CALL_TIMEOUT).await? {
             (Answer::Status { running, .. }, _) => Ok(running),
             (other, _) => Err(unexpected_response(&other)),
         }
     }
 
-    pub(super) async fn start(&self, epoch: i64, exec: &Exec) -> Result<(), Fault> {
+    pub(crate) async fn start(&self, epoch: i64, exec: &Exec) -> Result<(), Fault> {
         let cwd = if exec.cwd.is_empty() { protocol::WORKSPACE.to_owned() } else { exec.cwd.clone() };
         let exec = ExecSpec {
             id: exec.id.clone(),
@@ -76,7 +76,7 @@ impl Init {
     }
 
     /// Waits for the end of a command. Waits in slices, so that a sandbox that stopped answering is detected.
-    pub(super) async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
+    pub(crate) async fn wait(&self, exec_id: &str) -> Result<Exit, Fault> {
         let call = Call::Wait { exec_id: exec_id.to_owned(), timeout_ms: millis(limit::INIT_WAIT_SLICE) };
         loop {
             match self.call(&call, &[], limit::INIT_WAIT_SLICE + limit::INIT_CALL_TIMEOUT).await? {
@@ -87,7 +87,7 @@ impl Init {
         }
     }
 
-    pub(super) async fn output(&self, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
+    pub(crate) async fn output(&self, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
         let call = Call::Output {
             exec_id: exec_id.to_owned(),
             stream: match range.stream {
@@ -103,12 +103,12 @@ impl Init {
         }
     }
 
-    pub(super) async fn kill(&self, epoch: i64, exec_id: &str) -> Result<(), Fault> {
+    pub(crate) async fn kill(&self, epoch: i64, exec_id: &str) -> Result<(), Fault> {
         let patience = limit::KILL_GRACE + limit::INIT_CALL_TIMEOUT;
         done(self.call(&Call::Kill { epoch, exec_id: exec_id.to_owned() }, &[], patience).await?)
     }
 
-    pub(super) async fn signal(&self, epoch: i64, exec_id: &str, signal: Signal) -> Result<(), Fault> {
+    pub(crate) async fn signal(&self, epoch: i64, exec_id: &str, signal: Signal) -> Result<(), Fault> {
         let signal = match signal {
             Signal::Hup => protocol::Signal::Hup,
             Signal::Int => protocol::Signal::Int,
@@ -122,7 +122,7 @@ impl Init {
         done(self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
 
-    pub(super) async fn read_file(
+    pub(crate) async fn read_file(
         &self,
         path: &str,
         offset: u64,
@@ -135,7 +135,7 @@ impl Init {
         }
     }
 
-    pub(super) async fn write_file(&self, epoch: i64, path: &str, content: &[u8]) -> Result<(), Fault> {
+    pub(crate) async fn write_file(&self, epoch: i64, path: &str, content: &[u8]) -> Result<(), Fault> {
         let call = Call::WriteFile { epoch, path: path.to_owned() };
         done(self.call(&call, content, limit::INIT_CALL_TIMEOUT).await?)
     }
@@ -231,19 +231,7 @@ async fn exchange(
     // Init answers a refused call before it reads the payload, so its response takes precedence over a failed
     // write.
     let sent = stream.write_all(payload).await;
-    answer(&mut stream).await.map_err(|error| sent.err().unwrap_or(error))
-}
-
-/// Reads one frame from the sandbox.
-async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Vec<u8>)> {
-    let mut head = [0; HEADER_BYTES];
-    stream.read_exact(&mut head).await?;
-    let header = Header::parse(head)?;
-    let mut json = vec![0; header.json_bytes];
-    stream.read_exact(&mut json).await?;
-    let mut content = vec![0; header.payload_bytes];
-    stream.read_exact(&mut content).await?;
-    Ok((serde_json::from_slice(&json)?, content))
+    frames::read(&mut stream).await.map_err(|error| sent.err().unwrap_or(error))
 }
 
 fn done((answer, _): (Answer, Vec<u8>)) -> Result<(), Fault> {
@@ -303,8 +291,9 @@ fn millis(duration: Duration) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use tokio::{io::AsyncReadExt, net::UnixListener};
+
     use super::*;
-    use tokio::net::UnixListener;
 
     /// Fault that `output` returns for a sandbox that answers every connection with these bytes.
     async fn answered(bytes: &'static [u8]) -> Fault {

@@ -12,15 +12,6 @@ use crate::{
     store::{Error, Result, Store, record::fence},
 };
 
-/// Resources that a node reserves for its sandboxes at most.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NodeCapacity {
-    pub cpu_millis: u64,
-    pub memory_bytes: u64,
-    pub pids: u64,
-    pub disk_bytes: u64,
-}
-
 /// Maxima of one organization; `None` is unlimited.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OrganizationMaxima {

@@ -6,20 +6,21 @@ use uuid::Uuid;
 
 use crate::{
     base::limit::NODE_DAYS,
-    store::{Result, Store, admission::NodeCapacity},
+    domain::environment::NodeCapacity,
+    store::{Result, Store},
 };
 
 impl Store {
-    /// Records a node's heartbeat: how long its sandboxes may run after it stops, the resources that it reserves at most,
-    /// and whether its disk is nearly full.
+    /// Records a node's heartbeat: how long its sandboxes may run after it stops, the resources that it reserves at most
+    /// (`None` for one that makes no sandboxes), and whether its disk is nearly full.
     pub async fn record_heartbeat(
         &self,
         node: Uuid,
         orphan_timeout: Duration,
-        capacity: NodeCapacity,
+        capacity: Option<NodeCapacity>,
         is_disk_low: bool,
     ) -> Result<()> {
-        let number = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        let number = |of: fn(NodeCapacity) -> u64| Some(i64::try_from(of(capacity?)).unwrap_or(i64::MAX));
         sqlx::query(
             "insert into node (node_id, orphan_timeout, cpu_millis, memory_bytes, pids, disk_bytes, is_disk_low)
              values ($1, $2 * interval '1 millisecond', $3, $4, $5, $6, $7)
@@ -30,10 +31,10 @@ impl Store {
         )
         .bind(node)
         .bind(i64::try_from(orphan_timeout.as_millis()).unwrap_or(i64::MAX))
-        .bind(number(capacity.cpu_millis))
-        .bind(number(capacity.memory_bytes))
-        .bind(number(capacity.pids))
-        .bind(number(capacity.disk_bytes))
+        .bind(number(|capacity| capacity.cpu_millis))
+        .bind(number(|capacity| capacity.memory_bytes))
+        .bind(number(|capacity| capacity.pids))
+        .bind(number(|capacity| capacity.disk_bytes))
         .bind(is_disk_low)
         .execute(&self.system)
         .await?;

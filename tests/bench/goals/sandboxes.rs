@@ -5,7 +5,7 @@ use std::{fs, time::Duration};
 
 use anyhow::{Context, ensure};
 use serde_json::{Value, json};
-use sojourn::sandbox::local::Config;
+use sojourn::node::local::Config;
 use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use tokio::time::{Instant, sleep};
 

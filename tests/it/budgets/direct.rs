@@ -2,7 +2,8 @@
 
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use sojourn::sandbox::{Sandbox, local::Local};
+use sojourn::node::local::Local;
+use sojourn::sandbox::Sandbox;
 
 use super::Operator;
 use crate::{

@@ -30,8 +30,9 @@ fn known_tests() -> BTreeSet<String> {
     let mut all: BTreeSet<String> =
         of_program.map(|path| path.rsplit("::").next().unwrap_or(path).to_owned()).collect();
     assert!(all.len() > 500, "{} tests", all.len());
-    let mut directories =
-        ["src/sandbox", "src/net"].map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).to_vec();
+    let mut directories = ["src/node", "src/sandbox", "src/net"]
+        .map(|path| Path::new(env!("CARGO_MANIFEST_DIR")).join(path))
+        .to_vec();
     while let Some(directory) = directories.pop() {
         for entry in fs::read_dir(directory).expect("a directory").flatten() {
             let path = entry.path();

@@ -9,6 +9,7 @@ use std::{
 };
 
 use async_trait::async_trait;
+use futures::{StreamExt, stream};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
@@ -209,7 +210,7 @@ impl World {
         let log = Arc::clone(&paper) as _;
         let proxy = proxy_among(org, connections, rules, host, log, allow_private);
         let directory = tempfile::tempdir().unwrap();
-        let authority = Authority::open(directory.path(), &Origin::system()).unwrap();
+        let authority = Authority::of(&[7; 32], &Origin::system()).unwrap();
         let mut roots = RootCertStore::empty();
         for certificate in CertificateDer::pem_slice_iter(&authority.bundle(std::slice::from_ref(&host.root)))
         {
@@ -217,7 +218,10 @@ impl World {
         }
         let socket = directory.path().join("proxy.sock");
         let egress_socket = UnixListener::bind(&socket).unwrap();
-        let serving = tokio::spawn(Arc::clone(&proxy).serve(egress_socket, authority));
+        let accepted = stream::unfold(egress_socket, async |socket| {
+            Some((socket.accept().await.map(|(connection, _)| connection), socket))
+        });
+        let serving = tokio::spawn(Arc::clone(&proxy).serve(accepted.boxed(), authority));
         let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = relay.local_addr().unwrap().port();
         let relaying = tokio::spawn(async move {

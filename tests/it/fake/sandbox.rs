@@ -64,7 +64,12 @@ impl FakeSandbox {
     }
 
     pub fn handle(self: &Arc<Self>) -> SandboxHandle {
-        let fence = SandboxFence { sandbox: Origin::system().id(), epoch: 1 };
+        let fence = SandboxFence {
+            org: Origin::system().id(),
+            session: Origin::system().id(),
+            sandbox: Origin::system().id(),
+            epoch: 1,
+        };
         let env = vec![("GREETING".to_owned(), "hello".to_owned())];
         let sandbox = Arc::clone(self) as Arc<dyn Sandbox>;
         SandboxHandle { sandbox, fence, env, cwd: String::new(), services: Arc::new(FakeServices) }
@@ -300,7 +305,7 @@ impl Sandbox for FakeSandbox {
         Err(never())
     }
 
-    async fn egress_socket(&self, _: SandboxFence) -> Result<EgressSocket, Fault> {
+    async fn egress_socket(&self, _: SandboxFence, _: &[u8]) -> Result<EgressSocket, Fault> {
         Err(Fault::Refused("this sandbox has no way out".to_owned()))
     }
 

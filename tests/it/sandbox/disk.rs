@@ -48,7 +48,7 @@ async fn again(world: &World<'_>, between: impl FnOnce()) -> (Files, SandboxFenc
     between();
     let spec = Spec { sandbox: world.origin.id(), previous: vec![world.spec.sandbox], ..world.spec.clone() };
     let files = world.sandbox.create(&spec, 2).await.unwrap();
-    (files, SandboxFence { sandbox: spec.sandbox, epoch: 2 })
+    (files, spec.fence(2))
 }
 
 async fn content(world: &World<'_>, fence: SandboxFence, path: &str) -> Option<String> {

@@ -16,10 +16,8 @@ use serde_json::json;
 use sojourn::{
     blob::Blobs,
     domain::{SandboxId, rootfs::RootFs},
-    sandbox::{
-        Files, Sandbox, SandboxFence, Spec, checkpoint,
-        local::{Config, Disks, Local, docker, image},
-    },
+    node::local::{Config, Disks, Local, docker, image},
+    sandbox::{Files, Images, Sandbox, Spec, checkpoint},
 };
 
 use super::{Provider, conforms, image::small, limits, local::LocalProvider, run};
@@ -187,7 +185,7 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             let other = docker.open();
             let spec = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(other.create(&spec, 2).await.unwrap(), Files::Fresh);
-            let fence = SandboxFence { sandbox: spec.sandbox, epoch: 2 };
+            let fence = spec.fence(2);
             let fetched = checkpoint::fetch(&blobs, "s", &saved.digest).await.unwrap();
             checkpoint::load(&*other, fence, fetched).await.unwrap();
             other.attach(fence).await.unwrap();
@@ -210,7 +208,7 @@ fn a_session_moves_from_an_oci_runtime_to_docker_and_back() {
             docker.assert_nothing_left(spec.sandbox);
             let third = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
             assert_eq!(world.sandbox.create(&third, 3).await.unwrap(), Files::Fresh);
-            let fence = SandboxFence { sandbox: third.sandbox, epoch: 3 };
+            let fence = third.fence(3);
             let fetched = checkpoint::fetch(&blobs, "s", &again.digest).await.unwrap();
             checkpoint::load(&*world.sandbox, fence, fetched).await.unwrap();
             let part = world.sandbox.read_file(fence, "d/l", 0, 100).await.unwrap();
@@ -289,7 +287,7 @@ fn a_sandbox_on_an_image_of_the_operator_has_its_programs_too() {
         provider.rootfs = RootFs { image: name.to_owned(), ..RootFs::default() };
         let local = Local::new(provider.config()).unwrap();
         let runtime = tokio::runtime::Runtime::new().unwrap();
-        runtime.block_on(local.images().make_image(&provider.rootfs)).unwrap();
+        runtime.block_on(local.make_image(&provider.rootfs)).unwrap();
         run(&provider, limits(), |world| {
             Box::pin(async move {
                 assert_eq!(

@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use sojourn::{
     base::Origin,
-    egress::{Authority, Verdict},
+    egress::{Authority, Proxy, Verdict},
 };
+use tokio::task::JoinHandle;
 
 use super::{World, with_local};
 use crate::egress::{Host, MemoryLog, PLACEHOLDER, SECRET, proxy, rule};
@@ -23,6 +24,13 @@ except Exception as error:
     print(error)
 END";
 
+/// Attaches the sandbox to a proxy.
+async fn served(world: &World<'_>, proxy: &Arc<Proxy>) -> JoinHandle<()> {
+    let authority = Authority::of(&[7; 32], &Origin::system()).unwrap();
+    let egress_socket = world.sandbox.egress_socket(world.fence, &authority.bundle(&[])).await;
+    tokio::spawn(Arc::clone(proxy).serve(egress_socket.unwrap(), authority))
+}
+
 async fn asked(world: &World<'_>, url: &str) -> String {
     world.says(&format!("set -- '{url}'; {ASK}")).await
 }
@@ -36,10 +44,7 @@ pub async fn a_sandbox_reaches_what_its_egress_attachment_allows(world: &World<'
     let paper = Arc::new(MemoryLog::default());
     let proxy =
         proxy(vec![rule("bound.example", host.port, &["GET"], None)], &host, Arc::clone(&paper) as _, true);
-    let egress_socket = world.sandbox.egress_socket(world.fence).await.unwrap();
-    let authority = Authority::open(&egress_socket.private, &Origin::system()).unwrap();
-    egress_socket.show("certificates.pem", &authority.bundle(&[])).unwrap();
-    let serving = tokio::spawn(Arc::clone(&proxy).serve(egress_socket.listener, authority));
+    let serving = served(world, &proxy).await;
 
     let answer = asked(world, &format!("https://bound.example:{}/x", host.port)).await;
     assert!(answer.starts_with("200 GET /x HTTP/1.1"), "{answer}");
@@ -81,10 +86,7 @@ fn many_connections_at_once_are_served_in_turn() {
             let paper = Arc::new(MemoryLog::default());
             let rules = vec![rule("a.example", host.port, &["GET"], None)];
             let proxy = proxy(rules, &host, Arc::clone(&paper) as _, true);
-            let egress_socket = world.sandbox.egress_socket(world.fence).await.unwrap();
-            let authority = Authority::open(&egress_socket.private, &Origin::system()).unwrap();
-            egress_socket.show("certificates.pem", &authority.bundle(&[])).unwrap();
-            let serving = tokio::spawn(Arc::clone(&proxy).serve(egress_socket.listener, authority));
+            let serving = served(world, &proxy).await;
             let script = format!(
                 "python3 - <<'END'
 import urllib.request, concurrent.futures

@@ -36,7 +36,7 @@ async fn replaced(world: &World<'_>) -> SandboxFence {
     world.sandbox.erase(world.spec.org, world.spec.session).await.unwrap();
     let next = Spec { sandbox: world.origin.id(), restores: true, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Fresh));
-    SandboxFence { sandbox: next.sandbox, epoch: 2 }
+    next.fence(2)
 }
 
 async fn listing(world: &World<'_>, fence: SandboxFence) -> String {

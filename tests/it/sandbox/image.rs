@@ -6,13 +6,8 @@ use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
 use sojourn::{
     base::{seal::sha256, text::hex},
     domain::rootfs::RootFs,
-    sandbox::{
-        Fault, Sandbox,
-        local::{
-            Local,
-            image::{self, BuildError},
-        },
-    },
+    node::local::{Local, image},
+    sandbox::{BuildError, Fault, Images, Install, Sandbox},
 };
 
 use super::{World, conforms, limits, local::LocalProvider, run};
@@ -128,10 +123,10 @@ fn an_image_that_the_operator_registered_is_unpacked_once_and_shared() {
         let (rootfs, config) = (provider.rootfs.clone(), provider.config());
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let local = Local::new(config).unwrap();
-        assert!(!local.images().is_ready(&rootfs));
-        runtime.block_on(local.images().make_image(&rootfs)).unwrap();
-        runtime.block_on(local.images().make_image(&rootfs)).unwrap();
-        assert!(local.images().is_ready(&rootfs));
+        assert!(!runtime.block_on(local.has_rootfs(&rootfs)).unwrap());
+        runtime.block_on(local.make_image(&rootfs)).unwrap();
+        runtime.block_on(local.make_image(&rootfs)).unwrap();
+        assert!(runtime.block_on(local.has_rootfs(&rootfs)).unwrap());
         let trees = fs::read_dir(provider.data_dir().join("images/trees")).unwrap().count();
         assert_eq!(trees, 1, "{name} is there once");
         run(&provider, limits(), |world| {
@@ -159,7 +154,7 @@ fn a_sandbox_on_an_image_that_is_not_there_is_not_made() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for name in ["nobody-s", "../../etc", ""] {
         let rootfs = RootFs { image: name.to_owned(), ..RootFs::default() };
-        let made = runtime.block_on(local.images().make_image(&rootfs));
+        let made = runtime.block_on(local.make_image(&rootfs));
         assert!(matches!(made, Err(BuildError::Failed(_))), "{name}: {made:?}");
         let origin = sojourn::base::Origin::system();
         let spec = sojourn::sandbox::Spec {
@@ -188,19 +183,19 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let local = Local::new(provider.config()).unwrap();
     let origin = sojourn::base::Origin::system();
-    let begin = || runtime.block_on(local.images().begin_install(&rootfs, origin.id()));
+    let begin = || runtime.block_on(local.begin_install(&rootfs, origin.id(), b""));
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap().contains(run_dir.to_str().unwrap());
     let begun = begin().unwrap().expect("it is not there");
     assert!(mounts());
     // While one process installs an image, no other one starts the same installation or removes it.
     let other = Local::new(provider.config()).unwrap();
-    let second = runtime.block_on(other.images().begin_install(&rootfs, origin.id()));
+    let second = runtime.block_on(other.begin_install(&rootfs, origin.id(), b""));
     assert!(matches!(second, Err(BuildError::Busy)));
-    runtime.block_on(other.images().reap()).unwrap();
+    runtime.block_on(other.remove_unused_rootfs()).unwrap();
     assert!(mounts());
     // As if the process had been killed: the lock is released, the rest remains.
     drop(begun);
-    runtime.block_on(other.images().reap()).unwrap();
+    runtime.block_on(other.remove_unused_rootfs()).unwrap();
     assert!(!mounts(), "a mount is left");
     assert_eq!(fs::read_dir(run_dir.join("installs")).unwrap().count(), 0);
     let left = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains('+');
@@ -208,8 +203,9 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     // Other tests install at the same time.
     assert!(work.filter(left).all(|entry| !entry.path().join("version").exists()));
     // A failed installation leaves nothing either.
-    let begun = begin().unwrap().expect("it is not there");
-    assert!(matches!(runtime.block_on(begun.run()), Err(BuildError::Failed(_))), "there is no way out");
+    let Install { egress, run } = begin().unwrap().expect("it is not there");
+    drop(egress);
+    assert!(matches!(runtime.block_on(run), Err(BuildError::Failed(_))), "there is no way out");
     assert!(!mounts() && fs::read_dir(run_dir.join("installs")).unwrap().count() == 0);
 }
 
@@ -218,7 +214,7 @@ fn remains_that_cannot_be_removed_keep_no_others_and_no_tree_is_too_deep() {
     let provider = LocalProvider::new();
     let local = Local::new(provider.config()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let reap = || runtime.block_on(local.images().reap()).unwrap();
+    let reap = || runtime.block_on(local.remove_unused_rootfs()).unwrap();
     let work = provider.data_dir().join("images/work");
     let (busy, deep) = (work.join("a"), work.join("b"));
     // A package may bring directories deeper than a path, a stack and the limit of open files allow.

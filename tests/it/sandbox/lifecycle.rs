@@ -46,7 +46,7 @@ pub async fn a_sandbox_that_was_taken_over_while_it_started_lives_on(world: &Wor
 }
 
 pub async fn a_sandbox_that_is_not_there_is_gone(world: &World<'_>) {
-    let never = SandboxFence { sandbox: world.origin.id(), epoch: 1 };
+    let never = SandboxFence { sandbox: world.origin.id(), ..world.fence };
     assert!(is_gone(world.sandbox.attach(never).await));
     world.sandbox.start(world.fence, &world.shell("open", "sleep 607")).await.unwrap();
     let (waited, destroyed) =
@@ -65,7 +65,7 @@ pub async fn the_disk_outlives_the_sandbox(world: &World<'_>) {
     let previous = vec![world.spec.sandbox];
     let next = Spec { sandbox: world.origin.id(), previous, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Kept));
-    let fence = SandboxFence { sandbox: next.sandbox, epoch: 2 };
+    let fence = next.fence(2);
     // The command id can be used again: the first one ran in another sandbox.
     let script = "cat /workspace/a ~/b; stat -c %U /workspace/a; ls /tmp";
     world.sandbox.start(fence, &world.shell("look", script)).await.unwrap();
@@ -145,7 +145,7 @@ pub async fn a_disk_that_another_sandbox_left_is_not_used(world: &World<'_>) {
     let elsewhere = vec![world.origin.id()];
     let next = Spec { sandbox: world.origin.id(), previous: elsewhere, ..world.spec.clone() };
     assert_eq!(world.sandbox.create(&next, 2).await, Ok(Files::Fresh));
-    let fence = SandboxFence { sandbox: next.sandbox, epoch: 2 };
+    let fence = next.fence(2);
     world.sandbox.start(fence, &world.shell("look", "ls -A /workspace ~")).await.unwrap();
     world.sandbox.wait(fence, "look").await.unwrap();
     let range = OutputRange { stream: OutputStream::Stdout, offset: 0, bytes_max: 1_000 };

@@ -11,10 +11,8 @@ use std::{
 use sojourn::{
     base::limit::SANDBOX_IO_PER_SECOND,
     domain::{SandboxId, rootfs::RootFs},
-    sandbox::{
-        Cause, Exec, Fault, Sandbox, SandboxFence, SandboxLimits, Spec,
-        local::{Config, Disks, Local, image},
-    },
+    node::local::{Config, Disks, Local, image},
+    sandbox::{Cause, Exec, Fault, Sandbox, SandboxFence, SandboxLimits, Spec},
 };
 
 use super::{Provider, World, run, with_local};
@@ -271,7 +269,7 @@ fn an_orphaned_sandbox_ends_itself() {
             let origin = &world.origin;
             let spec = Spec { sandbox: origin.id(), session: origin.id(), ..world.spec.clone() };
             local.create(&spec, 1).await.unwrap();
-            let fence = SandboxFence { sandbox: spec.sandbox, epoch: 1 };
+            let fence = spec.fence(1);
             local.start(fence, &world.shell("last", "sleep 608")).await.unwrap();
             // The wait is split into slices; the sandbox ends within the first one.
             assert_eq!(local.wait(fence, "last").await, Err(Fault::Gone));
@@ -317,7 +315,7 @@ fn a_run_directory_that_is_no_place_for_programs_is_no_obstacle() {
             .args(["--mount", "--propagation=private", "--", "sh", "-c", script, "sh"])
             .arg(place.path())
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "sandbox::local::a_run_directory_that_is_no_place_for_programs_is_no_obstacle"])
+            .args(["--exact", "node::local::a_run_directory_that_is_no_place_for_programs_is_no_obstacle"])
             .env(AGAIN, "1")
             .output()
             .unwrap();

@@ -4,6 +4,7 @@
 //! with a test that calls `conforms`. The tests need the provider's requirements (for `local`: root and runc)
 //! and fail with one line when they are missing.
 
+mod agent;
 mod commands;
 mod confinement;
 mod disk;
@@ -100,7 +101,7 @@ pub fn run(
             previous: Vec::new(),
             restores: false,
         };
-        let fence = SandboxFence { sandbox: spec.sandbox, epoch: 1 };
+        let fence = spec.fence(1);
         sandbox.create(&spec, fence.epoch).await.expect("a sandbox can be made");
         let world = World { provider, sandbox, spec, fence, origin };
         let outcome = AssertUnwindSafe(check(&world)).catch_unwind().await;

@@ -100,7 +100,7 @@ impl World<'_> {
     async fn neighbor(&self) -> World<'_> {
         let mut spec = self.spec.clone();
         (spec.sandbox, spec.org, spec.session) = (self.origin.id(), self.origin.id(), self.origin.id());
-        let fence = super::SandboxFence { sandbox: spec.sandbox, epoch: 1 };
+        let fence = spec.fence(1);
         let sandbox = self.provider.open();
         sandbox.create(&spec, fence.epoch).await.expect("a sandbox can be made");
         World { provider: self.provider, sandbox, spec, fence, origin: self.origin.clone() }

@@ -2,7 +2,8 @@
 
 use std::{path::Path, time::Duration};
 
-use sojourn::sandbox::{Cause, Exec, Fault, SandboxLimits, local::Local};
+use sojourn::node::local::Local;
+use sojourn::sandbox::{Cause, Exec, Fault, SandboxLimits};
 
 use super::{conforms, escape, limits, local::LocalProvider, run};
 use crate::support::{
@@ -129,7 +130,7 @@ fn another_users_directory_is_not_taken_for_ones_own() {
     as_ordinary_user(OrdinaryUser::new, name, || {
         let provider = LocalProvider::new();
         let run_dir = Path::new("/tmp").join("sojourn");
-        let config = sojourn::sandbox::local::Config { run_dir, ..provider.config() };
+        let config = sojourn::node::local::Config { run_dir, ..provider.config() };
         let fault = Local::new(config).unwrap_err().to_string();
         assert!(fault.contains("/tmp has another owner, or is writable for other users"), "{fault}");
     });

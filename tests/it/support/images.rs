@@ -10,10 +10,8 @@ use std::{
 
 use sojourn::{
     domain::rootfs::RootFs,
-    sandbox::local::{
-        Config, Local,
-        image::{self, BuildError},
-    },
+    node::local::{Config, Local, image},
+    sandbox::{BuildError, Images},
 };
 
 /// Package mirrors. Named explicitly, because the machine may be configured for others.
@@ -61,11 +59,11 @@ async fn make(config: Config) {
     let debian = RootFs { image: "debian".to_owned(), ..RootFs::default() };
     let until = Instant::now() + Duration::from_secs(300);
     loop {
-        match local.images().make_image(&debian).await {
+        match local.make_image(&debian).await {
             Ok(()) => return,
             // Another test is building it.
             Err(BuildError::Busy) => tokio::time::sleep(Duration::from_millis(200)).await,
-            Err(unmade) => panic!("{unmade}: {}", local.images().said(&debian)),
+            Err(unmade) => panic!("{unmade}: {}", local.build_log(&debian).await.unwrap()),
         }
         assert!(Instant::now() < until, "building the image debian takes too long");
     }

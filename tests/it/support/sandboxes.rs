@@ -4,10 +4,8 @@
 
 use std::{fs, thread};
 
-use sojourn::sandbox::{
-    Sandbox,
-    local::{Config, Local},
-};
+use sojourn::node::local::{Config, Local};
+use sojourn::sandbox::Sandbox;
 use tokio::runtime;
 
 use super::service::Ground;

@@ -4,9 +4,13 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use sojourn::{
-    domain::{SessionId, decide::Input, environment::Size},
+    domain::{
+        SessionId,
+        decide::Input,
+        environment::{NodeCapacity, Size},
+    },
     store::{
-        admission::{Admission, NodeCapacity, OrganizationMaxima, Shortage},
+        admission::{Admission, OrganizationMaxima, Shortage},
         sandbox::NewSandbox,
     },
 };
@@ -173,7 +177,7 @@ async fn creations_at_one_moment_never_exceed_the_node() {
         pids: 1 << 40,
         disk_bytes: 1 << 60,
     };
-    let heartbeat = world.store.record_heartbeat(node, Duration::from_secs(60), capacity, false);
+    let heartbeat = world.store.record_heartbeat(node, Duration::from_secs(60), Some(capacity), false);
     heartbeat.await.expect("a heartbeat");
     let mut sessions: Vec<SessionId> = Vec::new();
     for _ in 0..4 * CAPACITY {

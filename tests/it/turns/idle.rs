@@ -4,7 +4,8 @@ use std::{fs, path::Path};
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sojourn::sandbox::{Sandbox, local::Local};
+use sojourn::node::local::Local;
+use sojourn::sandbox::Sandbox;
 
 use super::{
     Scene, appears, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until,

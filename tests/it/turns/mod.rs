@@ -18,6 +18,7 @@ pub mod image;
 mod kept_drafts;
 mod leaks;
 mod limits;
+mod node_agent;
 mod nodes;
 mod rootless;
 mod rotation;

@@ -55,6 +55,6 @@ async fn a_session_never_has_sandboxes_on_two_nodes_at_once() {
         outputs(&log)
     );
     second.stop().await;
-    let sandboxes = sojourn::sandbox::local::Config::new(other.path());
+    let sandboxes = sojourn::node::local::Config::new(other.path());
     crate::support::sandboxes::sweep(sandboxes).await;
 }

@@ -5,7 +5,7 @@ use std::{
     fs,
     io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     thread,
 };
 
@@ -18,20 +18,22 @@ use crate::support::{
     service::{Caller, KEY},
 };
 
-/// A service that runs as an ordinary user.
-struct Unprivileged {
-    child: Child,
-    owner: Caller,
+/// A service in processes of its own, with the embedded database.
+pub struct Standalone {
+    pub child: Child,
+    pub owner: Caller,
 }
 
-impl Unprivileged {
+impl Standalone {
     fn start(user: &OrdinaryUser, more: &[&str]) -> Self {
-        let program = Path::new(env!("CARGO_BIN_EXE_sojourn"));
-        let mut child = user
-            .command(program)
+        Self::launch(user.command(Path::new(env!("CARGO_BIN_EXE_sojourn"))), &data_dir(user), more)
+    }
+
+    pub fn launch(mut command: Command, data_dir: &Path, more: &[&str]) -> Self {
+        let mut child = command
             .args(["serve", "--listen=127.0.0.1:0", "--lease-ms=1000", "--first-session=off"])
             .args(more)
-            .arg(format!("--data-dir={}", data_dir(user).display()))
+            .arg(format!("--data-dir={}", data_dir.display()))
             .arg(format!("--bootstrap-api-key={KEY}"))
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
@@ -48,20 +50,20 @@ impl Unprivileged {
         Self { child, owner: Caller::new(&base, KEY) }
     }
 
-    fn kill(mut self) {
+    pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it ends");
     }
 
     /// As on Ctrl-C: the database stops with it.
-    fn stop(mut self) {
+    pub fn stop(mut self) {
         let pid = Pid::from_raw(self.child.id().cast_signed()).expect("a number");
         kill_process(pid, Signal::TERM).expect("it runs");
         assert!(self.child.wait().expect("it ends").success());
     }
 }
 
-fn data_dir(user: &OrdinaryUser) -> PathBuf {
+pub fn data_dir(user: &OrdinaryUser) -> PathBuf {
     user.home().join("data")
 }
 
@@ -76,7 +78,7 @@ fn left(user: &OrdinaryUser) -> Vec<PathBuf> {
 }
 
 /// Removes the service's files outside its home, which the machine itself would do.
-struct RunDir(PathBuf);
+pub struct RunDir(pub PathBuf);
 
 impl Drop for RunDir {
     fn drop(&mut self) {
@@ -92,7 +94,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     let user = OrdinaryUser::new();
     let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
     // Frozen soon, never hibernated.
-    let service = Unprivileged::start(
+    let service = Standalone::start(
         &user,
         &["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=600"],
     );
@@ -114,7 +116,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     service.kill();
     assert!(user.processes_of_sandboxes() > 0, "sandboxes outlive their service");
     let hasty = ["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=0.9"];
-    let service = Unprivileged::start(&user, &hasty);
+    let service = Standalone::start(&user, &hasty);
     let owner = &service.owner;
     let slept = until(owner, &id, "sandbox.terminated").await;
     assert_eq!(outputs(&slept)[2], "over\n");
@@ -139,7 +141,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
         steer(owner, &id, &script(json!([run("true"), { "text": "Done." }]))).await;
     }
     service.kill();
-    let service = Unprivileged::start(&user, &hasty);
+    let service = Standalone::start(&user, &hasty);
     for session in [&id, &sized] {
         service.owner.post(&format!("/sessions/{session}/archive"), json!({})).await.ok();
     }

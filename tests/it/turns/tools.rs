@@ -2,7 +2,8 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
-use sojourn::sandbox::{Sandbox, local::Local};
+use sojourn::node::local::Local;
+use sojourn::sandbox::Sandbox;
 
 use super::{
     Scene, appears, ask_model, assert_sound, bash, ends, log, of, outputs, run, script, session, steer, until,

@@ -7,22 +7,23 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::{BuildError, Images};
+use super::LocalImages;
 use crate::{
     base::{
         Origin,
         limit::{ROOTFS_DERIVED_MAX, ROOTFS_MAX_IDLE, ROOTFS_MIN_AGE},
     },
-    sandbox::local::{disk::Disk, removal, volume},
+    node::local::{disk::Disk, removal, volume},
+    sandbox::BuildError,
 };
 
 /// Suffix of a volume's file.
 const VOLUME: &str = ".image";
 
-impl Images {
+impl LocalImages {
     /// Removes unfinished work without an owner, and trees unused for long. Returns the number of removed
     /// entries.
-    pub async fn reap(&self) -> Result<usize, BuildError> {
+    pub(crate) async fn reap(&self) -> Result<usize, BuildError> {
         let mut removed = 0;
         let left: BTreeSet<String> = names(&self.inner.root.join("work"))?
             .into_iter()

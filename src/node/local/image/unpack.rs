@@ -24,7 +24,7 @@ use tar::{Archive, Entry, EntryType};
 
 use crate::{
     base::limit::{IMAGE_BYTES_MAX, IMAGE_FILES_MAX},
-    sandbox::local::{removal, rootfs::TABLES},
+    node::local::{removal, rootfs::TABLES},
 };
 
 /// Number of ids of an image; higher ids are mapped to nobody.

@@ -2,11 +2,7 @@
 //!
 //! Called by the composition root, by the worker's heartbeat and before a checkpoint or an image is made.
 
-use std::{
-    fs, io,
-    path::{Path, PathBuf},
-    thread::available_parallelism,
-};
+use std::{fs, io, path::Path, thread::available_parallelism};
 
 use rustix::{fs::statvfs, system::sysinfo};
 
@@ -45,28 +41,6 @@ impl Machine {
     }
 }
 
-/// Free space that a disk keeps.
-#[derive(Clone, Debug)]
-pub struct FreeSpace {
-    /// A directory on the disk.
-    pub path: PathBuf,
-    /// Below this many free bytes, no sandbox, checkpoint or image is made.
-    pub kept_bytes: u64,
-}
-
-impl FreeSpace {
-    /// Free bytes for this process; `None` when they cannot be read.
-    pub fn bytes(&self) -> Option<u64> {
-        let disk = statvfs(&self.path).ok()?;
-        Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-    }
-
-    /// Whether less is free than is kept.
-    pub fn is_low(&self) -> bool {
-        self.bytes().is_some_and(|free| free < self.kept_bytes)
-    }
-}
-
 fn number(path: &str) -> Option<u64> {
     fs::read_to_string(path).ok()?.trim().parse().ok()
 }
@@ -81,11 +55,5 @@ mod tests {
         let Machine { cpus, memory_bytes, pids, disk_bytes } = machine;
         assert!(cpus >= 1 && memory_bytes > 64 << 20 && pids > 100 && disk_bytes > 64 << 20, "{machine:?}");
         assert!(Machine::of(Path::new("/no/such/directory")).is_err());
-    }
-
-    #[test]
-    fn a_disk_is_low_below_what_it_keeps() {
-        let space = |kept_bytes| FreeSpace { path: "/".into(), kept_bytes };
-        assert!(!space(0).is_low() && space(u64::MAX).is_low());
     }
 }

@@ -13,11 +13,13 @@ mod checks;
 mod config;
 mod disk;
 pub mod docker;
+mod egress_socket;
 mod engine;
 mod freezer;
 pub mod image;
 mod layout;
 mod loopback;
+mod node;
 mod oci;
 mod removal;
 mod rootfs;
@@ -40,6 +42,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::process::geteuid;
 use tokio::{sync::mpsc, time::timeout};
+use uuid::Uuid;
 
 pub use checks::{Check, checks};
 pub use config::{Config, Disks, WatcherProgram};
@@ -51,7 +54,7 @@ use self::{
     docker::Docker,
     engine::Engine,
     freezer::FreezeLock,
-    image::Images,
+    image::LocalImages,
     layout::Layout,
     oci::Oci,
     rootfs::Base,
@@ -59,13 +62,13 @@ use self::{
     runtime::Runtime,
     volume::Volumes,
 };
-use super::{
-    Capabilities, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange, Reach, Sandbox,
-    SandboxFence, Signal, Spec, Stats, client::Init,
+use crate::sandbox::{
+    Capabilities, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, FreeSpace, OutputRange, Reach,
+    Sandbox, SandboxFence, Signal, Spec, Stats, client::Init,
 };
 use crate::{
     base::limit,
-    domain::{OrgId, SandboxId, SessionId},
+    domain::{OrgId, SandboxId, SessionId, environment::NodeCapacity},
 };
 
 /// Error when another process holds a disk's lock for too long.
@@ -78,9 +81,13 @@ pub struct Local {
     engine: Arc<dyn Engine>,
     /// Root file system of sandboxes on the image `host`.
     host: Base,
-    images: Images,
+    images: LocalImages,
     /// `None` if init has to measure the size of disks periodically instead.
     volumes: Option<Volumes>,
+    /// Disk of sandboxes and images.
+    space: FreeSpace,
+    node: Uuid,
+    capacity: NodeCapacity,
     orphan_after: Option<Duration>,
     watcher: Option<WatcherProgram>,
 }
@@ -91,6 +98,7 @@ impl Local {
     /// # Errors
     /// `Unavailable` with a one-line reason: the runtime, user ids, cgroups, a writable directory.
     pub fn new(config: Config) -> Result<Self, Fault> {
+        let space = FreeSpace { path: config.data_dir.clone(), kept_bytes: config.disk_kept_bytes };
         let layout = Layout::new(config.data_dir, config.run_dir);
         let prepare = || -> Result<Base, Fault> {
             layout.prepare().map_err(|error| unavailable("its directories cannot be created", &error))?;
@@ -129,15 +137,10 @@ impl Local {
                 .inspect_err(|reason| tracing::warn!(reason, "disk sizes are measured periodically"))
                 .ok(),
         };
-        let images = Images::new(config.images, &layout, installer, volumes.clone())
+        let images = LocalImages::new(config.images, &layout, installer, volumes.clone())
             .map_err(|error| unavailable("its directories cannot be created", &error))?;
-        let (orphan_after, watcher) = (config.orphan_after, config.watcher);
-        Ok(Self { layout, engine, host, images, volumes, orphan_after, watcher })
-    }
-
-    /// Root file systems of images.
-    pub fn images(&self) -> &Images {
-        &self.images
+        let Config { orphan_after, watcher, node, capacity, .. } = config;
+        Ok(Self { layout, engine, host, images, volumes, space, node, capacity, orphan_after, watcher })
     }
 
     fn init(&self, sandbox: SandboxId) -> Init {
@@ -207,11 +210,11 @@ impl Local {
 
     /// Ends the last sandbox created on a session's disk, because two sandboxes never share a disk. `Stale`
     /// if a higher epoch has attached to it.
-    async fn end_previous(&self, latest: SandboxId, epoch: i64) -> Result<(), Fault> {
+    async fn end_previous(&self, latest: SandboxId, spec: &Spec, epoch: i64) -> Result<(), Fault> {
         if !self.layout.sandbox(latest).exists() {
             return Ok(());
         }
-        match self.attach(SandboxFence { sandbox: latest, epoch }).await {
+        match self.attach(SandboxFence { sandbox: latest, ..spec.fence(epoch) }).await {
             Err(Fault::Stale) => Err(Fault::Stale),
             Ok(()) | Err(_) => self.destroy(latest).await,
         }
@@ -269,11 +272,11 @@ impl Sandbox for Local {
         let disk = self.layout.disk(spec.org, spec.session);
         let _held = hold(&disk).await?;
         match disk.latest_sandbox() {
-            Some(latest) if latest != spec.sandbox => self.end_previous(latest, epoch).await?,
+            Some(latest) if latest != spec.sandbox => self.end_previous(latest, spec, epoch).await?,
             Some(_) | None => {}
         }
         if self.layout.sandbox(spec.sandbox).exists() {
-            match self.attach(SandboxFence { sandbox: spec.sandbox, epoch }).await {
+            match self.attach(spec.fence(epoch)).await {
                 Ok(()) => return Ok(Files::Kept),
                 Err(Fault::Stale) => return Err(Fault::Stale),
                 // Remains of a crash, or a sandbox that no longer answers.
@@ -407,17 +410,16 @@ impl Sandbox for Local {
         self.init(fence.sandbox).write_tree(fence.epoch, path, parts).await
     }
 
-    async fn egress_socket(&self, fence: SandboxFence) -> Result<EgressSocket, Fault> {
+    async fn egress_socket(&self, fence: SandboxFence, certificates: &[u8]) -> Result<EgressSocket, Fault> {
         self.attach(fence).await?;
         let Some((_, session)) = self.layout.owner(fence.sandbox) else { return Err(Fault::Gone) };
-        let (private, shown) = (self.layout.sandbox(fence.sandbox), self.layout.egress(fence.sandbox));
         let owner = self.engine.ids(session).first;
         let give = async |socket: &Path| match self.engine.users() {
             Some(users) => users.give(socket, owner).await,
             None => chown(socket, Some(owner), Some(owner))
                 .map_err(|error| unavailable("its egress socket cannot be opened", &error)),
         };
-        EgressSocket::open(private, shown, give).await
+        egress_socket::open(&self.layout.egress(fence.sandbox), certificates, give).await
     }
 
     async fn destroy(&self, sandbox: SandboxId) -> Result<(), Fault> {

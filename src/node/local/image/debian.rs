@@ -11,13 +11,11 @@ use std::{
 
 use tokio::{process::Command, time::timeout};
 
-use super::{
-    error::{BuildError, last_line},
-    source::{Form, Registered},
-};
+use super::source::{Form, Registered};
 use crate::{
     base::limit::ROOTFS_TIMEOUT,
-    sandbox::local::{layout::make_dir, runtime},
+    node::local::{layout::make_dir, runtime},
+    sandbox::BuildError,
 };
 
 /// Change this number when the packages or the build change.
@@ -62,7 +60,7 @@ pub(super) async fn make(mirror: Option<&str>, work: &Path) -> Result<Registered
             tracing::info!("built the image debian");
             Ok(Registered { path, form: Form::Tar, version: String::new() })
         }
-        Ok(Ok(_)) => Err(BuildError::Failed(format!("mmdebstrap failed: {}", last_line(&said)))),
+        Ok(Ok(_)) => Err(BuildError::Failed(format!("mmdebstrap failed: {}", runtime::last_line(&said)))),
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(BuildError::Failed("mmdebstrap did not end in time".to_owned())),
     }

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
+use uuid::Uuid;
+
 use super::{docker, image, layout::Layout};
+use crate::domain::environment::NodeCapacity;
 
 /// Configuration of the local provider.
 #[derive(Clone, Debug)]
@@ -27,6 +30,12 @@ pub struct Config {
     pub disks: Disks,
     /// Images and package sources.
     pub images: image::Config,
+    /// Identity of the node.
+    pub node: Uuid,
+    /// Resources of all sandboxes together.
+    pub capacity: NodeCapacity,
+    /// Free bytes below which no sandbox or image is made.
+    pub disk_kept_bytes: u64,
 }
 
 /// The program that runs [`Local::watch`](super::Local::watch) with the same configuration.
@@ -58,6 +67,9 @@ impl Config {
             watcher: None,
             disks: Disks::Volumes,
             images: image::Config::default(),
+            node: Uuid::nil(),
+            capacity: NodeCapacity::MAX,
+            disk_kept_bytes: 0,
         }
     }
 }

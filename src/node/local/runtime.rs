@@ -223,6 +223,12 @@ pub(super) fn last_message(logs: &Path) -> String {
     text::truncate(&message, limit::INIT_MESSAGE_BYTES_MAX).to_owned()
 }
 
+/// Last non-empty line of an output, for an error message.
+pub(super) fn last_line(said: &str) -> &str {
+    let line = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+    text::truncate(line.unwrap_or("it left no message"), 1_000)
+}
+
 /// Last bytes of a file that only the service's own programs write.
 pub(super) fn tail(path: &Path, bytes_max: u64) -> String {
     let read = || -> io::Result<Vec<u8>> {

@@ -6,7 +6,6 @@
 //! tree never changes.
 
 mod debian;
-mod error;
 mod install;
 mod reaper;
 mod source;
@@ -38,11 +37,9 @@ use super::{
 use crate::{
     base::text::hex,
     domain::rootfs::{DEBIAN, RootFs},
-    sandbox::Fault,
+    sandbox::{BuildError, Fault},
 };
 
-pub use error::BuildError;
-pub use install::Install;
 pub(super) use source::list_entries;
 
 /// Version of the installation of packages (`install`). Change it when that changes.
@@ -61,7 +58,7 @@ pub struct Config {
 
 /// Builds and finds root file systems. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Images {
+pub(super) struct LocalImages {
     inner: Arc<Inner>,
 }
 
@@ -93,7 +90,7 @@ pub fn offers(registered: Option<&Path>, name: &str) -> bool {
     name == DEBIAN || registered.is_some_and(|directory| source::find(directory, name).is_some())
 }
 
-impl Images {
+impl LocalImages {
     pub(super) fn new(
         config: Config,
         layout: &Layout,
@@ -109,7 +106,7 @@ impl Images {
     }
 
     /// Whether sandboxes can be created on it now.
-    pub fn is_ready(&self, rootfs: &RootFs) -> bool {
+    pub(super) fn is_ready(&self, rootfs: &RootFs) -> bool {
         rootfs.is_host() || self.whole(rootfs).is_some()
     }
 
@@ -141,7 +138,7 @@ impl Images {
     }
 
     /// Builds the image itself, without packages, unless it exists.
-    pub async fn make_image(&self, rootfs: &RootFs) -> Result<(), BuildError> {
+    pub(super) async fn make_image(&self, rootfs: &RootFs) -> Result<(), BuildError> {
         if self.inner.installer.as_ref().is_ok_and(|engine| engine.users().is_some()) {
             let text = "images need a service that runs as root: their files have ids that no sandbox uses";
             return Err(BuildError::Failed(text.to_owned()));

@@ -16,11 +16,7 @@ use std::{
 use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM};
 use tokio::{process::Command, time::timeout};
 
-use super::{
-    Config, Images,
-    error::{BuildError, last_line},
-    unpack::Tree,
-};
+use super::{Config, LocalImages, unpack::Tree};
 use crate::{
     base::limit::{
         ROOTFS_BYTES_MAX, ROOTFS_LOG_BYTES_MAX, ROOTFS_MEMORY_BYTES, ROOTFS_OUTPUT_BYTES_MAX, ROOTFS_PIDS,
@@ -30,18 +26,17 @@ use crate::{
         OrgId, SandboxId, SessionId,
         rootfs::{Packages, RootFs},
     },
-    sandbox::{
-        EgressSocket, Fault, SandboxLimits,
-        local::{
-            bundle::{ContainerSpec, Role},
-            disk::Disk,
-            engine::Engine,
-            in_blocking_thread,
-            layout::{IdRange, make_dir},
-            rootfs::Base,
-            runtime, unavailable,
-        },
+    node::local::{
+        bundle::{ContainerSpec, Role},
+        disk::Disk,
+        egress_socket,
+        engine::Engine,
+        in_blocking_thread,
+        layout::{IdRange, make_dir},
+        rootfs::Base,
+        runtime, unavailable,
     },
+    sandbox::{BuildError, EgressSocket, Fault, SandboxLimits},
 };
 
 /// Script that runs in the container.
@@ -51,8 +46,8 @@ const PIP_INDEX: &str = "https://pypi.org/simple";
 const NPM_REGISTRY: &str = "https://registry.npmjs.org";
 
 /// A prepared installation. While it exists, no other process prepares the same.
-pub struct Install {
-    images: Images,
+pub(crate) struct Installation {
+    images: LocalImages,
     engine: Arc<dyn Engine>,
     name: String,
     disk: Disk,
@@ -62,14 +57,14 @@ pub struct Install {
     _lock: File,
 }
 
-impl Images {
+impl LocalImages {
     /// Prepares the installation of packages over an image that exists. Returns `None` if another process has
     /// finished it meanwhile. `container` is a new, unique id.
-    pub async fn begin_install(
+    pub(crate) async fn begin_install(
         &self,
         rootfs: &RootFs,
         container: SandboxId,
-    ) -> Result<Option<Install>, BuildError> {
+    ) -> Result<Option<Installation>, BuildError> {
         let names = self.names(rootfs)?;
         let Some(name) = names.whole else { return Err(BuildError::Busy) };
         if self.tree(&name).is_dir() {
@@ -93,7 +88,7 @@ impl Images {
         make_dir(&work, 0o700)?;
         make_dir(&place, 0o711)?;
         make_dir(&place.join("egress"), 0o755)?;
-        let install = Install {
+        let install = Installation {
             images: self.clone(),
             engine,
             disk: self.disk(&name),
@@ -110,21 +105,21 @@ impl Images {
     }
 }
 
-impl Install {
+impl Installation {
     /// Opens the socket on which the container's connections arrive.
-    pub async fn egress_socket(&self) -> Result<EgressSocket, BuildError> {
-        let place = self.images.place(&self.name);
-        let (egress, owner) = (place.join("egress"), self.ids().first);
+    pub(crate) async fn egress_socket(&self, certificates: &[u8]) -> Result<EgressSocket, BuildError> {
+        let (egress, owner) = (self.images.place(&self.name).join("egress"), self.ids().first);
         let give = async |socket: &Path| {
             chown(socket, Some(owner), Some(owner))
                 .map_err(|error| unavailable("its egress socket cannot be opened", &error))
         };
-        EgressSocket::open(place, egress, give).await.map_err(|fault| BuildError::Failed(fault.to_string()))
+        let opened = egress_socket::open(&egress, certificates, give).await;
+        opened.map_err(|fault| BuildError::Failed(fault.to_string()))
     }
 
     /// Runs the installers and stores the result. If the future is dropped, the remains are removed by the
     /// next installation of the same packages, or by `reap`.
-    pub async fn run(self) -> Result<(), BuildError> {
+    pub(crate) async fn run(self) -> Result<(), BuildError> {
         let ended = timeout(ROOTFS_TIMEOUT, self.install()).await;
         let ended = ended.unwrap_or_else(|_| {
             Err(BuildError::Failed(format!(
@@ -231,16 +226,16 @@ async fn copy(from: &Path, to: &Path) -> Result<(), BuildError> {
         Ok(Ok(output)) if output.status.success() => Ok(()),
         Ok(Ok(output)) => {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
-            Err(BuildError::Failed(format!("the image cannot be copied: {}", last_line(&said))))
+            Err(BuildError::Failed(format!("the image cannot be copied: {}", runtime::last_line(&said))))
         }
         Ok(Err(error)) => Err(error.into()),
         Err(_) => Err(BuildError::Failed("the image cannot be copied in time".to_owned())),
     }
 }
 
-impl Images {
+impl LocalImages {
     /// Latest output of the process that builds it.
-    pub fn said(&self, rootfs: &RootFs) -> String {
+    pub(crate) fn said(&self, rootfs: &RootFs) -> String {
         let Ok(names) = self.names(rootfs) else { return String::new() };
         self.read_log(&names.whole.unwrap_or(names.image))
     }
@@ -258,7 +253,7 @@ impl Images {
     }
 
     /// Takes the output of a build that has ended: of the installation, else of the image.
-    pub fn take_log(&self, rootfs: &RootFs) -> String {
+    pub(crate) fn take_log(&self, rootfs: &RootFs) -> String {
         let Ok(names) = self.names(rootfs) else { return String::new() };
         let mut logs = self.inner.logs.lock().unwrap_or_else(PoisonError::into_inner);
         let of_image = logs.remove(&names.image);
@@ -272,9 +267,11 @@ fn outcome_of(log: &str) -> Result<(), BuildError> {
     let said = output_of(log);
     match code.map(str::trim) {
         Some("0") => Ok(()),
-        Some("137") => Err(BuildError::Failed(format!("the installers were killed: {}", last_line(&said)))),
-        Some(_) => Err(BuildError::Failed(last_line(&said).to_owned())),
-        None => Err(BuildError::Failed(format!("the container ended at once: {}", last_line(log)))),
+        Some("137") => {
+            Err(BuildError::Failed(format!("the installers were killed: {}", runtime::last_line(&said))))
+        }
+        Some(_) => Err(BuildError::Failed(runtime::last_line(&said).to_owned())),
+        None => Err(BuildError::Failed(format!("the container ended at once: {}", runtime::last_line(log)))),
     }
 }
 

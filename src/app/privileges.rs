@@ -1,0 +1,232 @@
+//! Separation of privileges: a service that was started as root becomes two processes.
+//!
+//! The process itself goes on as the node agent: root, without a secret of the deployment in its memory or in its
+//! environment. Its child is the service, as an ordinary user without capabilities. The data directory belongs to
+//! root, with the sticky bit, so that the service creates its files there and cannot replace those of the agent.
+
+use std::{
+    env, ffi,
+    ffi::OsString,
+    fs,
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt, chown},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context, bail};
+use sha2::{Digest, Sha256};
+
+use crate::{base::text, config::Settings};
+
+/// Settings that the agent needs, as they are named on the command line.
+const AGENT_SETTINGS: [&str; 19] = [
+    "data-dir",
+    "docker-socket",
+    "images",
+    "apt-mirror",
+    "pip-index",
+    "npm-registry",
+    "sandbox-image",
+    "sandbox-orphan-seconds",
+    "sandbox-provider",
+    "sandbox-runtime",
+    "node-cpus",
+    "node-memory",
+    "node-pids",
+    "node-disk",
+    "node-disk-free",
+    "log",
+    "log-json",
+    "otlp-endpoint",
+    "trace-sample",
+];
+/// Directories of the agent below the data directory, and the file with the identity of its node.
+const OF_AGENT: [&str; 2] = ["sandboxes", "images"];
+const NODE_ID: &str = "node-id";
+/// File or link that leads to the cluster of the embedded database, which has an owner of its own.
+const POSTGRES: &str = "postgres";
+
+/// A user of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OsUser {
+    pub uid: u32,
+    gid: u32,
+}
+
+impl OsUser {
+    /// Finds a user by name or number. Uses `getent`, because not every user is in `/etc/passwd`.
+    pub(super) fn named(name: &str) -> anyhow::Result<Self> {
+        let found = Command::new("getent").args(["passwd", name]).stdin(Stdio::null()).output();
+        let found = found.context("`getent` could not be run")?;
+        let line = String::from_utf8_lossy(&found.stdout).into_owned();
+        let mut ids = line.trim().split(':').skip(2).map(|id| id.parse().ok());
+        match (ids.next().flatten(), ids.next().flatten(), name.parse()) {
+            (Some(uid), Some(gid), _) => Ok(Self { uid, gid }),
+            (_, _, Ok(id)) => Ok(Self { uid: id, gid: id }),
+            _ => bail!("this machine has no user `{name}`: useradd --system {name}"),
+        }
+    }
+}
+
+/// Starts the service as another user and turns this process into its node agent. Returns if there is nothing to
+/// separate: the process is not root, makes no sandboxes, or no user is set.
+///
+/// # Errors
+/// One line. `Ok` with a line for the operator when the user cannot reach the data directory.
+pub fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
+    let is_root = rustix::process::geteuid().is_root();
+    let Some(name) = settings.user.as_ref().filter(|name| is_root && *name != "root") else {
+        return Ok(None);
+    };
+    if !settings.role.runs_turns() || settings.node_agent.node.is_some() {
+        return Ok(None);
+    }
+    let user = OsUser::named(name)?;
+    let data_dir = &settings.database.data_dir;
+    fs::create_dir_all(data_dir).with_context(|| format!("SOJOURN_DATA_DIR: {}", data_dir.display()))?;
+    let data_dir = fs::canonicalize(data_dir)?;
+    if let Some(barred) = first_barred(&data_dir, &user)? {
+        return Ok(Some(format!(
+            "the whole service stays root: the user {name} has no access to {}; run chmod o+x on it, or choose \
+             another SOJOURN_DATA_DIR",
+            barred.display()
+        )));
+    }
+    hand_over(&data_dir, &user)?;
+    let socket = socket_of(&data_dir);
+    let program = env::current_exe()?;
+    let service = Command::new(&program)
+        .args(env::args_os().skip(1))
+        .arg(format!("--node=unix:{}", socket.display()))
+        .arg(format!("--agent-pid={}", std::process::id()))
+        .env_remove("SOJOURN_USER")
+        // Ctrl-C at a terminal is for the agent, which passes it on.
+        .process_group(0)
+        // Also drops the supplementary groups.
+        .uid(user.uid)
+        .gid(user.gid)
+        .spawn()
+        .with_context(|| format!("the service cannot be started as user {name}"))?;
+    let failed = Command::new(program)
+        .args(["serve", "--role=node"])
+        .args(kept_arguments(env::args_os().skip(2)))
+        .arg(format!("--node-listen=unix:{}", socket.display()))
+        .arg(format!("--node-socket-user={}", user.uid))
+        .arg(format!("--service-pid={}", service.id()))
+        .env_clear()
+        .envs(env::vars_os().filter(|(name, _)| is_kept_variable(name)))
+        .exec();
+    bail!("the node agent cannot be started: {failed}")
+}
+
+/// The socket of the agent of a data directory: a short path.
+fn socket_of(data_dir: &Path) -> PathBuf {
+    let digest = Sha256::digest(data_dir.as_os_str().as_bytes());
+    Path::new("/run/sojourn").join(format!("node-{}.sock", text::hex(&digest[..6])))
+}
+
+/// The topmost directory on a path that a user cannot pass.
+fn first_barred<'a>(path: &'a Path, user: &OsUser) -> anyhow::Result<Option<&'a Path>> {
+    let mut barred = None;
+    for directory in path.ancestors().skip(1) {
+        let data = directory.metadata()?;
+        let bit = match (data.uid() == user.uid, data.gid() == user.gid) {
+            (true, _) => 0o100,
+            (false, true) => 0o010,
+            (false, false) => 0o001,
+        };
+        if data.mode() & bit == 0 {
+            barred = Some(directory);
+        }
+    }
+    Ok(barred)
+}
+
+/// Gives the files of the service to its user, and keeps those of the agent.
+fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
+    let named = || format!("{} cannot be prepared for two users", data_dir.display());
+    for name in OF_AGENT {
+        let directory = data_dir.join(name);
+        fs::create_dir_all(&directory).with_context(named)?;
+        let there = directory.symlink_metadata().with_context(named)?;
+        if !there.is_dir() || there.uid() != 0 {
+            bail!("{} must be a directory of root", directory.display());
+        }
+    }
+    for entry in fs::read_dir(data_dir).with_context(named)? {
+        let entry = entry.with_context(named)?;
+        let name = entry.file_name();
+        let has_another_owner = OF_AGENT.into_iter().chain([NODE_ID, POSTGRES]).any(|other| name == *other);
+        let there = entry.path().symlink_metadata().with_context(named)?;
+        if has_another_owner || there.uid() == user.uid || there.is_symlink() {
+            continue;
+        }
+        let given = Command::new("chown")
+            .args(["-R", "-h", "-P", &format!("{}:{}", user.uid, user.gid)])
+            .arg(entry.path())
+            .status();
+        if !given.with_context(named)?.success() {
+            bail!(named());
+        }
+    }
+    chown(data_dir, Some(0), Some(user.gid)).with_context(named)?;
+    fs::set_permissions(data_dir, fs::Permissions::from_mode(0o1771)).with_context(named)
+}
+
+/// The arguments that are settings of the agent.
+fn kept_arguments(all: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let (mut kept, mut all) = (Vec::new(), all);
+    while let Some(argument) = all.next() {
+        let text = argument.to_string_lossy();
+        let Some(flag) = text.strip_prefix("--") else { continue };
+        let (name, has_value) = flag.split_once('=').map_or((flag, false), |(name, _)| (name, true));
+        let is_kept = AGENT_SETTINGS.contains(&name);
+        let value = if has_value { None } else { all.next() };
+        if is_kept {
+            kept.push(argument);
+            kept.extend(value);
+        }
+    }
+    kept
+}
+
+/// Whether a variable of the environment is one of the agent's settings, or one that every program needs.
+fn is_kept_variable(name: &ffi::OsStr) -> bool {
+    let Some(name) = name.to_str() else { return false };
+    let setting = name.strip_prefix("SOJOURN_").map(|name| name.to_ascii_lowercase().replace('_', "-"));
+    setting.is_some_and(|name| AGENT_SETTINGS.contains(&name.as_str()))
+        || ["PATH", "LANG", "TZ", "TERM", "RUST_BACKTRACE"].contains(&name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_agent_keeps_its_settings_and_no_secret() {
+        let all = [
+            "--data-dir",
+            "/data",
+            "--bootstrap-api-key=secret",
+            "--sandbox-runtime=runsc",
+            "--operator-key",
+            "secret",
+            "--node-memory=3Gi",
+            "--role=all",
+        ];
+        let kept = kept_arguments(all.map(OsString::from).into_iter());
+        assert_eq!(kept, ["--data-dir", "/data", "--sandbox-runtime=runsc", "--node-memory=3Gi"]);
+        for name in
+            ["SOJOURN_MASTER_KEY", "DATABASE_URL", "SOJOURN_OPERATOR_KEY", "AWS_SECRET_ACCESS_KEY", "HOME"]
+        {
+            assert!(!is_kept_variable(name.as_ref()), "{name}");
+        }
+        for name in ["PATH", "SOJOURN_DATA_DIR", "SOJOURN_NODE_MEMORY", "SOJOURN_SANDBOX_RUNTIME"] {
+            assert!(is_kept_variable(name.as_ref()), "{name}");
+        }
+    }
+}
