@@ -1,10 +1,11 @@
 # Two images of one binary:
 #
-#   docker build --target api    -t sojourn-api    .
-#   docker build --target worker -t sojourn-worker .
+#   docker build --target service -t sojourn      .
+#   docker build --target node    -t sojourn-node .
 #
-# `api` serves HTTP and needs no privileges. `worker` runs turns and their sandboxes;
-# its stage below lists the privileges that it needs. `tests/image/run` builds both and
+# `service` serves HTTP (`serve --role api`) and runs turns (`serve --role worker`), without
+# privileges. `node` makes the sandboxes of its machine for the workers; it has no secret,
+# and its stage below lists the privileges that it needs. `tests/image/run` builds both and
 # runs sessions in them.
 
 # Debian 12 or newer, or a derivative; Rust 1.95 or newer.
@@ -48,13 +49,14 @@ RUN touch build.rs src/main.rs src/lib.rs init/src/main.rs init/src/lib.rs \
 # ---- common base of both images ----
 
 FROM ${BASE_IMAGE} AS base
-# CA certificates for TLS to model providers and webhook receivers; tini as PID 1, which
-# reaps the processes that a container runtime leaves.
+# CA certificates for TLS to model providers and webhook receivers; git for repositories of
+# SOJOURN_LOCAL_SOURCES; tini as PID 1, which reaps the processes that a container runtime
+# leaves.
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends ca-certificates tini \
+ && apt-get install -y -q --no-install-recommends ca-certificates git tini \
  && rm -rf /var/lib/apt/lists/*
-# Both images share the blobs, whichever user wrote them: setgid directories pass their
-# group on.
+# Processes share the blobs, whichever user wrote them: setgid directories pass their group
+# on.
 RUN groupadd --gid 10001 sojourn \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin sojourn \
  && install -d -m 0755 -o sojourn -g sojourn /data \
@@ -66,20 +68,21 @@ STOPSIGNAL SIGTERM
 # Files are writable by the group, for the same reason.
 ENTRYPOINT ["tini", "--", "sh", "-c", "umask 002 && exec sojourn \"$@\"", "sojourn"]
 
-# ---- HTTP ----
+# ---- HTTP and turns ----
 # Privileges: none. Runs as user 10001 with all capabilities dropped and a read-only root
-# file system (it writes to /data and /tmp).
+# file system (it writes to /data and /tmp). A worker reaches its node agent with
+# SOJOURN_NODE.
 
-FROM base AS api
+FROM base AS service
 ENV SOJOURN_LISTEN=0.0.0.0:8080
 EXPOSE 8080
 USER 10001:10001
 CMD ["serve", "--role", "api"]
 
-# ---- turns and sandboxes ----
-# A sandbox is a container inside this one, so the worker needs the privileges of a
-# container runtime, but not --privileged. It runs as root of its container (each
-# sandbox in its own user namespace) with exactly:
+# ---- sandboxes ----
+# A sandbox is a container inside this one, so the node agent needs the privileges of a
+# container runtime, but not --privileged. It needs no network and no secret. It runs as
+# root of its container (each sandbox in its own user namespace) with exactly:
 #
 #   capabilities  CHOWN DAC_OVERRIDE FOWNER KILL SETGID SETPCAP SETUID SYS_ADMIN
 #                 SYS_CHROOT SYS_PTRACE, all others dropped (SYS_ADMIN: mounts,
@@ -96,18 +99,18 @@ CMD ["serve", "--role", "api"]
 # deploy/compose.yaml has the same configuration. With the image `host`, sandboxes see
 # /usr of this image, read-only: install further tools of agents here.
 #
-# With --user 10001:10001 it creates the same sandboxes without root (differences:
-# docs/sandboxes.md, "Without root"; mainly, CPU and memory of a sandbox are not
-# limited). It needs
+# With `--user 10001:10001 serve --role worker` and without SOJOURN_NODE, a worker in this
+# image creates the same sandboxes itself, without root (differences: docs/sandboxes.md,
+# "Without root"; mainly, CPU and memory of a sandbox are not limited). It needs
 #
 #   capabilities  SETGID SETUID, all others dropped: the process itself has neither,
 #                 only newuidmap and newgidmap receive them
 #   seccomp, apparmor, /proc   as above, and not no-new-privileges, which would
 #                 prevent that
 
-FROM base AS worker
+FROM base AS node
 RUN apt-get update -q \
- && apt-get install -y -q --no-install-recommends bash e2fsprogs git libcap2-bin mmdebstrap python3 runc uidmap \
+ && apt-get install -y -q --no-install-recommends bash e2fsprogs libcap2-bin mmdebstrap python3 runc uidmap \
  && rm -rf /var/lib/apt/lists/*
 # File capabilities instead of set-user-id, which would need more privileges.
 RUN usermod --add-subuids 100000-165535 --add-subgids 100000-165535 sojourn \
@@ -115,4 +118,4 @@ RUN usermod --add-subuids 100000-165535 --add-subgids 100000-165535 sojourn \
  && setcap cap_setuid=ep /usr/bin/newuidmap \
  && setcap cap_setgid=ep /usr/bin/newgidmap
 USER 0:10001
-CMD ["serve", "--role", "worker"]
+CMD ["serve", "--role", "node"]

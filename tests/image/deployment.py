@@ -1,5 +1,7 @@
 """Runs the services of deploy/compose.yaml from built images, with one session on each worker.
 
+One worker uses the node agent, as in the file; another one makes its sandboxes itself, as an ordinary user.
+
 There is no bridge network and no DNS here: all services share this machine's loopback, on free
 ports. All other options of a service are read from the file; an unknown key is an error.
 """
@@ -26,7 +28,7 @@ PATIENCE_SECONDS = 60
 ELSEWHERE = {"build", "command", "depends_on", "healthcheck", "networks", "ports", "restart", "stop_grace_period"}
 # Output that exceeds an event: it is stored in the blob directory that both services share.
 LONG = 29_000
-# Privileges without root, as documented in the Dockerfile at the stage `worker`.
+# Privileges without root, as documented in the Dockerfile at the stage `node`.
 ORDINARY = {
     "user": "10001:10001",
     "cap_drop": ["ALL"],
@@ -146,7 +148,7 @@ def options(service):
     for key, option in [("cgroup", "cgroupns"), ("user", "user")]:
         unknown.discard(key)
         said += [f"--{option}={service[key]}"] if key in service else []
-    unknown.discard("read_only")
+    unknown -= {"read_only", "network_mode"}
     said += ["--read-only"] if service.get("read_only") else []
     unknown.discard("environment")
     ok("each key of the service is known", not unknown, unknown)
@@ -155,12 +157,15 @@ def options(service):
 
 def start(name, image, service, postgres, wait=False, **more):
     environment = {key: filled(value) for key, value in service["environment"].items()}
+    ok(f"{name} has no secret" if name == "node" else f"{name} has its secrets",
+       any(value in str(environment) for value in secret.values()) == (name != "node"))
     for key, value in environment.items():
         environment[key] = value.replace("@postgres:5432/", f"@127.0.0.1:{postgres.port}/")
     environment = [f"--env={key}={value}" for key, value in (environment | more).items()]
     mode = [] if wait else ["--detach"]
     command = service.get("command", [])
-    docker("run", *mode, "--network=host", f"--name={name}", *options(service), *environment, image, *command)
+    network = service.get("network_mode", "host")
+    docker("run", *mode, f"--network={network}", f"--name={name}", *options(service), *environment, image, *command)
 
 
 def stop(name, service):
@@ -172,21 +177,25 @@ def stop(name, service):
     ok(f"{name} stops cleanly within its grace period, in {took:.1f} s", code == "0" and took < int(grace), f"{code}: {logs(name)}")
 
 
+def check_unprivileged(name):
+    status = docker("exec", name, "cat", "/proc/1/status").stdout
+    fields = dict(line.split(":\t", 1) for line in status.splitlines())
+    ok(f"{name} runs as user 10001 without capabilities", fields["Uid"].split()[0] == "10001" and fields["NoNewPrivs"] == "1"
+       and all(int(fields[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd")), status)
+
+
 class Api:
     def __init__(self, postgres):
         service = self.service = COMPOSE["services"]["api"]
         # Port 0 selects a free port; the service prints it.
-        start("api", "sojourn-api", service, postgres, SOJOURN_LISTEN="127.0.0.1:0")
+        start("api", "sojourn", service, postgres, SOJOURN_LISTEN="127.0.0.1:0")
         said = until("api serves", lambda: re.search(r"sojourn serves (http://\S+:(\d+))", logs("api")), lambda: logs("api"))
         self.url = said[1] + "/v3"
         kind, *health = service["healthcheck"]["test"]
         health = [part.replace("/8080", f"/{said[2]}") for part in health]
         ok("its health check is a command", kind == "CMD")
         until("it is healthy", lambda: docker("exec", "api", *health, check=False).returncode == 0, lambda: logs("api"))
-        status = docker("exec", "api", "cat", "/proc/1/status").stdout
-        fields = dict(line.split(":\t", 1) for line in status.splitlines())
-        ok("it runs as user 10001 without capabilities", fields["Uid"].split()[0] == "10001" and fields["NoNewPrivs"] == "1"
-           and all(int(fields[name], 16) == 0 for name in ("CapEff", "CapPrm", "CapBnd")), status)
+        check_unprivileged("api")
         written = docker("exec", "api", "touch", "/usr/local/touched", check=False)
         ok("its root file system is read-only", "Read-only file system" in written.stderr, written)
 
@@ -202,7 +211,7 @@ class Api:
             return json.load(answer)
 
 
-def work(api, name, is_root):
+def work(api, name, is_root, doctor_in, role):
     """Runs one session whose input and output exceed an event, with a command in a sandbox."""
     command = f"id -u; git --version; python3 -c 'print(6 * 7)'; yes '\"\"\"\"' | head -c {LONG}"
     steps = [{"text": "I look.", "tools": [{"tool": "bash", "input": {"command": command}}]}, {"text": f"Seen by {name}."}]
@@ -224,18 +233,18 @@ def work(api, name, is_root):
     sandbox = api.call("GET", session)["sandbox"]["id"]
     groups = glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True)
     ok("the sandbox has a cgroup with its limits" if is_root else "the sandbox has no cgroup", bool(groups) == is_root, groups)
-    doctor = json.loads(docker("exec", name, "sojourn", "doctor", "--role", "worker", "--json", check=False).stdout)
-    ok("doctor reports no problem", doctor["ok"], doctor)
+    doctor = json.loads(docker("exec", doctor_in, "sojourn", "doctor", "--role", role, "--json", check=False).stdout)
+    ok(f"doctor reports no problem in {doctor_in}", doctor["ok"], doctor)
     api.call("POST", f"{session}/archive", {})
     until("the sandbox is removed completely", lambda: not glob.glob(f"/sys/fs/cgroup/**/*{sandbox}*", recursive=True))
 
 
 def check_rights():
-    """Compares the worker's capabilities in the Dockerfile with those of the deployment."""
-    stage = pathlib.Path("Dockerfile").read_text().split("# ---- turns and sandboxes ----")[1]
+    """Compares the agent's capabilities in the Dockerfile with those of the deployment."""
+    stage = pathlib.Path("Dockerfile").read_text().split("# ---- sandboxes ----")[1]
     lists = re.findall(r"capabilities +((?:[A-Z_]+[ \n#]+)+[A-Z_]+),", stage)
     said = [sorted(re.findall("[A-Z_]+", one)) for one in lists]
-    wanted = [sorted(one["cap_add"]) for one in (COMPOSE["services"]["worker"], ORDINARY)]
+    wanted = [sorted(one["cap_add"]) for one in (COMPOSE["services"]["node"], ORDINARY)]
     ok("the Dockerfile documents the granted capabilities", said == wanted, said)
 
 
@@ -244,18 +253,23 @@ def main():
     postgres = Postgres()
     try:
         postgres.prepare()
-        start("migrate", "sojourn-api", COMPOSE["services"]["migrate"], postgres, wait=True)
+        start("migrate", "sojourn", COMPOSE["services"]["migrate"], postgres, wait=True)
         ok("migrate prepares the schema")
         api = Api(postgres)
         api.call("POST", "/agents", {"name": "image", "prompt": "", "model": "scripted/inline"})
-        service = COMPOSE["services"]["worker"]
-        start("worker", "sojourn-worker", service, postgres)
-        work(api, "worker", is_root=True)
+        service, node = COMPOSE["services"]["worker"], COMPOSE["services"]["node"]
+        start("node", "sojourn-node", node, postgres)
+        start("worker", "sojourn", service, postgres)
+        work(api, "worker", is_root=True, doctor_in="node", role="node")
+        check_unprivileged("worker")
+        work(api, "worker", is_root=True, doctor_in="worker", role="worker")
         stop("worker", service)
+        stop("node", node)
         blobs = [volume for volume in service["volumes"] if volume.endswith(":/data/blobs")]
-        ordinary = {key: service[key] for key in ("environment", "stop_grace_period")} | ORDINARY | {"volumes": blobs}
-        start("ordinary", "sojourn-worker", ordinary, postgres)
-        work(api, "ordinary", is_root=False)
+        environment = {key: value for key, value in service["environment"].items() if key != "SOJOURN_NODE"}
+        ordinary = ORDINARY | {"environment": environment, "volumes": blobs, "stop_grace_period": service["stop_grace_period"]}
+        start("ordinary", "sojourn-node", ordinary | {"command": ["serve", "--role", "worker"]}, postgres)
+        work(api, "ordinary", is_root=False, doctor_in="ordinary", role="worker")
         stop("ordinary", ordinary)
         stop("api", api.service)
     finally:
