@@ -7,6 +7,7 @@ mod blobs;
 mod clock;
 mod connections;
 mod data_dir;
+mod listeners;
 mod node;
 mod privileges;
 mod reach;
@@ -25,7 +26,10 @@ pub use node::{end_with_agent, reach as reach_node_agent, serve_node};
 pub use privileges::separate;
 pub use sandboxes::{checks as sandbox_checks, reservable_memory, watch as watch_sandboxes};
 
-use self::reach::{local_sources, network, org_client};
+use self::{
+    listeners::{listen, metrics_listener},
+    reach::{local_sources, network, org_client},
+};
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
@@ -259,10 +263,7 @@ pub async fn serve(
     net::install_tls();
     let has_api = settings.role != Role::Worker;
     let listener = if has_api { Some(listen("SOJOURN_LISTEN", settings.listen).await?) } else { None };
-    let watched = match settings.metrics_listen {
-        Some(address) => Some(listen("SOJOURN_METRICS_LISTEN", address).await?),
-        None => None,
-    };
+    let watched = metrics_listener(&settings).await?;
     let pools = connections::pools(&settings);
     let migration = if settings.role == Role::All { Migration::Own } else { Migration::IfOwner };
     let says = startup.says;
@@ -319,7 +320,7 @@ async fn serve_record(
     }
     if let Some(listener) = watched {
         let days = settings.move_events_after_days();
-        let router = http::metrics::router(record.store.clone(), days, telemetry::metrics());
+        let router = http::metrics::router(Some(record.store.clone()), days, telemetry::metrics());
         front.spawn(served(http::serve(listener, router, Vec::new(), stop.clone())));
     }
     if let Some(worker) = worker {
@@ -477,10 +478,6 @@ impl Parts {
 async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
     serving.await;
     Ok(())
-}
-
-async fn listen(setting: &str, address: SocketAddr) -> anyhow::Result<TcpListener> {
-    TcpListener::bind(address).await.with_context(|| format!("{setting}: cannot listen on {address}"))
 }
 
 /// Connects to an existing database, without starting or migrating it.

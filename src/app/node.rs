@@ -13,16 +13,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{data_dir, privileges::OsUser, sandboxes};
+use super::{data_dir, listeners::metrics_listener, privileges::OsUser, sandboxes};
 use crate::{
     base::{Origin, limit::NODE_AGENT_WAIT, seal::MasterKey},
     config::Settings,
-    net,
+    http, net,
     node::{Agent, Listener},
     sandbox::{
         Node,
         node::{GrantKey, NodeAddress, RemoteNode},
     },
+    telemetry,
 };
 
 /// Name of the file with the public key of the grants.
@@ -30,7 +31,7 @@ const GRANT_KEY: &str = "grant-key";
 /// Delay between two attempts to reach an agent.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Runs the node agent of this machine until `stop`; calls `started` with its node once it serves.
+/// Runs the node agent of this machine, and its metrics, until `stop`; calls `started` with its node once it serves.
 pub async fn serve_node(
     settings: &Settings,
     stop: CancellationToken,
@@ -48,23 +49,30 @@ pub async fn serve_node(
     };
     let listener = Listener::open(&agent.node_listen, agent.tls().as_ref(), owner).await?;
     let key_file = agent.grant_key_file.clone().unwrap_or_else(|| data_dir.join(GRANT_KEY));
-    let service = agent.service_pid;
+    let service = agent.service_child_pid;
+    let watched = metrics_listener(settings).await?;
     let agent = Arc::new(Agent::new(local, node, key_file, origin));
-    let Some(service) = service else {
-        started(node);
-        agent.serve(listener, stop).await;
-        return Ok(());
-    };
-    // It drains with its sandboxes: the agent ends after it.
+    started(node);
+    // The service drains with its sandboxes: the agent ends after it.
     let ended = CancellationToken::new();
-    let (supervised, ()) = tokio::join!(
-        async {
-            let supervised = supervise(service, stop).await;
-            ended.cancel();
-            supervised
-        },
-        agent.serve(listener, ended.clone())
-    );
+    let supervised = async {
+        let supervised = match service {
+            Some(service) => supervise(service, stop).await,
+            None => {
+                stop.cancelled().await;
+                Ok(())
+            }
+        };
+        ended.cancel();
+        supervised
+    };
+    let metrics = async {
+        if let Some(watched) = watched {
+            let router = http::metrics::router(None, None, telemetry::metrics());
+            http::serve(watched, router, Vec::new(), ended.clone()).await;
+        }
+    };
+    let (supervised, (), ()) = tokio::join!(supervised, agent.serve(listener, ended.clone()), metrics);
     supervised
 }
 

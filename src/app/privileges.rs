@@ -55,6 +55,7 @@ const POSTGRES: &str = "postgres";
 pub(super) struct OsUser {
     pub uid: u32,
     gid: u32,
+    home: String,
 }
 
 impl OsUser {
@@ -63,11 +64,13 @@ impl OsUser {
         let found = Command::new("getent").args(["passwd", name]).stdin(Stdio::null()).output();
         let found = found.context("`getent` could not be run")?;
         let line = String::from_utf8_lossy(&found.stdout).into_owned();
-        let mut ids = line.trim().split(':').skip(2).map(|id| id.parse().ok());
-        match (ids.next().flatten(), ids.next().flatten(), name.parse()) {
-            (Some(uid), Some(gid), _) => Ok(Self { uid, gid }),
-            (_, _, Ok(id)) => Ok(Self { uid: id, gid: id }),
-            _ => bail!("this machine has no user `{name}`: useradd --system {name}"),
+        let fields: Vec<_> = line.trim().split(':').collect();
+        if let [_, _, uid, gid, _, home, ..] = fields[..] {
+            return Ok(Self { uid: uid.parse()?, gid: gid.parse()?, home: home.to_owned() });
+        }
+        match name.parse() {
+            Ok(id) => Ok(Self { uid: id, gid: id, home: "/".to_owned() }),
+            Err(_) => bail!("this machine has no user `{name}`: useradd --system {name}"),
         }
     }
 }
@@ -99,16 +102,18 @@ pub fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
     hand_over(&data_dir, &user)?;
     let socket = socket_of(&data_dir);
     let program = env::current_exe()?;
-    let service = Command::new(&program)
+    // Not only the user: also no capability to inherit, and none to gain.
+    let service = Command::new("setpriv")
+        .args([format!("--reuid={}", user.uid), format!("--regid={}", user.gid)])
+        .args(["--clear-groups", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--"])
+        .arg(&program)
         .args(env::args_os().skip(1))
         .arg(format!("--node=unix:{}", socket.display()))
-        .arg(format!("--agent-pid={}", std::process::id()))
+        .arg(format!("--agent-parent-pid={}", std::process::id()))
         .env_remove("SOJOURN_USER")
+        .env("HOME", &user.home)
         // Ctrl-C at a terminal is for the agent, which passes it on.
         .process_group(0)
-        // Also drops the supplementary groups.
-        .uid(user.uid)
-        .gid(user.gid)
         .spawn()
         .with_context(|| format!("the service cannot be started as user {name}"))?;
     let failed = Command::new(program)
@@ -116,7 +121,7 @@ pub fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
         .args(kept_arguments(env::args_os().skip(2)))
         .arg(format!("--node-listen=unix:{}", socket.display()))
         .arg(format!("--node-socket-user={}", user.uid))
-        .arg(format!("--service-pid={}", service.id()))
+        .arg(format!("--service-child-pid={}", service.id()))
         .env_clear()
         .envs(env::vars_os().filter(|(name, _)| is_kept_variable(name)))
         .exec();

@@ -27,7 +27,7 @@ pub(super) async fn run(mut settings: Settings) -> anyhow::Result<()> {
     if let Some(notice) = app::separate(&settings)? {
         eprintln!("{notice}");
     }
-    if let Some(agent) = settings.node_agent.agent_pid {
+    if let Some(agent) = settings.node_agent.agent_parent_pid {
         app::end_with_agent(agent)?;
     }
     let telemetry = telemetry::start(&settings.log, &settings.traces).map_err(anyhow::Error::msg)?;
@@ -36,7 +36,7 @@ pub(super) async fn run(mut settings: Settings) -> anyhow::Result<()> {
     settings.watcher = Some(watcher()?);
     if settings.role == Role::Node {
         let address = settings.node_agent.node_listen.clone();
-        let is_separate = settings.node_agent.service_pid.is_none();
+        let is_separate = settings.node_agent.service_child_pid.is_none();
         let started = |node| {
             if is_separate {
                 eprintln!("sojourn makes sandboxes for workers at {address}: node {node}");

@@ -29,11 +29,11 @@ pub struct NodeAgent {
 
     /// Process id of the service that this agent ends with. Set by a service that separates its privileges.
     #[arg(long, hide = true)]
-    pub service_pid: Option<u32>,
+    pub service_child_pid: Option<u32>,
 
     /// Process id of the agent that this service ends with.
     #[arg(long, hide = true)]
-    pub agent_pid: Option<u32>,
+    pub agent_parent_pid: Option<u32>,
 
     /// File with the public key of the deployment's grants, which the service writes as `grant-key` into its data
     /// directory: copy it to the node [default: grant-key in the data directory]

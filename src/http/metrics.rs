@@ -13,15 +13,15 @@ const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 #[derive(Clone)]
 struct Watched {
-    store: Store,
+    store: Option<Store>,
     move_events_after_days: Option<i32>,
     own: &'static PrometheusHandle,
 }
 
 /// Builds the router with `/metrics`: metrics of this process, and gauges of the whole deployment, which
-/// every process reports with the same values.
+/// every process with a database reports with the same values.
 pub(crate) fn router(
-    store: Store,
+    store: Option<Store>,
     move_events_after_days: Option<i32>,
     own: &'static PrometheusHandle,
 ) -> Router {
@@ -30,11 +30,13 @@ pub(crate) fn router(
 }
 
 async fn metrics(State(watched): State<Watched>) -> impl IntoResponse {
-    let counted = count(&watched.store, watched.move_events_after_days).await;
-    // While the database is unavailable, the metrics of this process are still reported.
-    gauge!("sojourn_database_up").set(f64::from(u8::from(counted.is_ok())));
-    if let Err(error) = counted {
-        tracing::warn!(%error, "could not query the deployment's metrics");
+    if let Some(store) = &watched.store {
+        let counted = count(store, watched.move_events_after_days).await;
+        // While the database is unavailable, the metrics of this process are still reported.
+        gauge!("sojourn_database_up").set(f64::from(u8::from(counted.is_ok())));
+        if let Err(error) = counted {
+            tracing::warn!(%error, "could not query the deployment's metrics");
+        }
     }
     watched.own.run_upkeep();
     ([(CONTENT_TYPE, TEXT_FORMAT)], watched.own.render())
@@ -71,30 +73,35 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     Ok(())
 }
 
+/// Gauges, and what they show.
+const GAUGES: &[(&str, &str)] = &[
+    ("sojourn_database_up", "Whether the database responded to this scrape."),
+    ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
+    ("sojourn_turns", "Turns that are not finished, by state."),
+    ("sojourn_jobs_ready", "Jobs that a worker could claim now."),
+    ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
+    ("sojourn_jobs_held", "Jobs that are leased to a worker."),
+    ("sojourn_sandboxes", "Existing sandboxes, by state."),
+    ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
+    ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
+    ("sojourn_node_up", "Whether the node of this worker answered last; 0 or 1."),
+    ("sojourn_node_connections", "Connections of workers to this node agent."),
+    ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
+    ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),
+    ("sojourn_deliveries_pending", "Deliveries that are not settled."),
+    ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
+    ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
+    ("sojourn_retention_age_seconds", "How long the oldest row has been past its time, by kind."),
+    (
+        "sojourn_events_to_move_age_seconds",
+        "How long the oldest events that should be in the blob store have been past their time.",
+    ),
+    ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
+];
+
 fn describe() {
-    for (name, text) in [
-        ("sojourn_database_up", "Whether the database responded to this scrape."),
-        ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
-        ("sojourn_turns", "Turns that are not finished, by state."),
-        ("sojourn_jobs_ready", "Jobs that a worker could claim now."),
-        ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
-        ("sojourn_jobs_held", "Jobs that are leased to a worker."),
-        ("sojourn_sandboxes", "Existing sandboxes, by state."),
-        ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
-        ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
-        ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
-        ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),
-        ("sojourn_deliveries_pending", "Deliveries that are not settled."),
-        ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
-        ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
-        ("sojourn_retention_age_seconds", "How long the oldest row has been past its time, by kind."),
-        (
-            "sojourn_events_to_move_age_seconds",
-            "How long the oldest events that should be in the blob store have been past their time.",
-        ),
-        ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
-    ] {
-        metrics::describe_gauge!(name, text);
+    for (name, text) in GAUGES {
+        metrics::describe_gauge!(*name, *text);
     }
     metrics::describe_gauge!("sojourn_streams", "Open streams of this process.");
     let text = "How far the clock of the machine is ahead of that of the database.";
@@ -112,6 +119,7 @@ fn describe() {
         metrics::describe_histogram!(name, text);
     }
     for (name, text) in [
+        ("sojourn_node_calls_total", "Calls of workers to this node agent, by outcome."),
         ("sojourn_connections_refused_total", "Connections closed because their peer has too many."),
         ("sojourn_unauthenticated_refused_total", "Requests refused after unknown keys from their peer."),
         ("sojourn_model_faults_total", "Failed model calls, by code; most are retried."),

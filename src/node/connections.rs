@@ -13,6 +13,8 @@ use std::{
 
 use bytes::Bytes;
 use futures::StreamExt;
+use metrics::{counter, gauge};
+use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, ReadHalf, WriteHalf, copy_bidirectional, split},
     sync::{Semaphore, mpsc},
@@ -37,6 +39,8 @@ use crate::{
     },
 };
 
+/// Answer to a caller of a newer version.
+const UNKNOWN_CALL: &str = "the node agent does not know this call: upgrade the agents before the workers";
 /// Time for which a connection without a call is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Delay after a connection that could not be accepted.
@@ -89,7 +93,9 @@ impl Agent {
                         Err(_) => tracing::warn!("a caller did not finish its handshake"),
                     }
                 };
+                gauge!("sojourn_node_connections").increment(1.0);
                 stop.run_until_cancelled(attended).await;
+                gauge!("sojourn_node_connections").decrement(1.0);
                 drop(place);
             });
         }
@@ -99,8 +105,13 @@ impl Agent {
 
     async fn attend(&self, mut connection: Connection) {
         loop {
-            let read = timeout(IDLE_TIMEOUT, frames::read::<Request>(&mut connection)).await;
-            let Ok(Ok((Request { grant, call }, payload))) = read else { return };
+            let read = timeout(IDLE_TIMEOUT, frames::read::<Value>(&mut connection)).await;
+            let Ok(Ok((request, payload))) = read else { return };
+            let Ok(Request { grant, call }) = serde_json::from_value(request) else {
+                let fault = Answer::Fault(Fault::Unavailable(UNKNOWN_CALL.to_owned()));
+                let _ = frames::write(&mut connection, &fault, &[]).await;
+                return;
+            };
             let granted = self.keys.check(&grant, self.origin.now()).and_then(|grant| {
                 let may_be_unnamed = matches!(call, Call::Status {});
                 if grant.node.is_none() && !may_be_unnamed {
@@ -110,7 +121,7 @@ impl Agent {
             });
             let answered = match granted {
                 Err(fault) => {
-                    tracing::warn!(%fault, "a call was refused");
+                    refused(&fault);
                     frames::write(&mut connection, &Answer::Fault(fault), &[])
                         .await
                         .map(|()| Some(connection))
@@ -147,11 +158,12 @@ impl Agent {
         let fence = match self.permitted(&scope, &call) {
             Ok(fence) => fence,
             Err(fault) => {
-                tracing::warn!(%fault, "a call was refused");
+                refused(&fault);
                 frames::write(&mut connection, &Answer::Fault(fault), &[]).await?;
                 return Ok(Some(connection));
             }
         };
+        counter!("sojourn_node_calls_total", "outcome" => "accepted").increment(1);
         let (mut read_half, mut write_half) = split(connection);
         let last = match (call, fence) {
             (call @ (Call::Pack {} | Call::ReadTree { .. }), Some(fence)) => {
@@ -376,6 +388,11 @@ async fn while_waiting<T>(
             _ = beats.tick() => frames::write(write_half, &Answer::Waiting, &[]).await?,
         }
     }
+}
+
+fn refused(fault: &Fault) {
+    counter!("sojourn_node_calls_total", "outcome" => "refused").increment(1);
+    tracing::warn!(%fault, "a call was refused");
 }
 
 fn beats() -> tokio::time::Interval {

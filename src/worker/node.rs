@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 
 use futures::StreamExt;
+use metrics::gauge;
 use tokio::time::{MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
@@ -34,8 +35,14 @@ impl Worker {
         let Sandboxes { store, node, orphan_timeout, provider, .. } = &self.runtime.sandboxes;
         let (capacity, is_disk_low) = match provider {
             Ok(provider) => match provider.status().await {
-                Ok(status) => (Some(status.capacity), status.is_disk_low),
-                Err(fault) => return tracing::warn!(%fault, "the node of this worker does not answer"),
+                Ok(status) => {
+                    gauge!("sojourn_node_up").set(1.0);
+                    (Some(status.capacity), status.is_disk_low)
+                }
+                Err(fault) => {
+                    gauge!("sojourn_node_up").set(0.0);
+                    return tracing::warn!(%fault, "the node of this worker does not answer");
+                }
             },
             Err(_) => (None, false),
         };

@@ -3,6 +3,7 @@
 use std::{
     io,
     sync::{Mutex, PoisonError},
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -10,14 +11,14 @@ use sojourn_init::frame;
 use tokio::{
     io::{AsyncRead, WriteHalf, split},
     sync::mpsc,
-    time::timeout,
+    time::{Instant, sleep, timeout},
 };
 use uuid::Uuid;
 
 use super::{
     grant::{GrantKey, Scope},
     link::Dialer,
-    protocol::{Answer, Call, Done, Request, SILENCE_MAX, Sent},
+    protocol::{Answer, Call, Done, REPLACEMENT_MAX, REPLACEMENT_POLL, Request, SILENCE_MAX, Sent},
 };
 use crate::{
     base::limit,
@@ -31,7 +32,8 @@ const IDLE_CONNECTIONS_MAX: usize = 16;
 pub(super) struct Caller {
     dialer: Dialer,
     grants: GrantKey,
-    node: Uuid,
+    /// None until the agent has said it.
+    node: Option<Uuid>,
     /// Connections between two calls.
     idle: Mutex<Vec<Connection>>,
 }
@@ -47,11 +49,10 @@ pub(super) enum Failed {
 impl Caller {
     /// Asks an agent which node it is and what its sandboxes can do.
     pub(super) async fn connect(dialer: Dialer, grants: GrantKey) -> Result<(Self, Capabilities), Fault> {
-        let caller = Self { dialer, grants, node: Uuid::nil(), idle: Mutex::default() };
-        let grant = caller.grants.sign(None, Scope::Node);
-        match caller.request(&Request { grant, call: Call::Status {} }, &[]).await? {
+        let caller = Self { dialer, grants, node: None, idle: Mutex::default() };
+        match caller.call(Scope::Node, Call::Status {}, &[]).await? {
             (Done::Status(status, capabilities), _) => {
-                Ok((Self { node: status.node, ..caller }, capabilities))
+                Ok((Self { node: Some(status.node), ..caller }, capabilities))
             }
             _ => Err(unexpected()),
         }
@@ -59,36 +60,64 @@ impl Caller {
 
     /// The node of the agent.
     pub(super) fn node(&self) -> Uuid {
-        self.node
+        self.node.unwrap_or_default()
     }
 
-    fn request_of(&self, scope: Scope, call: Call) -> Request {
-        Request { grant: self.grants.sign(Some(self.node), scope), call }
+    fn request(&self, scope: &Scope, call: &Call) -> Request {
+        Request { grant: self.grants.sign(self.node, scope.clone()), call: call.clone() }
     }
 
-    /// Makes a call without parts.
+    /// Makes a call without parts. While the agent is replaced, the call waits for the next one and is repeated.
     pub(super) async fn call(
         &self,
         scope: impl Into<Scope>,
         call: Call,
         payload: &[u8],
     ) -> Result<(Done, Vec<u8>), Failed> {
-        self.request(&self.request_of(scope.into(), call), payload).await
+        let scope = scope.into();
+        let mut reconnection = Reconnection::default();
+        loop {
+            let request = self.request(&scope, &call);
+            check_size(&request, payload)?;
+            let began = Instant::now();
+            match self.attempt(&request, payload).await {
+                Ok((connection, answered)) => return self.done(connection, answered),
+                // It may have arrived, and would arrive twice.
+                Err(error) if matches!(call, Call::Signal { .. }) => return Err(self.lost(&error).into()),
+                Err(error) => {
+                    reconnection.pause_after(error, began).await.map_err(|error| self.lost(&error))?
+                }
+            }
+        }
     }
 
-    async fn request(&self, request: &Request, payload: &[u8]) -> Result<(Done, Vec<u8>), Failed> {
-        check_size(request, payload)?;
-        // The agent may have closed a kept connection; every call without parts can be repeated.
+    async fn attempt(
+        &self,
+        request: &Request,
+        payload: &[u8],
+    ) -> io::Result<(Connection, (Answer, Vec<u8>))> {
         let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        if let Some(mut connection) = kept
-            && let Ok(answered) = self.exchange(&mut connection, request, payload).await
-        {
-            return self.done(connection, answered);
+        // The agent may have closed a kept connection.
+        let mut connection = match kept.filter(|_| !matches!(request.call, Call::Signal { .. })) {
+            Some(connection) => connection,
+            None => self.dialer.open().await?,
+        };
+        let answered = self.exchange(&mut connection, request, payload).await?;
+        Ok((connection, answered))
+    }
+
+    /// Opens a connection, when the agent is replaced to the next one.
+    async fn open(&self) -> Result<Connection, Fault> {
+        let mut reconnection = Reconnection::default();
+        loop {
+            let began = Instant::now();
+            match self.dialer.open().await {
+                Ok(connection) => return Ok(connection),
+                Err(error) => {
+                    reconnection.pause_after(error, began).await.map_err(|error| self.lost(&error))?
+                }
+            }
         }
-        let mut connection = self.dialer.open().await?;
-        let answered =
-            self.exchange(&mut connection, request, payload).await.map_err(|error| self.lost(&error))?;
-        self.done(connection, answered)
     }
 
     async fn exchange(
@@ -129,9 +158,9 @@ impl Caller {
         call: Call,
         payload: &[u8],
     ) -> Result<Connection, Fault> {
-        let request = self.request_of(scope.into(), call);
+        let request = self.request(&scope.into(), &call);
         check_size(&request, payload)?;
-        let mut connection = self.dialer.open().await?;
+        let mut connection = self.open().await?;
         frames::write(&mut connection, &request, payload).await.map_err(|error| self.lost(&error))?;
         Ok(connection)
     }
@@ -192,6 +221,40 @@ impl Caller {
             (Answer::Fault(fault), _) => Err(fault),
             _ => Err(unexpected()),
         }
+    }
+}
+
+/// Attempts to reach the agent that replaces another one.
+#[derive(Default)]
+struct Reconnection {
+    since: Option<Instant>,
+    pause: Duration,
+}
+
+impl Reconnection {
+    /// Waits before the next attempt; or returns the error, if no other agent will answer soon. `began` is the time of
+    /// the attempt that failed.
+    async fn pause_after(&mut self, error: io::Error, began: Instant) -> io::Result<()> {
+        let is_gone = matches!(
+            error.kind(),
+            io::ErrorKind::NotFound
+                | io::ErrorKind::ConnectionRefused
+                | io::ErrorKind::ConnectionReset
+                | io::ErrorKind::BrokenPipe
+                | io::ErrorKind::UnexpectedEof
+        );
+        if began.elapsed() >= REPLACEMENT_MAX {
+            // An agent was there meanwhile.
+            self.since = None;
+        }
+        let since = *self.since.get_or_insert_with(Instant::now);
+        if !is_gone || since.elapsed() >= REPLACEMENT_MAX {
+            return Err(error);
+        }
+        // The first attempt may have failed at a kept connection.
+        sleep(self.pause).await;
+        self.pause = (self.pause * 2).clamp(REPLACEMENT_POLL.0, REPLACEMENT_POLL.1);
+        Ok(())
     }
 }
 

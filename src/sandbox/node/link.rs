@@ -149,10 +149,9 @@ impl Dialer {
     }
 
     /// Opens a connection within a bounded time.
-    pub(super) async fn open(&self) -> Result<Box<dyn EgressConnection>, Fault> {
+    pub(super) async fn open(&self) -> io::Result<Box<dyn EgressConnection>> {
         let connected = timeout(SILENCE_MAX, self.connect()).await;
-        let connected = connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
-        connected.map_err(|error| self.lost(&error))
+        connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 
     /// The fault of a connection that failed.

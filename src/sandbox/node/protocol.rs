@@ -3,7 +3,8 @@
 //!
 //! A call is a [`Request`] frame. Until it is done, the agent sends [`Answer::Waiting`] every few seconds, so that
 //! a call may take as long as it needs and a dead agent is noticed. The last frame of an answer is
-//! [`Answer::Done`], [`Answer::Fault`] or [`Answer::NotBuilt`]; then the connection carries the next call.
+//! [`Answer::Done`], [`Answer::Fault`] or [`Answer::NotBuilt`]; then the connection carries the next call. Every call but
+//! a signal may be repeated: a caller does so when the agent closes the connection before its answer.
 
 use std::time::Duration;
 
@@ -22,6 +23,11 @@ use crate::{
 pub(crate) const WAITING_INTERVAL: Duration = Duration::from_secs(5);
 /// Silence after which an agent is considered dead.
 pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(20);
+
+/// Time for which a call waits for another agent, after the one before has closed its connections.
+pub(crate) const REPLACEMENT_MAX: Duration = Duration::from_secs(15);
+/// First and longest delay between two attempts to reach another agent.
+pub(crate) const REPLACEMENT_POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
 
 /// First frame of a call. Its payload is the content of a file, or certificates.
 #[derive(Debug, Serialize, Deserialize)]

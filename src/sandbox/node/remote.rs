@@ -52,7 +52,7 @@ impl RemoteNode {
     /// `Unavailable` when it accepts none.
     pub async fn reach(address: NodeAddress, files: Option<&TlsFiles>) -> Result<(), Fault> {
         let dialer = Dialer::new(address, files).map_err(|error| Fault::Unavailable(error.to_string()))?;
-        dialer.open().await.map(drop)
+        dialer.open().await.map(drop).map_err(|error| dialer.lost(&error))
     }
 
     /// The node.

@@ -315,7 +315,7 @@ fn a_run_directory_that_is_no_place_for_programs_is_no_obstacle() {
             .args(["--mount", "--propagation=private", "--", "sh", "-c", script, "sh"])
             .arg(place.path())
             .arg(std::env::current_exe().unwrap())
-            .args(["--exact", "node::local::a_run_directory_that_is_no_place_for_programs_is_no_obstacle"])
+            .args(["--exact", "sandbox::local::a_run_directory_that_is_no_place_for_programs_is_no_obstacle"])
             .env(AGAIN, "1")
             .output()
             .unwrap();

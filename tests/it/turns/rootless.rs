@@ -154,7 +154,7 @@ async fn a_service_without_root_serves_sessions_and_leaves_nothing() {
     wait_until("nothing of it runs", || user.processes().is_empty()).await;
 }
 
-async fn until_file(owner: &Caller, session: &str, path: &str) {
+pub async fn until_file(owner: &Caller, session: &str, path: &str) {
     loop {
         let found = owner.get(&format!("/sessions/{session}/files?path={path}")).await;
         if found.status.is_success() {
