@@ -20,6 +20,7 @@ mod goals;
 mod ground;
 mod http;
 mod measure;
+mod neighbors;
 mod page;
 mod peer;
 mod plan;
@@ -54,6 +55,7 @@ fn main() -> ExitCode {
     let ran = match &plan.command {
         Some(Command::Bare { url }) => runtime.block_on(bare::serve(url)),
         Some(Command::Sandboxes(plan)) => runtime.block_on(sandboxes::run(plan)),
+        Some(Command::Neighbors(plan)) => runtime.block_on(neighbors::run(plan)),
         Some(Command::Fleet(plan)) => runtime.block_on(fleet::run(plan)),
         None => runtime.block_on(run(plan)),
     };

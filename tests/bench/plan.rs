@@ -45,6 +45,8 @@ pub enum Command {
     },
     /// Measure resources of unused sandboxes: many frozen ones, many hibernated sessions
     Sandboxes(crate::sandboxes::Sandboxes),
+    /// Measure an ordinary session beside others that take all that they can get of one resource
+    Neighbors(crate::neighbors::Neighbors),
     /// Measure many API and worker processes on one Postgres: messages per second, work per message
     Fleet(crate::fleet::Fleet),
 }

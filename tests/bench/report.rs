@@ -194,3 +194,16 @@ pub async fn run(ground: &Ground) -> anyhow::Result<Run> {
     connection.close().await?;
     Run::new("bench", &postgres)
 }
+
+/// Replaces a chapter of a page, or adds it at the end. `heading` is its first line, of the second level.
+pub fn replace_chapter(page: &str, heading: &str, chapter: &str) -> anyhow::Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(page);
+    let page = fs::read_to_string(&path)?;
+    let (before, after) = match page.split_once(heading) {
+        Some((before, old)) => (before, old.split_once("\n## ").map_or("", |(_, after)| after)),
+        None => (page.as_str(), ""),
+    };
+    let after = if after.is_empty() { String::new() } else { format!("\n## {after}") };
+    fs::write(path, format!("{}\n\n{chapter}{after}", before.trim_end()))?;
+    Ok(())
+}

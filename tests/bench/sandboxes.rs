@@ -76,7 +76,7 @@ pub async fn run(plan: &Sandboxes) -> anyhow::Result<()> {
     cleared?;
     println!("\n{chapter}");
     if plan.write {
-        write(&chapter)?;
+        report::replace_chapter(PAGE, CHAPTER, &chapter)?;
         println!("written: {PAGE}");
     }
     Ok(())
@@ -251,17 +251,4 @@ fn chapter(run: &Run, before: &Taken, frozen: &Taken, asleep: &Taken, plan: &San
         each(frozen.counted, frozen.sandboxes),
         each(frozen.shares, frozen.sandboxes),
     )
-}
-
-/// Replaces the chapter in the page.
-fn write(chapter: &str) -> anyhow::Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-    let page = fs::read_to_string(&path)?;
-    let (before, after) = match page.split_once(CHAPTER) {
-        Some((before, old)) => (before, old.split_once("\n## ").map_or("", |(_, after)| after)),
-        None => (page.as_str(), ""),
-    };
-    let after = if after.is_empty() { String::new() } else { format!("\n## {after}") };
-    fs::write(path, format!("{}\n\n{chapter}{after}", before.trim_end()))?;
-    Ok(())
 }

@@ -1,5 +1,5 @@
 //! P13: the first command of a session's sandbox in each of its states, from the tool call in the log to its
-//! result in the log; compared with the raw runtimes in the same run.
+//! result in the log; compared with the raw runtimes in the same run. Through the node agent, as `make run` serves.
 
 use std::{fs, time::Duration};
 
@@ -22,6 +22,8 @@ use crate::{
 /// An idle sandbox is frozen, then checkpointed and removed, very soon. It is never idle between the calls of
 /// a turn.
 const HASTY: [&str; 2] = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=1.5"];
+/// The service is an ordinary user, and its node agent is root.
+const SEPARATE: &str = "--user=sojourn";
 /// Timeout for the removal of archived sessions' sandboxes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// 20 MB of incompressible files.
@@ -33,8 +35,10 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     }
     let (span, count) = (bench.plan.span(), bench.plan.size(20, 2));
     let anchor = Anchor::open(bench).await?;
-    let service =
-        bench.ground.serve(&[["--role=all", "--max-concurrent-turns=4"].as_slice(), &HASTY].concat()).await?;
+    let service = bench
+        .ground
+        .serve(&[["--role=all", "--max-concurrent-turns=4", SEPARATE].as_slice(), &HASTY].concat())
+        .await?;
     let place = Place { caller: Caller::of(service.address)?, config: Config::new(&bench.ground.data_dir) };
     let agent = place.caller.agent().await?;
     let mut metrics = vec![
