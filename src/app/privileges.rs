@@ -47,8 +47,9 @@ const AGENT_SETTINGS: [&str; 19] = [
 /// Directories of the agent below the data directory, and the file with the identity of its node.
 const OF_AGENT: [&str; 2] = ["sandboxes", "images"];
 const NODE_ID: &str = "node-id";
-/// File or link that leads to the cluster of the embedded database, which has an owner of its own.
+/// Directory of the embedded database, or a link to it; its cluster in it.
 const POSTGRES: &str = "postgres";
+const CLUSTER: &str = "pgdata";
 
 /// A user of this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -170,16 +171,39 @@ fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
         if has_another_owner || there.uid() == user.uid || there.is_symlink() {
             continue;
         }
-        let given = Command::new("chown")
-            .args(["-R", "-h", "-P", &format!("{}:{}", user.uid, user.gid)])
-            .arg(entry.path())
-            .status();
-        if !given.with_context(named)?.success() {
-            bail!(named());
-        }
+        give(&entry.path(), user)?;
     }
+    hand_over_cluster(&data_dir.join(POSTGRES), user)?;
     chown(data_dir, Some(0), Some(user.gid)).with_context(named)?;
     fs::set_permissions(data_dir, fs::Permissions::from_mode(0o1771)).with_context(named)
+}
+
+/// Gives the directory of an embedded database that was started by root. Its cluster belonged to an ordinary user
+/// already.
+fn hand_over_cluster(link: &Path, user: &OsUser) -> anyhow::Result<()> {
+    let Ok(home) = fs::canonicalize(link) else { return Ok(()) };
+    let owner = |path: &Path| path.metadata().map(|there| there.uid()).ok();
+    match owner(&home.join(CLUSTER)) {
+        Some(other) if other != user.uid => bail!(
+            "the embedded database in {} belongs to user {other}: set SOJOURN_USER to that user",
+            home.display()
+        ),
+        _ if owner(&home) == Some(user.uid) => Ok(()),
+        _ => give(&home, user),
+    }
+}
+
+/// Changes the owner of a path and of everything below it, without following links.
+fn give(path: &Path, user: &OsUser) -> anyhow::Result<()> {
+    let given = Command::new("chown")
+        .args(["-R", "-h", "-P", &format!("{}:{}", user.uid, user.gid)])
+        .arg(path)
+        .status()
+        .context("`chown` could not be run")?;
+    if !given.success() {
+        bail!("the owner of {} cannot be changed", path.display());
+    }
+    Ok(())
 }
 
 /// The arguments that are settings of the agent.
