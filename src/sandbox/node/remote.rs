@@ -1,6 +1,9 @@
 //! The ports of sandboxes and images, by calls to a node agent.
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    sync::{Arc, Mutex, PoisonError},
+};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -28,7 +31,8 @@ use crate::{
 #[derive(Clone)]
 pub struct RemoteNode {
     caller: Arc<Caller>,
-    capabilities: Capabilities,
+    /// Those that the agent said last.
+    capabilities: Arc<Mutex<Capabilities>>,
 }
 
 impl RemoteNode {
@@ -43,7 +47,7 @@ impl RemoteNode {
     ) -> Result<Self, Fault> {
         let dialer = Dialer::new(address, files).map_err(|error| Fault::Unavailable(error.to_string()))?;
         let (caller, capabilities) = Caller::connect(dialer, grants).await?;
-        Ok(Self { caller: Arc::new(caller), capabilities })
+        Ok(Self { caller: Arc::new(caller), capabilities: Arc::new(Mutex::new(capabilities)) })
     }
 
     /// Opens a connection to an agent, and closes it.
@@ -78,7 +82,7 @@ impl RemoteNode {
 #[async_trait]
 impl Sandbox for RemoteNode {
     fn capabilities(&self) -> Capabilities {
-        self.capabilities
+        *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
@@ -269,7 +273,10 @@ impl Images for RemoteNode {
 impl Node for RemoteNode {
     async fn status(&self) -> Result<NodeStatus, Fault> {
         match self.caller.call(Scope::Node, Call::Status {}, &[]).await? {
-            (Done::Status(status, _), _) if status.node == self.id() => Ok(status),
+            (Done::Status(status, capabilities), _) if status.node == self.id() => {
+                *self.capabilities.lock().unwrap_or_else(PoisonError::into_inner) = capabilities;
+                Ok(status)
+            }
             (Done::Status(..), _) => Err(Fault::Unavailable(
                 "another node answers at the address of this worker's node".to_owned(),
             )),
