@@ -73,32 +73,6 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     Ok(())
 }
 
-/// Gauges, and what they show.
-const GAUGES: &[(&str, &str)] = &[
-    ("sojourn_database_up", "Whether the database responded to this scrape."),
-    ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
-    ("sojourn_turns", "Turns that are not finished, by state."),
-    ("sojourn_jobs_ready", "Jobs that a worker could claim now."),
-    ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
-    ("sojourn_jobs_held", "Jobs that are leased to a worker."),
-    ("sojourn_sandboxes", "Existing sandboxes, by state."),
-    ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
-    ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
-    ("sojourn_node_up", "Whether the node of this worker answered last; 0 or 1."),
-    ("sojourn_node_connections", "Connections of workers to this node agent."),
-    ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
-    ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),
-    ("sojourn_deliveries_pending", "Deliveries that are not settled."),
-    ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
-    ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
-    ("sojourn_retention_age_seconds", "How long the oldest row has been past its time, by kind."),
-    (
-        "sojourn_events_to_move_age_seconds",
-        "How long the oldest events that should be in the blob store have been past their time.",
-    ),
-    ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
-];
-
 fn describe() {
     for (name, text) in GAUGES {
         metrics::describe_gauge!(*name, *text);
@@ -151,3 +125,29 @@ fn describe() {
         metrics::describe_counter!(name, text);
     }
 }
+
+/// Gauges, and what they show.
+const GAUGES: &[(&str, &str)] = &[
+    ("sojourn_database_up", "Whether the database responded to this scrape."),
+    ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
+    ("sojourn_turns", "Turns that are not finished, by state."),
+    ("sojourn_jobs_ready", "Jobs that a worker could claim now."),
+    ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
+    ("sojourn_jobs_held", "Jobs that are leased to a worker."),
+    ("sojourn_sandboxes", "Existing sandboxes, by state."),
+    ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
+    ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
+    ("sojourn_node_up", "Whether the node of this worker answered last; 0 or 1."),
+    ("sojourn_node_connections", "Connections of workers to this node agent."),
+    ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
+    ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),
+    ("sojourn_deliveries_pending", "Deliveries that are not settled."),
+    ("sojourn_deliveries_due_age_seconds", "Age of the oldest delivery that is due."),
+    ("sojourn_event_content_pending", "Large event bodies that wait for the blob store."),
+    ("sojourn_retention_age_seconds", "How long the oldest row has been past its time, by kind."),
+    (
+        "sojourn_events_to_move_age_seconds",
+        "How long the oldest events that should be in the blob store have been past their time.",
+    ),
+    ("sojourn_event_content_age_seconds", "Age of the oldest event body that waits for the blob store."),
+];

@@ -3,6 +3,7 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
@@ -132,6 +133,41 @@ async fn a_service_that_starts_as_root_keeps_root_only_in_its_agent() {
     wait_until("nothing of it runs", || user.processes().is_empty()).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_data_directory_that_root_made_is_handed_over() {
+    assert!(geteuid().is_root(), "this test needs root to give it up");
+    let directory = open_directory();
+    let data = directory.path().join("data");
+    let launch =
+        |user: &str| Standalone::launch(Command::new(program()), &data, &[&format!("--user={user}")]);
+    let service = launch("root");
+    let id = service.owner.play(json!([run("echo kept > note"), { "text": "Done." }])).await;
+    service.owner.settled(&id, 1).await;
+    service.stop();
+    // The user of the embedded database of root.
+    let service = launch("sojourn");
+    let owner = &service.owner;
+    steer(owner, &id, &script(json!([run("cat note"), { "text": "Done." }]))).await;
+    assert_eq!(outputs(&owner.settled(&id, 2).await)[1], "kept\n");
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    let disks = data.join("sandboxes");
+    wait_until("its disk is gone", || {
+        fs::read_dir(&disks).unwrap().flatten().all(|entry| !entry.path().is_dir())
+    })
+    .await;
+    service.stop();
+    // Another user has no right to the cluster.
+    let mut refused = Command::new(program());
+    refused.args(["serve", "--user=nobody"]).arg(format!("--data-dir={}", data.display()));
+    let said = String::from_utf8(refused.output().unwrap().stderr).unwrap();
+    assert!(said.contains("set SOJOURN_USER to that user"), "{said}");
+}
+
+/// A directory that every user may pass.
+fn open_directory() -> tempfile::TempDir {
+    tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o711)).tempdir().unwrap()
+}
+
 /// A node agent in a process of its own.
 struct AgentProcess(Child);
 
@@ -168,10 +204,7 @@ async fn a_worker_without_root_uses_an_agent_that_is_replaced_beside_it() {
     assert!(geteuid().is_root(), "this test needs root to be another user");
     let user = OrdinaryUser::new();
     let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
-    let directory = tempfile::Builder::new()
-        .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o711))
-        .tempdir()
-        .unwrap();
+    let directory = open_directory();
     let address = format!("unix:{}", directory.path().join("node.sock").display());
     let agent = || {
         let more = [
