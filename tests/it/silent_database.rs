@@ -66,7 +66,10 @@ async fn a_statement_that_is_never_answered_ends() {
         let store = store.clone();
         tokio::spawn(async move { store.first_org().await })
     };
-    let waiting = "select count(*) from pg_locks where relation = 'org'::regclass and not granted";
+    let waiting = "select count(*)
+        from pg_locks l
+        join pg_database d on d.oid = l.database and d.datname = current_database()
+        where l.relation = 'org'::regclass and not l.granted";
     wait_for("the statement waits", async || (ground.count(waiting).await > 0).then_some(())).await;
     relay.set(Mode::Silent);
     holder.close().await.expect("a clean end");

@@ -31,8 +31,11 @@ impl<'a> Gate<'a> {
 
     /// Waits until a statement waits.
     pub async fn is_reached(&self) {
-        let waiting =
-            "select count(*) from pg_locks where locktype = 'advisory' and objid = 4711 and not granted";
+        // Other tests have the same gate in their databases.
+        let waiting = "select count(*)
+            from pg_locks l
+            join pg_database d on d.oid = l.database and d.datname = current_database()
+            where l.locktype = 'advisory' and l.objid = 4711 and not l.granted";
         wait_for("a statement is blocked", async || (self.ground.count(waiting).await > 0).then_some(()))
             .await;
     }

@@ -139,7 +139,10 @@ async fn nothing_of_a_turn_is_in_the_log_before_its_start() {
     let lock = "begin; lock table reservation in access exclusive mode";
     sqlx::raw_sql(lock).execute(&mut holder).await.expect("the lock");
     steer(owner, &id, &script(json!([{ "text": "Done." }]))).await;
-    let waiting = "select count(*) from pg_locks where relation = 'reservation'::regclass and not granted";
+    let waiting = "select count(*)
+        from pg_locks l
+        join pg_database d on d.oid = l.database and d.datname = current_database()
+        where l.relation = 'reservation'::regclass and not l.granted";
     wait_for("the turn waits", async || (scene.ground.count(waiting).await > 0).then_some(())).await;
     // A request that needs the sandbox arrives, and has time to be served.
     let asked = get(owner, &id, "missing", None);
