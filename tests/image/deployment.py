@@ -188,7 +188,7 @@ class Api:
     def __init__(self, postgres):
         service = self.service = COMPOSE["services"]["api"]
         # Port 0 selects a free port; the service prints it.
-        start("api", "sojourn", service, postgres, SOJOURN_LISTEN="127.0.0.1:0")
+        start("api", "sojourn-service", service, postgres, SOJOURN_LISTEN="127.0.0.1:0")
         said = until("api serves", lambda: re.search(r"sojourn serves (http://\S+:(\d+))", logs("api")), lambda: logs("api"))
         self.url = said[1] + "/v3"
         kind, *health = service["healthcheck"]["test"]
@@ -253,13 +253,13 @@ def main():
     postgres = Postgres()
     try:
         postgres.prepare()
-        start("migrate", "sojourn", COMPOSE["services"]["migrate"], postgres, wait=True)
+        start("migrate", "sojourn-service", COMPOSE["services"]["migrate"], postgres, wait=True)
         ok("migrate prepares the schema")
         api = Api(postgres)
         api.call("POST", "/agents", {"name": "image", "prompt": "", "model": "scripted/inline"})
         service, node = COMPOSE["services"]["worker"], COMPOSE["services"]["node"]
         start("node", "sojourn-node", node, postgres)
-        start("worker", "sojourn", service, postgres)
+        start("worker", "sojourn-service", service, postgres)
         work(api, "worker", is_root=True, doctor_in="node", role="node")
         check_unprivileged("worker")
         work(api, "worker", is_root=True, doctor_in="worker", role="worker")
