@@ -8,13 +8,7 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use crate::{
-    ground::{Ground, Process},
-    http::Caller,
-    report,
-    run::Run,
-    stats::percentile_ms,
-};
+use crate::{ground::Ground, http::Caller, report, run::Run, stats::percentile_ms};
 
 /// Sizes of the measurement.
 #[derive(Clone, Debug, Args)]
@@ -58,11 +52,11 @@ const GREEDY: [(&str, &str); 10] = [
     ("output and decisions", "(while :; do curl -s http://denied.example/; done > /dev/null) & yes"),
 ];
 
-/// Turns alone and beside one neighbor, p50 in milliseconds.
+/// Turns alone and beside one neighbor: p50 and p90 in milliseconds.
 struct Beside {
     what: &'static str,
-    alone: f64,
-    beside: f64,
+    alone: [f64; 2],
+    beside: [f64; 2],
     turns: usize,
 }
 
@@ -115,22 +109,15 @@ async fn measure(plan: &Neighbors, ground: &Ground) -> anyhow::Result<Vec<Beside
         };
         caller.post(&format!("/sessions/{greedy}/archive"), &json!({})).await?;
         gone(&caller, &greedy).await?;
-        let mut times = (alone, beside);
-        let one = Beside {
-            what,
-            alone: percentile_ms(&mut times.0, 50),
-            turns: times.1.len(),
-            beside: percentile_ms(&mut times.1, 50),
-        };
-        println!("{what}: {:.1} ms alone, {:.1} ms beside it ({} turns)", one.alone, one.beside, one.turns);
+        let both = |mut times: Vec<Duration>| [50, 90].map(|part| percentile_ms(&mut times, part));
+        let one = Beside { what, turns: beside.len(), alone: both(alone), beside: both(beside) };
+        println!("{what}: {:.1?} ms alone, {:.1?} ms beside it ({} turns)", one.alone, one.beside, one.turns);
         all.push(one);
     }
-    stop(service).await?;
+    caller.post(&format!("/sessions/{session}/archive"), &json!({})).await?;
+    gone(&caller, &session).await?;
+    service.stop().await?;
     Ok(all)
-}
-
-async fn stop(service: Process) -> anyhow::Result<()> {
-    service.stop().await.map(drop)
 }
 
 /// Turns one after the other for a while.
@@ -179,18 +166,16 @@ async fn gone(caller: &Caller, session: &str) -> anyhow::Result<()> {
 
 fn chapter(run: &Run, measured: &[Beside]) -> String {
     let row = |one: &Beside| {
-        let ratio = one.beside / one.alone;
+        let ratio = one.beside[0] / one.alone[0];
         let verdict = if ratio <= RATIO_MAX { "met" } else { "missed" };
-        format!(
-            "| {} | {:.1} | {:.1} | {ratio:.2}, {verdict} | {} |\n",
-            one.what, one.alone, one.beside, one.turns
-        )
+        let [alone, beside] = [one.alone, one.beside].map(|[half, most]| format!("{half:.1}, {most:.1}"));
+        format!("| {} | {alone} | {beside} | {ratio:.2}, {verdict} | {} |\n", one.what, one.turns)
     };
     let rows: String = measured.iter().map(row).collect();
     format!(
         "{CHAPTER}\n\nTurns with one command in an ordinary session, alone and beside a session that takes all that it can \
          get. Goal: at most\ntwice as long. Measured at commit {}, {}, by `{}`:\n{}.\n\n\
-         | the neighbor takes | alone, p50 (ms) | beside it, p50 (ms) | ratio, goal | turns |\n|---|---|---|---|---|\n{rows}",
+         | the neighbor takes | alone, p50, p90 (ms) | beside it, p50, p90 (ms) | ratio of the p50, goal | turns |\n|---|---|---|---|---|\n{rows}",
         run.commit, run.date, run.command, run.machine,
     )
 }
