@@ -4,7 +4,8 @@ use std::{fs, os::unix::process::parent_id, path::Path, sync::Arc, time::Duratio
 
 use anyhow::{Context, bail};
 use rustix::process::{
-    Pid, Signal, WaitOptions, geteuid, kill_process, set_parent_process_death_signal, waitpid,
+    Pid, Resource, Rlimit, Signal, WaitOptions, geteuid, getrlimit, kill_process,
+    set_parent_process_death_signal, setrlimit, waitpid,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
@@ -38,6 +39,7 @@ pub async fn serve_node(
     started: impl FnOnce(Uuid),
 ) -> anyhow::Result<()> {
     net::install_tls();
+    raise_open_files();
     let origin = Origin::system();
     let data_dir = data_dir::prepared(&settings.database.data_dir, &origin)?;
     let node = data_dir::node_id(&data_dir, &origin)?;
@@ -146,6 +148,14 @@ fn publish_grant_key(data_dir: &Path, master: &MasterKey, origin: &Origin) -> an
     let beside = path.with_extension(Uuid::from_bytes(origin.bytes()).to_string());
     let written = fs::write(&beside, key + "\n").and_then(|()| fs::rename(&beside, &path));
     written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// Allows as many open files as the machine does: each connection of a sandbox has two.
+fn raise_open_files() {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }) {
+        tracing::warn!(%error, "the limit of open files could not be raised");
+    }
 }
 
 /// Waits for the end of the service that this agent belongs to, and passes the signal on that stops the agent.

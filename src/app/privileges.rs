@@ -17,10 +17,13 @@ use std::{
     process::{Command, Stdio},
 };
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use sha2::{Digest, Sha256};
 
-use crate::{base::text, config::Settings};
+use crate::{
+    base::{Origin, text},
+    config::Settings,
+};
 
 /// Settings that the agent needs, as they are named on the command line.
 const AGENT_SETTINGS: [&str; 19] = [
@@ -100,7 +103,16 @@ pub fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
             barred.display()
         )));
     }
+    if let Some(open) = first_of_others(&data_dir)? {
+        return Ok(Some(format!(
+            "the whole service stays root: others than root can replace what is in {}; choose another \
+             SOJOURN_DATA_DIR, such as /var/lib/sojourn/data",
+            open.display()
+        )));
+    }
     hand_over(&data_dir, &user)?;
+    // Before the service can make a file of this name.
+    super::data_dir::node_id(&data_dir, &Origin::system())?;
     let socket = socket_of(&data_dir);
     let program = env::current_exe()?;
     // Not only the user: also no capability to inherit, and none to gain.
@@ -152,6 +164,19 @@ fn first_barred<'a>(path: &'a Path, user: &OsUser) -> anyhow::Result<Option<&'a 
     Ok(barred)
 }
 
+/// The topmost directory above a path in which another user than root can replace an entry of root.
+fn first_of_others(path: &Path) -> anyhow::Result<Option<&Path>> {
+    let mut found = None;
+    for directory in path.ancestors().skip(1) {
+        let there = directory.metadata()?;
+        let (is_shared, is_sticky) = (there.mode() & 0o022 != 0, there.mode() & 0o1000 != 0);
+        if there.uid() != 0 || (is_shared && !is_sticky) {
+            found = Some(directory);
+        }
+    }
+    Ok(found)
+}
+
 /// Gives the files of the service to its user, and keeps those of the agent.
 fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
     let named = || format!("{} cannot be prepared for two users", data_dir.display());
@@ -168,7 +193,9 @@ fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
         let name = entry.file_name();
         let has_another_owner = OF_AGENT.into_iter().chain([NODE_ID, POSTGRES]).any(|other| name == *other);
         let there = entry.path().symlink_metadata().with_context(named)?;
-        if has_another_owner || there.uid() == user.uid || there.is_symlink() {
+        // Only what root made itself: not a link that another user made to a file of root.
+        let is_of_root = there.uid() == 0 && (there.is_dir() || there.nlink() == 1);
+        if has_another_owner || !is_of_root || there.is_symlink() {
             continue;
         }
         give(&entry.path(), user)?;
@@ -179,16 +206,24 @@ fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
 }
 
 /// Gives the directory of an embedded database that was started by root. Its cluster belonged to an ordinary user
-/// already.
+/// already. A link is followed only if root made it: the service can make one, too.
 fn hand_over_cluster(link: &Path, user: &OsUser) -> anyhow::Result<()> {
-    let Ok(home) = fs::canonicalize(link) else { return Ok(()) };
-    let owner = |path: &Path| path.metadata().map(|there| there.uid()).ok();
-    match owner(&home.join(CLUSTER)) {
-        Some(other) if other != user.uid => bail!(
-            "the embedded database in {} belongs to user {other}: set SOJOURN_USER to that user",
-            home.display()
-        ),
-        _ if owner(&home) == Some(user.uid) => Ok(()),
+    let Ok(there) = link.symlink_metadata() else { return Ok(()) };
+    if there.uid() == user.uid {
+        return Ok(());
+    }
+    let of_another = |owner: u32| {
+        anyhow!(
+            "the embedded database in {} belongs to user {owner}: set SOJOURN_USER to that user",
+            link.display()
+        )
+    };
+    if there.uid() != 0 {
+        return Err(of_another(there.uid()));
+    }
+    let home = fs::canonicalize(link).with_context(|| format!("{} leads nowhere", link.display()))?;
+    match home.join(CLUSTER).symlink_metadata() {
+        Ok(cluster) if cluster.uid() != user.uid => Err(of_another(cluster.uid())),
         _ => give(&home, user),
     }
 }
@@ -257,5 +292,49 @@ mod tests {
         for name in ["PATH", "SOJOURN_DATA_DIR", "SOJOURN_NODE_MEMORY", "SOJOURN_SANDBOX_RUNTIME"] {
             assert!(is_kept_variable(name.as_ref()), "{name}");
         }
+    }
+
+    #[test]
+    fn only_what_root_made_is_given() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = |name: &str| directory.path().join(name);
+        let user = OsUser { uid: 12_345, gid: 12_345, home: "/".to_owned() };
+        let owner = |name: &str| path(name).symlink_metadata().unwrap().uid();
+        fs::create_dir(path("target")).unwrap();
+        std::os::unix::fs::symlink(path("target"), path("postgres")).unwrap();
+        std::os::unix::fs::lchown(path("postgres"), Some(user.uid), None).unwrap();
+        hand_over_cluster(&path("postgres"), &user).unwrap();
+        assert_eq!(owner("target"), 0, "a link of the service leads to it");
+        std::os::unix::fs::lchown(path("postgres"), Some(0), None).unwrap();
+        fs::create_dir(path("target/pgdata")).unwrap();
+        chown(path("target/pgdata"), Some(9), None).unwrap();
+        assert!(hand_over_cluster(&path("postgres"), &user).is_err(), "the cluster is of another user");
+        fs::remove_dir(path("target/pgdata")).unwrap();
+        hand_over_cluster(&path("postgres"), &user).unwrap();
+        assert_eq!(owner("target"), user.uid, "a link of root leads to it");
+
+        fs::create_dir(path("data")).unwrap();
+        fs::write(path("data/master-key"), "secret").unwrap();
+        fs::write(path("elsewhere"), "of root").unwrap();
+        fs::hard_link(path("elsewhere"), path("data/linked")).unwrap();
+        hand_over(&path("data"), &user).unwrap();
+        assert_eq!(owner("data/master-key"), user.uid);
+        for kept in ["data", "data/sandboxes", "data/images", "elsewhere"] {
+            assert_eq!(owner(kept), 0, "{kept}");
+        }
+    }
+
+    #[test]
+    fn a_data_directory_is_one_that_only_root_can_replace() {
+        let directory = tempfile::tempdir().unwrap();
+        let (above, data) = (directory.path().join("above"), directory.path().join("above/data"));
+        fs::create_dir_all(&data).unwrap();
+        assert_eq!(first_of_others(&data).unwrap(), None);
+        fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(first_of_others(&data).unwrap(), Some(above.as_path()));
+        fs::set_permissions(&above, fs::Permissions::from_mode(0o1777)).unwrap();
+        assert_eq!(first_of_others(&data).unwrap(), None);
+        chown(&above, Some(12_345), None).unwrap();
+        assert_eq!(first_of_others(&data).unwrap(), Some(above.as_path()));
     }
 }

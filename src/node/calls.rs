@@ -64,7 +64,11 @@ impl Agent {
             }
             Call::HasRootfs { rootfs } => Done::Is(local.has_rootfs(&rootfs).await.map_err(Answer::Fault)?),
             Call::MakeImage { rootfs } => {
-                local.make_image(&rootfs).await.map_err(Answer::NotBuilt)?;
+                // It goes on when the worker hangs up: what it publishes must not be interrupted.
+                let local = local.clone();
+                let made = self.builds.spawn(async move { local.make_image(&rootfs).await }).await;
+                let made = made.map_err(|error| Answer::Fault(Fault::Unavailable(error.to_string())))?;
+                made.map_err(Answer::NotBuilt)?;
                 Done::Nothing
             }
             Call::BuildLog { rootfs } => {

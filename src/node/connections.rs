@@ -16,8 +16,8 @@ use futures::StreamExt;
 use metrics::{counter, gauge};
 use serde_json::Value;
 use tokio::{
-    io::{AsyncReadExt, ReadHalf, WriteHalf, copy_bidirectional, split},
-    sync::{Semaphore, mpsc},
+    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, split},
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{MissedTickBehavior, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -43,6 +43,8 @@ use crate::{
 const UNKNOWN_CALL: &str = "the node agent does not know this call: upgrade the agents before the workers";
 /// Time for which a connection without a call is kept.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time for which a sandbox may keep a connection that the worker has ended on its side.
+const HALF_CLOSED_MAX: Duration = Duration::from_secs(30);
 /// Delay after a connection that could not be accepted.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
@@ -52,8 +54,18 @@ pub struct Agent {
     pub(super) origin: Origin,
     keys: Keys,
     /// Connections of sandboxes that were announced and not taken over yet.
-    arrivals: Mutex<HashMap<u64, (Scope, Connection)>>,
+    arrivals: Mutex<HashMap<u64, Arrival>>,
     next_arrival: AtomicU64,
+    /// Builds of images, which go on when their worker hangs up.
+    pub(super) builds: TaskTracker,
+}
+
+/// A connection of a sandbox, or of an installation.
+struct Arrival {
+    scope: Scope,
+    connection: Connection,
+    /// Its place among those of the same socket, until it ends.
+    _place: OwnedSemaphorePermit,
 }
 
 type Connection = Box<dyn EgressConnection>;
@@ -65,7 +77,8 @@ impl Agent {
     /// grants.
     pub fn new(local: Local, node: Uuid, key_file: PathBuf, origin: Origin) -> Self {
         let next_arrival = AtomicU64::new(u64::from_be_bytes(origin.bytes()));
-        Self { local, origin, keys: Keys::new(node, key_file), arrivals: Mutex::default(), next_arrival }
+        let (arrivals, builds) = (Mutex::default(), TaskTracker::new());
+        Self { local, origin, keys: Keys::new(node, key_file), arrivals, next_arrival, builds }
     }
 
     /// Serves workers until `stop`; then interrupts calls in progress, which workers repeat.
@@ -76,10 +89,14 @@ impl Agent {
                 let place = Arc::clone(&places).acquire_owned().await;
                 (place, listener.accept().await)
             };
-            let (place, handshake) = tokio::select! {
+            let (place, accepted) = tokio::select! {
                 () = stop.cancelled() => break,
-                (place, Ok(handshake)) = accepted => (place, handshake),
-                else => {
+                accepted = accepted => accepted,
+            };
+            let handshake = match accepted {
+                Ok(handshake) => handshake,
+                Err(error) => {
+                    tracing::warn!(%error, "a caller could not be accepted");
                     sleep(ACCEPT_RETRY).await;
                     continue;
                 }
@@ -145,14 +162,13 @@ impl Agent {
         payload: Vec<u8>,
     ) -> io::Result<Option<Connection>> {
         if let Call::EgressConnection { id } = call {
-            let arrived = self.take_arrival(id, &scope);
-            let Some(mut arrived) = arrived else {
+            let Some(arrived) = self.take_arrival(id, &scope) else {
                 let fault = Fault::NotFound("there is no such connection".to_owned());
                 frames::write(&mut connection, &Answer::Fault(fault), &[]).await?;
                 return Ok(Some(connection));
             };
             frames::write(&mut connection, &Answer::Begun, &[]).await?;
-            copy_bidirectional(&mut connection, &mut arrived).await?;
+            carry(connection, arrived.connection).await?;
             return Ok(None);
         }
         let fence = match self.permitted(&scope, &call) {
@@ -175,12 +191,16 @@ impl Agent {
                 frames::write(&mut write_half, &last, &[]).await?;
                 return Ok(None);
             }
-            (Call::EgressSocket {}, Some(fence)) => match self.local.egress_socket(fence, &payload).await {
-                Ok(socket) => return self.announce_all(read_half, write_half, scope, socket).await,
-                Err(fault) => Answer::Fault(fault),
-            },
+            (Call::EgressSocket {}, Some(fence)) => {
+                let opened = self.local.egress_socket(fence, &payload);
+                match while_waiting(&mut read_half, &mut write_half, opened).await? {
+                    Ok(socket) => return self.announce_all(read_half, write_half, scope, socket).await,
+                    Err(fault) => Answer::Fault(fault),
+                }
+            }
             (Call::Install { rootfs, container }, None) => {
-                match self.local.begin_install(&rootfs, container, &payload).await {
+                let begun = self.local.begin_install(&rootfs, container, &payload);
+                match while_waiting(&mut read_half, &mut write_half, begun).await? {
                     Ok(Some(install)) => {
                         self.install(&mut read_half, &mut write_half, scope, install).await?
                     }
@@ -207,10 +227,10 @@ impl Agent {
     ) -> io::Result<Answer> {
         let (parts, mut received) = mpsc::channel::<Bytes>(2);
         let packed = async {
-            match &call {
+            io::Result::Ok(match &call {
                 Call::ReadTree { path } => self.local.read_tree(fence, path, parts).await,
                 _ => self.local.pack(fence, parts).await,
-            }
+            })
         };
         let sent = async {
             let mut beats = beats();
@@ -224,8 +244,8 @@ impl Agent {
                 }
             }
         };
-        let (packed, sent) = futures::future::join(packed, sent).await;
-        sent?;
+        // Ends with a worker that is gone, though parts wait.
+        let (packed, ()) = futures::future::try_join(packed, sent).await?;
         Ok(done(packed))
     }
 
@@ -281,7 +301,7 @@ impl Agent {
         mut socket: EgressSocket,
     ) -> io::Result<Option<Connection>> {
         frames::write(&mut write_half, &Answer::Begun, &[]).await?;
-        let (mut beats, mut announced) = (beats(), Announced { agent: self, ids: Vec::new() });
+        let (mut beats, mut announced) = (beats(), Announced::new(self));
         loop {
             tokio::select! {
                 arrived = socket.next() => match arrived {
@@ -301,13 +321,15 @@ impl Agent {
         read_half: &mut Reader,
         write_half: &mut Writer,
         scope: Scope,
-        Install { mut egress, mut run }: Install,
+        Install { mut egress, run }: Install,
     ) -> io::Result<Answer> {
+        // It ends by itself: what it publishes must not be interrupted.
+        let mut run = self.builds.spawn(run);
         frames::write(write_half, &Answer::Begun, &[]).await?;
-        let (mut beats, mut announced) = (beats(), Announced { agent: self, ids: Vec::new() });
+        let (mut beats, mut announced) = (beats(), Announced::new(self));
         loop {
             tokio::select! {
-                built = &mut run => return Ok(match built {
+                built = &mut run => return Ok(match built.map_err(io::Error::other)? {
                     Ok(()) => Answer::Done(Done::Nothing),
                     Err(error) => Answer::NotBuilt(error),
                 }),
@@ -321,16 +343,16 @@ impl Agent {
         }
     }
 
-    fn take_arrival(&self, id: u64, scope: &Scope) -> Option<Connection> {
+    fn take_arrival(&self, id: u64, scope: &Scope) -> Option<Arrival> {
         let mut arrivals = self.arrivals();
         // A grant of another epoch of the same sandbox does not take it.
-        if arrivals.get(&id).is_none_or(|(of, _)| of != scope) {
+        if arrivals.get(&id).is_none_or(|arrival| arrival.scope != *scope) {
             return None;
         }
-        arrivals.remove(&id).map(|(_, connection)| connection)
+        arrivals.remove(&id)
     }
 
-    fn arrivals(&self) -> MutexGuard<'_, HashMap<u64, (Scope, Connection)>> {
+    fn arrivals(&self) -> MutexGuard<'_, HashMap<u64, Arrival>> {
         self.arrivals.lock().expect("no code panics while it holds the lock of the arrivals")
     }
 }
@@ -339,24 +361,28 @@ impl Agent {
 struct Announced<'a> {
     agent: &'a Agent,
     ids: Vec<u64>,
+    /// Places of connections, also of those that were taken over.
+    places: Arc<Semaphore>,
 }
 
-impl Announced<'_> {
+impl<'a> Announced<'a> {
+    fn new(agent: &'a Agent) -> Self {
+        Self { agent, ids: Vec::new(), places: Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX)) }
+    }
+
     async fn add(
         &mut self,
         scope: &Scope,
         connection: Connection,
         write_half: &mut Writer,
     ) -> io::Result<()> {
+        // Without a place, the sandbox sees that the connection ends.
+        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Ok(()) };
         let id = self.agent.next_arrival.fetch_add(1, Ordering::Relaxed);
         {
             let mut arrivals = self.agent.arrivals();
             self.ids.retain(|id| arrivals.contains_key(id));
-            if self.ids.len() >= EGRESS_CONNECTIONS_MAX {
-                // The worker takes none over: the sandbox sees that the connection ends.
-                return Ok(());
-            }
-            arrivals.insert(id, (scope.clone(), connection));
+            arrivals.insert(id, Arrival { scope: scope.clone(), connection, _place: place });
         }
         self.ids.push(id);
         frames::write(write_half, &Answer::Connection { id }, &[]).await
@@ -368,6 +394,31 @@ impl Drop for Announced<'_> {
         let mut arrivals = self.agent.arrivals();
         for id in &self.ids {
             arrivals.remove(id);
+        }
+    }
+}
+
+/// Carries the bytes of a sandbox's connection. Once the worker sends nothing more, the sandbox has a while to end it.
+async fn carry(worker: Connection, sandbox: Connection) -> io::Result<()> {
+    let ((mut from_worker, mut to_worker), (mut from_sandbox, mut to_sandbox)) =
+        (split(worker), split(sandbox));
+    let up = async {
+        copy(&mut from_sandbox, &mut to_worker).await?;
+        to_worker.shutdown().await
+    };
+    let down = async {
+        copy(&mut from_worker, &mut to_sandbox).await?;
+        to_sandbox.shutdown().await
+    };
+    tokio::pin!(up, down);
+    tokio::select! {
+        up = &mut up => {
+            up?;
+            down.await
+        }
+        down = &mut down => {
+            down?;
+            timeout(HALF_CLOSED_MAX, up).await.unwrap_or(Ok(()))
         }
     }
 }

@@ -1,11 +1,14 @@
 //! The public key of the deployment's grants, which the service writes and the agent reads.
 
 use std::{
-    fs,
+    fs::File,
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
     path::PathBuf,
     sync::{Arc, Mutex},
 };
 
+use rustix::fs::OFlags;
 use uuid::Uuid;
 
 use crate::{
@@ -15,6 +18,9 @@ use crate::{
         node::grant::{Grant, GrantCheck, SignedGrant},
     },
 };
+
+/// Longest file with a key.
+const KEY_FILE_BYTES_MAX: u64 = 1 << 10;
 
 /// Checks grants against the key in a file. The file may be written after the agent started, and again when the
 /// master key is rotated.
@@ -41,7 +47,7 @@ impl Keys {
                 self.path.display()
             ))
         };
-        let text = fs::read_to_string(&self.path).map_err(|error| unread(&error))?;
+        let text = self.text().map_err(|error| unread(&error))?;
         if let (Some((before, _)), Some(refused)) = (&known, checked)
             && *before == text
         {
@@ -50,6 +56,20 @@ impl Keys {
         let check = Arc::new(GrantCheck::new(self.node, &text).ok_or_else(|| unread(&"it contains no key"))?);
         *self.lock() = Some((text, Arc::clone(&check)));
         check.check(signed, now)
+    }
+
+    /// Reads the file, which belongs to the service: never more than a key needs, and only from a file.
+    fn text(&self) -> io::Result<String> {
+        let mut text = String::new();
+        let file = File::options()
+            .read(true)
+            .custom_flags(OFlags::NONBLOCK.bits().cast_signed())
+            .open(&self.path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file"));
+        }
+        file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text)?;
+        Ok(text)
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Option<(String, Arc<GrantCheck>)>> {

@@ -433,7 +433,7 @@ pub const SANDBOX_ORPHAN_MARGIN: Duration = Duration::from_secs(30);
 /// Time for which a starting worker waits for its node agent.
 pub const NODE_AGENT_WAIT: Duration = Duration::from_secs(60);
 /// Connections of workers to a node agent at a time; each carries one call.
-pub const NODE_CONNECTIONS_MAX: usize = 8_192;
+pub const NODE_CONNECTIONS_MAX: usize = 65_536;
 /// Sandboxes of a node that receive a keep-alive concurrently.
 pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
 /// Timeout of a keep-alive to a sandbox; a busy sandbox receives the next one.

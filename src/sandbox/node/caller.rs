@@ -96,12 +96,17 @@ impl Caller {
         request: &Request,
         payload: &[u8],
     ) -> io::Result<(Connection, (Answer, Vec<u8>))> {
-        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // The agent may have closed a kept connection.
-        let mut connection = match kept.filter(|_| !matches!(request.call, Call::Signal { .. })) {
-            Some(connection) => connection,
-            None => self.dialer.open().await?,
-        };
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = if matches!(request.call, Call::Signal { .. }) { None } else { idle().pop() };
+        if let Some(mut connection) = kept {
+            match self.exchange(&mut connection, request, payload).await {
+                Ok(answered) => return Ok((connection, answered)),
+                // The agent has closed it, and the others with it.
+                Err(error) if is_gone(&error) => idle().clear(),
+                Err(error) => return Err(error),
+            }
+        }
+        let mut connection = self.dialer.open().await?;
         let answered = self.exchange(&mut connection, request, payload).await?;
         Ok((connection, answered))
     }
@@ -127,7 +132,7 @@ impl Caller {
         payload: &[u8],
     ) -> io::Result<(Answer, Vec<u8>)> {
         // The agent answers a refused call before it reads the payload.
-        let sent = frames::write(connection, request, payload).await;
+        let sent = written(connection, request, payload).await;
         answer(connection).await.map_err(|error| sent.err().unwrap_or(error))
     }
 
@@ -161,7 +166,7 @@ impl Caller {
         let request = self.request(&scope.into(), &call);
         check_size(&request, payload)?;
         let mut connection = self.open().await?;
-        frames::write(&mut connection, &request, payload).await.map_err(|error| self.lost(&error))?;
+        written(&mut connection, &request, payload).await.map_err(|error| self.lost(&error))?;
         Ok(connection)
     }
 
@@ -235,27 +240,36 @@ impl Reconnection {
     /// Waits before the next attempt; or returns the error, if no other agent will answer soon. `began` is the time of
     /// the attempt that failed.
     async fn pause_after(&mut self, error: io::Error, began: Instant) -> io::Result<()> {
-        let is_gone = matches!(
-            error.kind(),
-            io::ErrorKind::NotFound
-                | io::ErrorKind::ConnectionRefused
-                | io::ErrorKind::ConnectionReset
-                | io::ErrorKind::BrokenPipe
-                | io::ErrorKind::UnexpectedEof
-        );
         if began.elapsed() >= REPLACEMENT_MAX {
             // An agent was there meanwhile.
             self.since = None;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        if !is_gone || since.elapsed() >= REPLACEMENT_MAX {
+        if !is_gone(&error) || since.elapsed() >= REPLACEMENT_MAX {
             return Err(error);
         }
-        // The first attempt may have failed at a kept connection.
         sleep(self.pause).await;
         self.pause = (self.pause * 2).clamp(REPLACEMENT_POLL.0, REPLACEMENT_POLL.1);
         Ok(())
     }
+}
+
+/// Whether an error says that the agent at the other end is not there any more.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::BrokenPipe
+            | io::ErrorKind::UnexpectedEof
+    )
+}
+
+/// Writes a request within a bounded time.
+async fn written(connection: &mut Connection, request: &Request, payload: &[u8]) -> io::Result<()> {
+    let written = timeout(SILENCE_MAX, frames::write(connection, request, payload)).await;
+    written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 /// Refuses a call that is larger than a frame.

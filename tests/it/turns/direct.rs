@@ -467,7 +467,9 @@ async fn a_long_command_is_answered_before_it_is_over() {
     let asked = send(request.json(&long)).await;
     assert_eq!(asked.status, StatusCode::ACCEPTED);
     let asked = asked.ok();
-    assert_eq!((&asked["state"], &asked["exit_code"]), (&json!("running"), &Value::Null));
+    // Within a second, its sandbox may not be made yet.
+    assert!(matches!(asked["state"].as_str(), Some("queued" | "running")), "{asked}");
+    assert_eq!(asked["exit_code"], Value::Null);
     put(owner, &id, "go", b"".to_vec()).await.ok();
     until(owner, &id, "exec.completed").await;
     let path = format!("/sessions/{id}/exec/{}", asked["id"].as_str().unwrap());

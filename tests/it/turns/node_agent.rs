@@ -81,10 +81,13 @@ async fn a_service_that_starts_as_root_keeps_root_only_in_its_agent() {
     assert!(geteuid().is_root(), "this test needs root to give it up");
     let user = OrdinaryUser::new();
     let _run_dir = RunDir(PathBuf::from(format!("/tmp/sojourn-{}", user.uid())));
+    // Where only root can replace it.
+    let directory = open_directory();
+    let data = directory.path().join("data");
     let launch = |more: &[&str]| {
         let mut command = user.known_to(program().to_str().unwrap());
         command.env(SECRET, VALUE);
-        Standalone::launch(command, &data_dir(&user), &[&["--user=sojourn-test"], more].concat())
+        Standalone::launch(command, &data, &[&["--user=sojourn-test"], more].concat())
     };
     let service = launch(&["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=600"]);
     let agent = Seen(service.child.id());
@@ -105,7 +108,7 @@ async fn a_service_that_starts_as_root_keeps_root_only_in_its_agent() {
     assert_eq!(outputs(&owner.settled(&id, 1).await)[0], "1000\n");
     // The service cannot replace what its agent uses as root.
     for place in ["sandboxes", "images"] {
-        let place = data_dir(&user).join(place);
+        let place = data.join(place);
         let moved =
             user.command(Path::new("mv")).arg(&place).arg(place.with_extension("moved")).output().unwrap();
         assert!(!moved.status.success(), "{} was moved", place.display());
@@ -124,7 +127,7 @@ async fn a_service_that_starts_as_root_keeps_root_only_in_its_agent() {
     assert_eq!(outputs(&log)[1], "kept\n");
     assert_eq!(of(&log, "sandbox.lost").len(), 0);
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    let disks = data_dir(&user).join("sandboxes");
+    let disks = data.join("sandboxes");
     wait_until("its disk is gone", || {
         fs::read_dir(&disks).unwrap().flatten().all(|entry| !entry.path().is_dir())
     })
