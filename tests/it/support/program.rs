@@ -1,15 +1,20 @@
 //! The real program as a process, for tests that cannot use a service inside the test process.
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead, BufReader},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::service::{Ground, KEY};
+use super::{
+    service::{Ground, KEY},
+    wait::WAIT_MAX,
+};
 
 /// The real program as a separate process that can be killed; killed on drop.
 pub struct Program {
@@ -58,7 +63,7 @@ impl Program {
             })
             .expect("it logs its address");
         // Keep reading, or a full pipe would block the process.
-        std::thread::spawn(move || lines.count());
+        thread::spawn(move || lines.count());
         Self { child, base }
     }
 
@@ -68,8 +73,19 @@ impl Program {
     }
 
     /// Stops the process with SIGSTOP, as on a paused machine.
+    /// Returns once none of its threads runs any more: on a busy machine the signal is late.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.child.id());
+        let is_stopped = |task: fs::DirEntry| {
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+        };
+        let until = Instant::now() + WAIT_MAX;
+        while !fs::read_dir(&tasks).expect("it runs").flatten().all(is_stopped) {
+            assert!(Instant::now() < until, "it is not frozen");
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub fn thaw(&self) {
