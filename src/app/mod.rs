@@ -303,7 +303,9 @@ async fn serve_record(
     let address = listener.as_ref().map(TcpListener::local_addr).transpose()?;
     let metrics = watched.as_ref().map(TcpListener::local_addr).transpose()?;
 
-    let parts = Parts::new(settings, record).await?;
+    // It may wait for its node agent.
+    let Some(parts) = stop.run_until_cancelled(Parts::new(settings, record)).await else { return Ok(()) };
+    let parts = parts?;
     let worker = settings.role.runs_turns().then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), Loops::default());
     let late = CancellationToken::new();

@@ -14,16 +14,17 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{data_dir, listeners::metrics_listener, privileges::OsUser, sandboxes};
+use super::{data_dir, listeners::metrics_listener, sandboxes};
 use crate::{
     base::{Origin, limit::NODE_AGENT_WAIT, seal::MasterKey},
     config::Settings,
     http, net,
     node::{Agent, Listener},
     sandbox::{
-        Node,
+        Fault, Node,
         node::{GrantKey, NodeAddress, RemoteNode},
     },
+    store::embedded::Account,
     telemetry,
 };
 
@@ -46,7 +47,7 @@ pub async fn serve_node(
     let local = sandboxes::local(settings, node).map_err(anyhow::Error::msg)?;
     let agent = &settings.node_agent;
     let owner = match &agent.node_socket_user {
-        Some(name) => OsUser::named(name)?.uid,
+        Some(name) => user_id(name).await?,
         None => geteuid().as_raw(),
     };
     let listener = Listener::open(&agent.node_listen, agent.tls().as_ref(), owner).await?;
@@ -114,10 +115,10 @@ async fn connected(
             Err(fault) => fault,
         };
         if Instant::now() >= until {
-            bail!("SOJOURN_NODE: {fault}");
+            bail!("SOJOURN_NODE: {}", reason(fault));
         }
         if !told {
-            tracing::info!(%fault, "waiting for the node agent");
+            tracing::info!(reason = reason(fault), "waiting for the node agent");
             told = true;
         }
         sleep(RETRY).await;
@@ -132,9 +133,18 @@ pub async fn reach(settings: &Settings, address: &NodeAddress) -> Result<String,
     net::install_tls();
     match RemoteNode::reach(address.clone(), settings.node_agent.tls().as_ref()).await {
         Ok(()) => Ok(format!("{address} accepts connections")),
-        Err(fault) => {
-            Err(format!("{fault}: start `sojourn serve --role node` there, or correct SOJOURN_NODE"))
-        }
+        Err(fault) => Err(format!(
+            "{}: start `sojourn serve --role node` there, or correct SOJOURN_NODE",
+            reason(fault)
+        )),
+    }
+}
+
+/// The words of a fault of the agent itself: they concern no sandbox.
+fn reason(fault: Fault) -> String {
+    match fault {
+        Fault::Unavailable(reason) | Fault::Refused(reason) => reason,
+        fault => fault.to_string(),
     }
 }
 
@@ -148,6 +158,15 @@ fn publish_grant_key(data_dir: &Path, master: &MasterKey, origin: &Origin) -> an
     let beside = path.with_extension(Uuid::from_bytes(origin.bytes()).to_string());
     let written = fs::write(&beside, key + "\n").and_then(|()| fs::rename(&beside, &path));
     written.with_context(|| format!("{} cannot be written", path.display()))
+}
+
+/// Id of a user, by name or number; a number need not be a user of this machine.
+async fn user_id(name: &str) -> anyhow::Result<u32> {
+    if let Ok(id) = name.parse() {
+        return Ok(id);
+    }
+    let account = Account::find(name).await?;
+    Ok(account.with_context(|| format!("this machine has no user `{name}`"))?.uid)
 }
 
 /// Allows as many open files as the machine does: each connection of a sandbox has two.

@@ -14,7 +14,7 @@ use std::{
         process::CommandExt,
     },
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::Command,
 };
 
 use anyhow::{Context, anyhow, bail};
@@ -23,6 +23,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     base::{Origin, text},
     config::Settings,
+    store::embedded::Account,
 };
 
 /// Settings that the agent needs, as they are named on the command line.
@@ -54,37 +55,12 @@ const NODE_ID: &str = "node-id";
 const POSTGRES: &str = "postgres";
 const CLUSTER: &str = "pgdata";
 
-/// A user of this machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct OsUser {
-    pub uid: u32,
-    gid: u32,
-    home: String,
-}
-
-impl OsUser {
-    /// Finds a user by name or number. Uses `getent`, because not every user is in `/etc/passwd`.
-    pub(super) fn named(name: &str) -> anyhow::Result<Self> {
-        let found = Command::new("getent").args(["passwd", name]).stdin(Stdio::null()).output();
-        let found = found.context("`getent` could not be run")?;
-        let line = String::from_utf8_lossy(&found.stdout).into_owned();
-        let fields: Vec<_> = line.trim().split(':').collect();
-        if let [_, _, uid, gid, _, home, ..] = fields[..] {
-            return Ok(Self { uid: uid.parse()?, gid: gid.parse()?, home: home.to_owned() });
-        }
-        match name.parse() {
-            Ok(id) => Ok(Self { uid: id, gid: id, home: "/".to_owned() }),
-            Err(_) => bail!("this machine has no user `{name}`: useradd --system {name}"),
-        }
-    }
-}
-
 /// Starts the service as another user and turns this process into its node agent. Returns if there is nothing to
 /// separate: the process is not root, makes no sandboxes, or no user is set.
 ///
 /// # Errors
-/// One line. `Ok` with a line for the operator when the user cannot reach the data directory.
-pub fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
+/// One line. `Ok` with a line for the operator when the data directory is no place for two users.
+pub async fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
     let is_root = rustix::process::geteuid().is_root();
     let Some(name) = settings.user.as_ref().filter(|name| is_root && *name != "root") else {
         return Ok(None);
@@ -92,18 +68,20 @@ pub fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
     if !settings.role.runs_turns() || settings.node_agent.node.is_some() {
         return Ok(None);
     }
-    let user = OsUser::named(name)?;
+    let user = Account::find(name).await?;
+    let user = user.with_context(|| format!("this machine has no user `{name}`: useradd --system {name}"))?;
     let data_dir = &settings.database.data_dir;
     fs::create_dir_all(data_dir).with_context(|| format!("SOJOURN_DATA_DIR: {}", data_dir.display()))?;
     let data_dir = fs::canonicalize(data_dir)?;
-    if let Some(barred) = first_barred(&data_dir, &user)? {
+    let above = data_dir.parent().unwrap_or(&data_dir);
+    if let Some(barred) = user.first_inaccessible_dir(above)? {
         return Ok(Some(format!(
             "the whole service stays root: the user {name} has no access to {}; run chmod o+x on it, or choose \
              another SOJOURN_DATA_DIR",
             barred.display()
         )));
     }
-    if let Some(open) = first_of_others(&data_dir)? {
+    if let Some(open) = first_of_others(above)? {
         return Ok(Some(format!(
             "the whole service stays root: others than root can replace what is in {}; choose another \
              SOJOURN_DATA_DIR, such as /var/lib/sojourn/data",
@@ -147,27 +125,10 @@ fn socket_of(data_dir: &Path) -> PathBuf {
     Path::new("/run/sojourn").join(format!("node-{}.sock", text::hex(&digest[..6])))
 }
 
-/// The topmost directory on a path that a user cannot pass.
-fn first_barred<'a>(path: &'a Path, user: &OsUser) -> anyhow::Result<Option<&'a Path>> {
-    let mut barred = None;
-    for directory in path.ancestors().skip(1) {
-        let data = directory.metadata()?;
-        let bit = match (data.uid() == user.uid, data.gid() == user.gid) {
-            (true, _) => 0o100,
-            (false, true) => 0o010,
-            (false, false) => 0o001,
-        };
-        if data.mode() & bit == 0 {
-            barred = Some(directory);
-        }
-    }
-    Ok(barred)
-}
-
-/// The topmost directory above a path in which another user than root can replace an entry of root.
+/// The topmost directory on a path in which another user than root can replace an entry of root.
 fn first_of_others(path: &Path) -> anyhow::Result<Option<&Path>> {
     let mut found = None;
-    for directory in path.ancestors().skip(1) {
+    for directory in path.ancestors() {
         let there = directory.metadata()?;
         let (is_shared, is_sticky) = (there.mode() & 0o022 != 0, there.mode() & 0o1000 != 0);
         if there.uid() != 0 || (is_shared && !is_sticky) {
@@ -178,7 +139,7 @@ fn first_of_others(path: &Path) -> anyhow::Result<Option<&Path>> {
 }
 
 /// Gives the files of the service to its user, and keeps those of the agent.
-fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
+fn hand_over(data_dir: &Path, user: &Account) -> anyhow::Result<()> {
     let named = || format!("{} cannot be prepared for two users", data_dir.display());
     for name in OF_AGENT {
         let directory = data_dir.join(name);
@@ -194,11 +155,16 @@ fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
         let has_another_owner = OF_AGENT.into_iter().chain([NODE_ID, POSTGRES]).any(|other| name == *other);
         let there = entry.path().symlink_metadata().with_context(named)?;
         // Only what root made itself: not a link that another user made to a file of root.
-        let is_of_root = there.uid() == 0 && (there.is_dir() || there.nlink() == 1);
-        if has_another_owner || !is_of_root || there.is_symlink() {
-            continue;
+        let is_made_by_root = there.is_dir() || there.is_file() && there.nlink() == 1;
+        match there.uid() {
+            _ if has_another_owner => {}
+            0 if is_made_by_root => give(&entry.path(), user)?,
+            owner if owner == 0 || owner == user.uid => {}
+            owner => bail!(
+                "{} belongs to user {owner}: set SOJOURN_USER to that user, or change its owner",
+                entry.path().display()
+            ),
         }
-        give(&entry.path(), user)?;
     }
     hand_over_cluster(&data_dir.join(POSTGRES), user)?;
     chown(data_dir, Some(0), Some(user.gid)).with_context(named)?;
@@ -207,7 +173,7 @@ fn hand_over(data_dir: &Path, user: &OsUser) -> anyhow::Result<()> {
 
 /// Gives the directory of an embedded database that was started by root. Its cluster belonged to an ordinary user
 /// already. A link is followed only if root made it: the service can make one, too.
-fn hand_over_cluster(link: &Path, user: &OsUser) -> anyhow::Result<()> {
+fn hand_over_cluster(link: &Path, user: &Account) -> anyhow::Result<()> {
     let Ok(there) = link.symlink_metadata() else { return Ok(()) };
     if there.uid() == user.uid {
         return Ok(());
@@ -229,7 +195,7 @@ fn hand_over_cluster(link: &Path, user: &OsUser) -> anyhow::Result<()> {
 }
 
 /// Changes the owner of a path and of everything below it, without following links.
-fn give(path: &Path, user: &OsUser) -> anyhow::Result<()> {
+fn give(path: &Path, user: &Account) -> anyhow::Result<()> {
     let given = Command::new("chown")
         .args(["-R", "-h", "-P", &format!("{}:{}", user.uid, user.gid)])
         .arg(path)
@@ -298,7 +264,7 @@ mod tests {
     fn only_what_root_made_is_given() {
         let directory = tempfile::tempdir().unwrap();
         let path = |name: &str| directory.path().join(name);
-        let user = OsUser { uid: 12_345, gid: 12_345, home: "/".to_owned() };
+        let user = Account { name: "sojourn".to_owned(), uid: 12_345, gid: 12_345, home: "/".into() };
         let owner = |name: &str| path(name).symlink_metadata().unwrap().uid();
         fs::create_dir(path("target")).unwrap();
         std::os::unix::fs::symlink(path("target"), path("postgres")).unwrap();
@@ -322,19 +288,22 @@ mod tests {
         for kept in ["data", "data/sandboxes", "data/images", "elsewhere"] {
             assert_eq!(owner(kept), 0, "{kept}");
         }
+        chown(path("data/master-key"), Some(9), None).unwrap();
+        let refused = hand_over(&path("data"), &user).unwrap_err().to_string();
+        assert!(refused.contains("master-key belongs to user 9"), "{refused}");
     }
 
     #[test]
     fn a_data_directory_is_one_that_only_root_can_replace() {
         let directory = tempfile::tempdir().unwrap();
-        let (above, data) = (directory.path().join("above"), directory.path().join("above/data"));
-        fs::create_dir_all(&data).unwrap();
-        assert_eq!(first_of_others(&data).unwrap(), None);
+        let above = directory.path().join("above");
+        fs::create_dir(&above).unwrap();
+        assert_eq!(first_of_others(&above).unwrap(), None);
         fs::set_permissions(&above, fs::Permissions::from_mode(0o777)).unwrap();
-        assert_eq!(first_of_others(&data).unwrap(), Some(above.as_path()));
+        assert_eq!(first_of_others(&above).unwrap(), Some(above.as_path()));
         fs::set_permissions(&above, fs::Permissions::from_mode(0o1777)).unwrap();
-        assert_eq!(first_of_others(&data).unwrap(), None);
+        assert_eq!(first_of_others(&above).unwrap(), None);
         chown(&above, Some(12_345), None).unwrap();
-        assert_eq!(first_of_others(&data).unwrap(), Some(above.as_path()));
+        assert_eq!(first_of_others(&above).unwrap(), Some(above.as_path()));
     }
 }

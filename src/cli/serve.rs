@@ -24,7 +24,7 @@ pub(super) async fn run(mut settings: Settings) -> anyhow::Result<()> {
     if !problems.is_empty() {
         bail!(problems.join("\n       "));
     }
-    if let Some(notice) = app::separate(&settings)? {
+    if let Some(notice) = app::separate(&settings).await? {
         eprintln!("{notice}");
     }
     if let Some(agent) = settings.node_agent.agent_parent_pid {

@@ -86,7 +86,7 @@ local replication all peer map=sojourn
 
 fn names(os_user: &OsUser) -> String {
     let mut lines = String::from("# Written by sojourn at each start: map, system user, role.\n");
-    let mut users = vec![&os_user.service, &os_user.name];
+    let mut users = vec![&os_user.service, &os_user.account.name];
     users.dedup();
     for user in users {
         for role in [roles::SUPERUSER, roles::OWNER, roles::APP, roles::SYSTEM] {

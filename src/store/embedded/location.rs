@@ -49,13 +49,14 @@ impl Location {
         })?;
         utf8(&home)?;
         if let Some(dir) = os_user
+            .account
             .first_inaccessible_dir(&home)
             .map_err(Error::io("could not check the database directory"))?
         {
             return Err(Error::Refused(format!(
                 "the database in {} runs as user {}, which has no access to {}: run chmod o+x on it",
                 home.display(),
-                os_user.name,
+                os_user.account.name,
                 dir.display(),
             )));
         }
@@ -157,8 +158,10 @@ fn utf8(path: &Path) -> Result<(), Error> {
 }
 
 fn make_home(data_dir: &Path, link: &Path, os_user: &OsUser, origin: &Origin) -> Result<(), Error> {
-    let barred =
-        os_user.first_inaccessible_dir(data_dir).map_err(Error::io("could not check the data directory"))?;
+    let barred = os_user
+        .account
+        .first_inaccessible_dir(data_dir)
+        .map_err(Error::io("could not check the data directory"))?;
     if barred.is_none() {
         return make_dir(link, 0o755);
     }

@@ -29,6 +29,7 @@ use crate::base::{Origin, backoff::Backoff, limit};
 
 pub use self::binaries::newest;
 pub use self::error::{Error, Progress};
+pub use self::os_user::Account;
 use self::{binaries::Binaries, location::Location, os_user::OsUser, postmaster::Postmaster};
 
 /// A running server and this process's use of it.

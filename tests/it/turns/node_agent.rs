@@ -6,17 +6,19 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    time::Instant,
 };
 
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde_json::json;
+use sojourn::base::limit::NODE_AGENT_WAIT;
 
 use super::{
     of, outputs,
     rootless::{RunDir, Standalone, data_dir, until_file},
     run, script, steer, wait_until,
 };
-use crate::support::ordinary::OrdinaryUser;
+use crate::support::{ordinary::OrdinaryUser, service::Ground, wait::wait_for};
 
 const SECRET: &str = "SOJOURN_OPERATOR_KEY";
 const VALUE: &str = "a-key-of-the-operator-for-this-test-alone";
@@ -127,11 +129,7 @@ async fn a_service_that_starts_as_root_keeps_root_only_in_its_agent() {
     assert_eq!(outputs(&log)[1], "kept\n");
     assert_eq!(of(&log, "sandbox.lost").len(), 0);
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    let disks = data.join("sandboxes");
-    wait_until("its disk is gone", || {
-        fs::read_dir(&disks).unwrap().flatten().all(|entry| !entry.path().is_dir())
-    })
-    .await;
+    wait_until("its disk is gone", || has_no_disk(&data)).await;
     service.stop();
     wait_until("nothing of it runs", || user.processes().is_empty()).await;
 }
@@ -153,11 +151,7 @@ async fn a_data_directory_that_root_made_is_handed_over() {
     steer(owner, &id, &script(json!([run("cat note"), { "text": "Done." }]))).await;
     assert_eq!(outputs(&owner.settled(&id, 2).await)[1], "kept\n");
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    let disks = data.join("sandboxes");
-    wait_until("its disk is gone", || {
-        fs::read_dir(&disks).unwrap().flatten().all(|entry| !entry.path().is_dir())
-    })
-    .await;
+    wait_until("its disk is gone", || has_no_disk(&data)).await;
     service.stop();
     // Another user has no right to the cluster.
     let mut refused = Command::new(program());
@@ -166,9 +160,34 @@ async fn a_data_directory_that_root_made_is_handed_over() {
     assert!(said.contains("set SOJOURN_USER to that user"), "{said}");
 }
 
+fn has_no_disk(data_dir: &Path) -> bool {
+    fs::read_dir(data_dir.join("sandboxes")).unwrap().flatten().all(|entry| !entry.path().is_dir())
+}
+
 /// A directory that every user may pass.
 fn open_directory() -> tempfile::TempDir {
     tempfile::Builder::new().permissions(fs::Permissions::from_mode(0o711)).tempdir().unwrap()
+}
+
+#[tokio::test]
+async fn a_worker_that_waits_for_its_agent_can_be_stopped() {
+    let ground = Ground::new().await;
+    let urls = ground.urls();
+    let mut worker = Command::new(program())
+        .args(["serve", "--role=worker", "--node=unix:/run/sojourn/no-such-agent.sock"])
+        .arg(format!("--data-dir={}", ground.data_dir.path().display()))
+        .args([format!("--database-url={}", urls.app), format!("--owner-database-url={}", urls.owner)])
+        .arg(format!("--system-database-url={}", urls.system))
+        .arg("--master-key=a passphrase that is long enough for tests")
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the binary runs");
+    let mut lines = BufReader::new(worker.stderr.take().expect("piped")).lines();
+    assert!(lines.any(|line| line.is_ok_and(|line| line.contains("waiting for the node agent"))));
+    kill_process(Pid::from_child(&worker), Signal::TERM).expect("it runs");
+    let told = Instant::now();
+    assert!(worker.wait().expect("it ends").success());
+    assert!(told.elapsed() < NODE_AGENT_WAIT / 4, "{:?}", told.elapsed());
 }
 
 /// A node agent in a process of its own.
@@ -219,10 +238,16 @@ async fn a_worker_without_root_uses_an_agent_that_is_replaced_beside_it() {
     };
     let mut first = agent();
     let node = format!("--node={address}");
+    let metrics = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let service = Standalone::launch(
         user.command(program()),
         &data_dir(&user),
-        &[&node, "--sandbox-freeze-after-seconds=0.5", "--sandbox-hibernate-after-seconds=600"],
+        &[
+            &node,
+            &format!("--metrics-listen={metrics}"),
+            "--sandbox-freeze-after-seconds=0.5",
+            "--sandbox-hibernate-after-seconds=600",
+        ],
     );
     let owner = &service.owner;
     let id = owner
@@ -238,15 +263,20 @@ async fn a_worker_without_root_uses_an_agent_that_is_replaced_beside_it() {
     steer(owner, &id, &script(json!([run("touch begun; sleep 3; echo over"), { "text": "Done." }]))).await;
     until_file(owner, &id, "begun").await;
     second.end(Signal::TERM);
-    let _third = agent();
+    let mut third = agent();
     let log = owner.settled(&id, 3).await;
     assert_eq!(outputs(&log).last(), Some(&"over\n"));
-    assert_eq!(of(&log, "turn.interrupted").len() + of(&log, "sandbox.lost").len(), 0);
+    assert_eq!(of(&log, "turn.started").len(), 3, "no turn was begun again");
+    assert_eq!(of(&log, "sandbox.lost").len(), 0);
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    let disks = directory.path().join("node/sandboxes");
-    wait_until("its disk is gone", || {
-        fs::read_dir(&disks).unwrap().flatten().all(|entry| !entry.path().is_dir())
-    })
-    .await;
+    wait_until("its disk is gone", || has_no_disk(&directory.path().join("node"))).await;
+    // A node that does not answer sends no heartbeat: it counts as lost a minute later.
+    let is_up = async || {
+        let text = reqwest::get(format!("http://{metrics}/metrics")).await.ok()?.text().await.ok()?;
+        text.lines().find_map(|line| line.strip_prefix("sojourn_node_up ")).map(|up| up == "1")
+    };
+    assert_eq!(is_up().await, Some(true));
+    third.end(Signal::TERM);
+    wait_for("the worker misses its node", async || (!is_up().await?).then_some(())).await;
     service.stop();
 }
