@@ -7,6 +7,8 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
+    convert::Infallible,
+    future::pending,
     sync::{Arc, Mutex, PoisonError},
 };
 
@@ -165,11 +167,17 @@ impl Sandboxes {
         let proxy = Proxy::new(parts, CancellationToken::new());
         let installed = tokio::select! {
             installed = run => installed,
-            () = Arc::clone(&proxy).serve(egress, authority) => unreachable!("only `stop` below ends it"),
+            never = without_end(Arc::clone(&proxy).serve(egress, authority)) => match never {},
         };
         proxy.stop();
         installed.map_err(|unmade| denied.beside(unmade))
     }
+}
+
+/// Serves the connections of an installation. When they end, its result is on the way.
+async fn without_end(serve: impl Future<Output = ()>) -> Infallible {
+    serve.await;
+    pending().await
 }
 
 /// Denied connections of an installation, reported with its failure.
@@ -208,8 +216,9 @@ impl Denied {
 pub(crate) async fn lacks_rootfs(sandboxes: &Sandboxes, session: &Session) -> bool {
     let rootfs = rootfs_of(session, &sandboxes.default_image);
     match &sandboxes.provider {
-        Ok(images) => !images.has_rootfs(&rootfs).await.unwrap_or(true),
-        Err(_) => false,
+        // The one of the host needs no build, and no call to a node agent.
+        Ok(images) if !rootfs.is_host() => !images.has_rootfs(&rootfs).await.unwrap_or(true),
+        _ => false,
     }
 }
 

@@ -4,26 +4,23 @@
 //! carries out only calls with a grant that names this node, and the session, organization, sandbox and epoch that
 //! the call concerns. So a connection to the agent alone, or the certificate of a worker alone, is of no use.
 
-use std::{collections::HashMap, sync::Mutex, time::Duration};
+use std::{collections::HashMap, sync::Mutex};
 
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use crate::{
-    base::{Origin, Timestamp, text},
+    base::{
+        Origin, Timestamp,
+        limit::{GRANT_CLOCK_SKEW, GRANT_LIFETIME, GRANTS_KEPT_MAX},
+        text,
+    },
     domain::{OrgId, SandboxId, SessionId},
     sandbox::{Fault, SandboxFence},
 };
 
-/// Time for which a grant is valid. A worker signs another one after half of it.
-const LIFETIME: Duration = Duration::from_secs(300);
-/// Difference of two machines' clocks that is tolerated.
-const CLOCK_SKEW: Duration = Duration::from_secs(60);
-/// Grants that are kept to spare signing and checking them again.
-const KEPT_MAX: usize = 4_096;
-
-/// What a grant is for.
+/// Sandbox or node that a grant is for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Scope {
@@ -89,13 +86,13 @@ impl GrantKey {
         if let Some((signed, _)) = kept.get(&key).filter(|(_, until)| *until > now) {
             return signed.clone();
         }
-        let grant = Grant { node, scope: key.1.clone(), expires_at: (now + LIFETIME).unix_timestamp() };
+        let grant = Grant { node, scope: key.1.clone(), expires_at: (now + GRANT_LIFETIME).unix_timestamp() };
         let grant = serde_json::to_string(&grant).expect("a grant is JSON");
         let signed = SignedGrant { signature: text::hex(self.pair.sign(grant.as_bytes()).as_ref()), grant };
-        if kept.len() >= KEPT_MAX {
+        if kept.len() >= GRANTS_KEPT_MAX {
             kept.clear();
         }
-        kept.insert(key, (signed.clone(), now + LIFETIME / 2));
+        kept.insert(key, (signed.clone(), now + GRANT_LIFETIME / 2));
         signed
     }
 }
@@ -125,7 +122,7 @@ impl GrantCheck {
     /// Returns what a grant is for.
     ///
     /// # Errors
-    /// `Refused`: not signed by the deployment, of another node, or expired.
+    /// `Unavailable`: not signed by the deployment, of another node, or expired.
     pub(crate) fn check(&self, signed: &SignedGrant, now: Timestamp) -> Result<Grant, Fault> {
         let kept = || self.kept.lock().expect("no code panics while it holds the lock of the grants");
         let known = kept().get(signed).cloned();
@@ -135,7 +132,7 @@ impl GrantCheck {
                 let grant =
                     self.verified(signed).ok_or_else(|| refused("it is not signed by its deployment"))?;
                 let mut kept = kept();
-                if kept.len() >= KEPT_MAX {
+                if kept.len() >= GRANTS_KEPT_MAX {
                     kept.clear();
                 }
                 kept.insert(signed.clone(), grant.clone());
@@ -143,8 +140,10 @@ impl GrantCheck {
             }
         };
         let now = now.unix_timestamp();
-        let skew = CLOCK_SKEW.as_secs().cast_signed();
-        if grant.expires_at + skew < now || grant.expires_at - skew > now + LIFETIME.as_secs().cast_signed() {
+        let skew = GRANT_CLOCK_SKEW.as_secs().cast_signed();
+        if grant.expires_at + skew < now
+            || grant.expires_at - skew > now + GRANT_LIFETIME.as_secs().cast_signed()
+        {
             return Err(refused("it has expired, or the clocks of the machines differ"));
         }
         if grant.node.is_some_and(|node| node != self.node) {
@@ -161,7 +160,7 @@ impl GrantCheck {
 }
 
 fn refused(reason: &str) -> Fault {
-    Fault::Refused(format!("the node agent refuses the grant: {reason}"))
+    Fault::Unavailable(format!("the node agent refuses the grant: {reason}"))
 }
 
 #[cfg(test)]
@@ -180,12 +179,12 @@ mod tests {
         assert_eq!(key.sign(Some(node), scope.clone()), signed, "kept");
         assert_eq!(check.check(&signed, now).unwrap().scope, scope);
         assert_eq!(check.check(&signed, now).unwrap().scope, scope, "known");
-        assert!(check.check(&signed, now + LIFETIME).is_ok(), "clocks differ a little");
+        assert!(check.check(&signed, now + GRANT_LIFETIME).is_ok(), "clocks differ a little");
         for (signed, at) in [
             (key.sign(Some(other), scope.clone()), now),
             (stranger.sign(Some(node), scope.clone()), now),
-            (signed.clone(), now + 2 * LIFETIME),
-            (signed.clone(), now - LIFETIME),
+            (signed.clone(), now + 2 * GRANT_LIFETIME),
+            (signed.clone(), now - GRANT_LIFETIME),
             (
                 SignedGrant { grant: signed.grant.replace("\"epoch\":7", "\"epoch\":8"), ..signed.clone() },
                 now,
@@ -193,7 +192,7 @@ mod tests {
             (SignedGrant { signature: "00".repeat(64), ..signed.clone() }, now),
             (SignedGrant { signature: String::new(), ..signed }, now),
         ] {
-            assert!(matches!(check.check(&signed, at), Err(Fault::Refused(_))), "{signed:?}");
+            assert!(matches!(check.check(&signed, at), Err(Fault::Unavailable(_))), "{signed:?}");
         }
         assert!(GrantCheck::new(node, "00").is_none() && GrantCheck::new(node, "no key").is_none());
     }

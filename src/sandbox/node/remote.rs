@@ -39,7 +39,7 @@ impl RemoteNode {
     /// Asks an agent which node it is and what its sandboxes can do.
     ///
     /// # Errors
-    /// `Unavailable` when it does not answer, `Refused` when it does not know the key of the grants.
+    /// `Unavailable`: it does not answer, or does not know the key of the grants.
     pub async fn connect(
         address: NodeAddress,
         files: Option<&TlsFiles>,

@@ -170,7 +170,7 @@ fn with_agent(check: impl for<'a> FnOnce(Arc<AgentProvider>, &'a World<'a>) -> s
 }
 
 fn is_refused<T: std::fmt::Debug>(result: Result<T, Fault>, why: &str) {
-    assert!(matches!(&result, Err(Fault::Refused(words)) if words.contains(why)), "{result:?}");
+    assert!(matches!(&result, Err(Fault::Unavailable(words)) if words.contains(why)), "{result:?}");
 }
 
 #[test]
