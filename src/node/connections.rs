@@ -1,71 +1,54 @@
 //! Connections of workers: calls one after the other, each with signs of life until it is done.
 
-use std::{
-    collections::HashMap,
-    io,
-    path::PathBuf,
-    sync::{
-        Arc, Mutex, MutexGuard,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{io, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use futures::StreamExt;
 use metrics::{counter, gauge};
 use serde_json::Value;
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt, ReadHalf, WriteHalf, copy, split},
+    io::{AsyncReadExt, ReadHalf, WriteHalf, split},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     time::{MissedTickBehavior, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use uuid::Uuid;
 
-use super::{keys::Keys, listener::Listener};
+use super::{
+    arrivals::{Arrival, Arrivals, carry},
+    keys::Keys,
+    listener::Listener,
+};
 use crate::{
     base::{
         Origin,
-        limit::{EGRESS_CONNECTIONS_MAX, NODE_CONNECTIONS_MAX},
+        limit::{
+            NODE_ACCEPT_RETRY, NODE_CALL_BEAT_INTERVAL, NODE_CONNECTIONS_MAX, NODE_IDLE_TIMEOUT,
+            NODE_SILENCE_MAX,
+        },
     },
     node::local::Local,
     sandbox::{
         EgressConnection, EgressSocket, Fault, Images, Install, Sandbox, SandboxFence, frames,
         node::{
             grant::Scope,
-            protocol::{Answer, Call, Done, Request, SILENCE_MAX, Sent, WAITING_INTERVAL},
+            protocol::{Answer, Call, Done, Request, Sent},
         },
     },
 };
 
 /// Answer to a caller of a newer version.
 const UNKNOWN_CALL: &str = "the node agent does not know this call: upgrade the agents before the workers";
-/// Time for which a connection without a call is kept.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time for which a sandbox may keep a connection that the worker has ended on its side.
-const HALF_CLOSED_MAX: Duration = Duration::from_secs(30);
-/// Delay after a connection that could not be accepted.
-const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
 /// The agent of one machine.
 pub struct Agent {
     pub(super) local: Local,
     pub(super) origin: Origin,
     keys: Keys,
-    /// Connections of sandboxes that were announced and not taken over yet.
-    arrivals: Mutex<HashMap<u64, Arrival>>,
-    next_arrival: AtomicU64,
+    /// Connections of sandboxes that no worker has taken over yet.
+    arrivals: Arrivals,
     /// Builds of images, which go on when their worker hangs up.
     pub(super) builds: TaskTracker,
-}
-
-/// A connection of a sandbox, or of an installation.
-struct Arrival {
-    scope: Scope,
-    connection: Connection,
-    /// Its place among those of the same socket, until it ends.
-    _place: OwnedSemaphorePermit,
 }
 
 type Connection = Box<dyn EgressConnection>;
@@ -76,9 +59,8 @@ impl Agent {
     /// The agent `node`, which makes sandboxes in `local`. `key_file` contains the public key of the deployment's
     /// grants.
     pub fn new(local: Local, node: Uuid, key_file: PathBuf, origin: Origin) -> Self {
-        let next_arrival = AtomicU64::new(u64::from_be_bytes(origin.bytes()));
-        let (arrivals, builds) = (Mutex::default(), TaskTracker::new());
-        Self { local, origin, keys: Keys::new(node, key_file), arrivals, next_arrival, builds }
+        let (keys, arrivals) = (Keys::new(node, key_file), Arrivals::new(&origin));
+        Self { local, origin, keys, arrivals, builds: TaskTracker::new() }
     }
 
     /// Serves workers until `stop`; then interrupts calls in progress, which workers repeat.
@@ -86,7 +68,7 @@ impl Agent {
         let (tasks, places) = (TaskTracker::new(), Arc::new(Semaphore::new(NODE_CONNECTIONS_MAX)));
         loop {
             let accepted = async {
-                let place = Arc::clone(&places).acquire_owned().await;
+                let place = Arc::clone(&places).acquire_owned().await.expect("it is never closed");
                 (place, listener.accept().await)
             };
             let (place, accepted) = tokio::select! {
@@ -97,15 +79,15 @@ impl Agent {
                 Ok(handshake) => handshake,
                 Err(error) => {
                     tracing::warn!(%error, "a caller could not be accepted");
-                    sleep(ACCEPT_RETRY).await;
+                    sleep(NODE_ACCEPT_RETRY).await;
                     continue;
                 }
             };
             let (agent, stop) = (Arc::clone(&self), stop.clone());
             tasks.spawn(async move {
                 let attended = async {
-                    match timeout(SILENCE_MAX, handshake).await {
-                        Ok(Ok(connection)) => agent.attend(connection).await,
+                    match timeout(NODE_SILENCE_MAX, handshake).await {
+                        Ok(Ok(connection)) => agent.attend(connection, place).await,
                         Ok(Err(error)) => tracing::warn!(%error, "a caller was refused"),
                         Err(_) => tracing::warn!("a caller did not finish its handshake"),
                     }
@@ -113,16 +95,16 @@ impl Agent {
                 gauge!("sojourn_node_connections").increment(1.0);
                 stop.run_until_cancelled(attended).await;
                 gauge!("sojourn_node_connections").decrement(1.0);
-                drop(place);
             });
         }
         tasks.close();
         tasks.wait().await;
     }
 
-    async fn attend(&self, mut connection: Connection) {
+    /// Carries out the calls of a connection. `place` is its own among those of calls.
+    async fn attend(&self, mut connection: Connection, place: OwnedSemaphorePermit) {
         loop {
-            let read = timeout(IDLE_TIMEOUT, frames::read::<Value>(&mut connection)).await;
+            let read = timeout(NODE_IDLE_TIMEOUT, frames::read::<Value>(&mut connection)).await;
             let Ok(Ok((request, payload))) = read else { return };
             let Ok(Request { grant, call }) = serde_json::from_value(request) else {
                 let fault = Answer::Fault(Fault::Unavailable(UNKNOWN_CALL.to_owned()));
@@ -132,7 +114,7 @@ impl Agent {
             let granted = self.keys.check(&grant, self.origin.now()).and_then(|grant| {
                 let may_be_unnamed = matches!(call, Call::Status {});
                 if grant.node.is_none() && !may_be_unnamed {
-                    return Err(Fault::Refused("the grant names no node".to_owned()));
+                    return Err(Fault::Unavailable("the grant names no node".to_owned()));
                 }
                 Ok(grant.scope)
             });
@@ -143,7 +125,18 @@ impl Agent {
                         .await
                         .map(|()| Some(connection))
                 }
-                Ok(scope) => self.answer(connection, scope, call, payload).await,
+                Ok(scope) => match call {
+                    Call::EgressConnection { id } => match self.take_over(&mut connection, scope, id).await {
+                        // It has a place among those of its sandbox.
+                        Ok(Some(arrived)) => {
+                            drop(place);
+                            return carry(connection, arrived).await;
+                        }
+                        Ok(None) => Ok(Some(connection)),
+                        Err(error) => Err(error),
+                    },
+                    call => self.answer(connection, scope, call, payload).await,
+                },
             };
             match answered {
                 Ok(Some(next)) => connection = next,
@@ -151,6 +144,22 @@ impl Agent {
                 Err(error) => return tracing::debug!(%error, "a caller is gone"),
             }
         }
+    }
+
+    /// Gives a connection of a sandbox to the worker that takes it over, if it is there.
+    async fn take_over(
+        &self,
+        connection: &mut Connection,
+        scope: Scope,
+        id: u64,
+    ) -> io::Result<Option<Arrival>> {
+        let arrived = self.arrivals.take(id, &scope);
+        let answer = match arrived {
+            Some(_) => Answer::Begun,
+            None => Answer::Fault(Fault::NotFound("there is no such connection".to_owned())),
+        };
+        frames::write(connection, &answer, &[]).await?;
+        Ok(arrived)
     }
 
     /// Carries out a call. Returns the connection if it can carry another one.
@@ -161,16 +170,6 @@ impl Agent {
         call: Call,
         payload: Vec<u8>,
     ) -> io::Result<Option<Connection>> {
-        if let Call::EgressConnection { id } = call {
-            let Some(arrived) = self.take_arrival(id, &scope) else {
-                let fault = Fault::NotFound("there is no such connection".to_owned());
-                frames::write(&mut connection, &Answer::Fault(fault), &[]).await?;
-                return Ok(Some(connection));
-            };
-            frames::write(&mut connection, &Answer::Begun, &[]).await?;
-            carry(connection, arrived.connection).await?;
-            return Ok(None);
-        }
         let fence = match self.permitted(&scope, &call) {
             Ok(fence) => fence,
             Err(fault) => {
@@ -301,12 +300,12 @@ impl Agent {
         mut socket: EgressSocket,
     ) -> io::Result<Option<Connection>> {
         frames::write(&mut write_half, &Answer::Begun, &[]).await?;
-        let (mut beats, mut announced) = (beats(), Announced::new(self));
+        let (mut beats, mut announced) = (beats(), self.arrivals.of_socket());
         loop {
             tokio::select! {
                 arrived = socket.next() => match arrived {
                     Some(Ok(connection)) => announced.add(&scope, connection, &mut write_half).await?,
-                    Some(Err(_)) => sleep(ACCEPT_RETRY).await,
+                    Some(Err(_)) => sleep(NODE_ACCEPT_RETRY).await,
                     None => return Ok(None),
                 },
                 _ = read_half.read_u8() => return Ok(None),
@@ -326,7 +325,7 @@ impl Agent {
         // It ends by itself: what it publishes must not be interrupted.
         let mut run = self.builds.spawn(run);
         frames::write(write_half, &Answer::Begun, &[]).await?;
-        let (mut beats, mut announced) = (beats(), Announced::new(self));
+        let (mut beats, mut announced) = (beats(), self.arrivals.of_socket());
         loop {
             tokio::select! {
                 built = &mut run => return Ok(match built.map_err(io::Error::other)? {
@@ -335,90 +334,11 @@ impl Agent {
                 }),
                 Some(arrived) = egress.next() => match arrived {
                     Ok(connection) => announced.add(&scope, connection, write_half).await?,
-                    Err(_) => sleep(ACCEPT_RETRY).await,
+                    Err(_) => sleep(NODE_ACCEPT_RETRY).await,
                 },
                 _ = read_half.read_u8() => return Err(io::ErrorKind::UnexpectedEof.into()),
                 _ = beats.tick() => frames::write(write_half, &Answer::Waiting, &[]).await?,
             }
-        }
-    }
-
-    fn take_arrival(&self, id: u64, scope: &Scope) -> Option<Arrival> {
-        let mut arrivals = self.arrivals();
-        // A grant of another epoch of the same sandbox does not take it.
-        if arrivals.get(&id).is_none_or(|arrival| arrival.scope != *scope) {
-            return None;
-        }
-        arrivals.remove(&id)
-    }
-
-    fn arrivals(&self) -> MutexGuard<'_, HashMap<u64, Arrival>> {
-        self.arrivals.lock().expect("no code panics while it holds the lock of the arrivals")
-    }
-}
-
-/// Connections that one socket has announced. Those that nobody took over end with it.
-struct Announced<'a> {
-    agent: &'a Agent,
-    ids: Vec<u64>,
-    /// Places of connections, also of those that were taken over.
-    places: Arc<Semaphore>,
-}
-
-impl<'a> Announced<'a> {
-    fn new(agent: &'a Agent) -> Self {
-        Self { agent, ids: Vec::new(), places: Arc::new(Semaphore::new(EGRESS_CONNECTIONS_MAX)) }
-    }
-
-    async fn add(
-        &mut self,
-        scope: &Scope,
-        connection: Connection,
-        write_half: &mut Writer,
-    ) -> io::Result<()> {
-        // Without a place, the sandbox sees that the connection ends.
-        let Ok(place) = Arc::clone(&self.places).try_acquire_owned() else { return Ok(()) };
-        let id = self.agent.next_arrival.fetch_add(1, Ordering::Relaxed);
-        {
-            let mut arrivals = self.agent.arrivals();
-            self.ids.retain(|id| arrivals.contains_key(id));
-            arrivals.insert(id, Arrival { scope: scope.clone(), connection, _place: place });
-        }
-        self.ids.push(id);
-        frames::write(write_half, &Answer::Connection { id }, &[]).await
-    }
-}
-
-impl Drop for Announced<'_> {
-    fn drop(&mut self) {
-        let mut arrivals = self.agent.arrivals();
-        for id in &self.ids {
-            arrivals.remove(id);
-        }
-    }
-}
-
-/// Carries the bytes of a sandbox's connection. Once the worker sends nothing more, the sandbox has a while to end it.
-async fn carry(worker: Connection, sandbox: Connection) -> io::Result<()> {
-    let ((mut from_worker, mut to_worker), (mut from_sandbox, mut to_sandbox)) =
-        (split(worker), split(sandbox));
-    let up = async {
-        copy(&mut from_sandbox, &mut to_worker).await?;
-        to_worker.shutdown().await
-    };
-    let down = async {
-        copy(&mut from_worker, &mut to_sandbox).await?;
-        to_sandbox.shutdown().await
-    };
-    tokio::pin!(up, down);
-    tokio::select! {
-        up = &mut up => {
-            up?;
-            down.await
-        }
-        down = &mut down => {
-            down?;
-            timeout(HALF_CLOSED_MAX, up).await.unwrap_or(Ok(()))
         }
     }
 }
@@ -447,8 +367,10 @@ fn refused(fault: &Fault) {
 }
 
 fn beats() -> tokio::time::Interval {
-    let mut beats =
-        tokio::time::interval_at(tokio::time::Instant::now() + WAITING_INTERVAL, WAITING_INTERVAL);
+    let mut beats = tokio::time::interval_at(
+        tokio::time::Instant::now() + NODE_CALL_BEAT_INTERVAL,
+        NODE_CALL_BEAT_INTERVAL,
+    );
     beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
     beats
 }

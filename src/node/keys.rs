@@ -12,15 +12,12 @@ use rustix::fs::OFlags;
 use uuid::Uuid;
 
 use crate::{
-    base::Timestamp,
+    base::{Timestamp, limit::GRANT_KEY_FILE_BYTES_MAX},
     sandbox::{
         Fault,
         node::grant::{Grant, GrantCheck, SignedGrant},
     },
 };
-
-/// Longest file with a key.
-const KEY_FILE_BYTES_MAX: u64 = 1 << 10;
 
 /// Checks grants against the key in a file. The file may be written after the agent started, and again when the
 /// master key is rotated.
@@ -68,7 +65,7 @@ impl Keys {
         if !file.metadata()?.is_file() {
             return Err(io::Error::other("it is no file"));
         }
-        file.take(KEY_FILE_BYTES_MAX).read_to_string(&mut text)?;
+        file.take(GRANT_KEY_FILE_BYTES_MAX).read_to_string(&mut text)?;
         Ok(text)
     }
 

@@ -1,4 +1,4 @@
-//! Where the agent listens.
+//! Socket of the agent: a unix socket, or TLS with certificates of both sides.
 
 use std::{
     fs, io,

@@ -5,6 +5,7 @@
 //! grant of the deployment names, for the sandbox that the grant names. All its state is in the file system, so
 //! another agent on the same directories continues where one ended.
 
+mod arrivals;
 mod calls;
 mod connections;
 mod keys;

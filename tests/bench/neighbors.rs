@@ -29,7 +29,7 @@ const RATIO_MAX: f64 = 2.0;
 /// Time that a neighbor has before the turns are measured.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// What a neighbor takes, and its script. It never ends by itself.
+/// Neighbors: the resource that each takes, and its script, which never ends by itself.
 const GREEDY: [(&str, &str); 10] = [
     ("CPU", "for at in $(seq 8); do (while :; do :; done) & done; wait"),
     ("memory", "while :; do python3 -c 'held = [bytearray(1 << 20) for at in range(65536)]'; done"),

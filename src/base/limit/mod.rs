@@ -9,6 +9,7 @@ mod delta;
 mod egress;
 mod image;
 mod log;
+mod node;
 mod operation;
 mod process;
 mod retention;
@@ -25,6 +26,7 @@ pub use delta::*;
 pub use egress::*;
 pub use image::*;
 pub use log::*;
+pub use node::*;
 pub use operation::*;
 pub use process::*;
 pub use retention::*;
@@ -421,27 +423,6 @@ pub const EMBEDDED_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Timeout of a fast shutdown, and then of an immediate shutdown.
 pub const EMBEDDED_STOP_TIMEOUT: Duration = Duration::from_secs(20);
 
-// ---- nodes ----
-
-/// Interval of a node's heartbeat.
-pub const NODE_HEARTBEAT_INTERVAL: Duration = Duration::from_secs(10);
-/// A node without a heartbeat for this long has lost its sandboxes.
-pub const NODE_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
-/// Time that a sandbox may outlive its configured end after its node's last heartbeat: the next
-/// heartbeat, the lease of the last turn that uses it, and the sandbox's own slow poll.
-pub const SANDBOX_ORPHAN_MARGIN: Duration = Duration::from_secs(30);
-/// Time for which a starting worker waits for its node agent.
-pub const NODE_AGENT_WAIT: Duration = Duration::from_secs(60);
-/// Connections of workers to a node agent at a time; each carries one call.
-pub const NODE_CONNECTIONS_MAX: usize = 65_536;
-/// Sandboxes of a node that receive a keep-alive concurrently.
-pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
-/// Timeout of a keep-alive to a sandbox; a busy sandbox receives the next one.
-pub const SANDBOX_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Interval at which the watcher of a node's sandboxes checks that the service lives.
-pub const WATCH_INTERVAL: Duration = Duration::from_secs(5);
-/// Heartbeats between two runs of the reaper.
-pub const REAP_EVERY_HEARTBEATS: u32 = 6;
 /// Time after its deletion during which an organization is purged repeatedly; longer than a key is
 /// cached and a request may take.
 pub const ORG_PURGE_REPEAT_FOR: Duration = Duration::from_secs(60);

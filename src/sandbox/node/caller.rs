@@ -18,15 +18,15 @@ use uuid::Uuid;
 use super::{
     grant::{GrantKey, Scope},
     link::Dialer,
-    protocol::{Answer, Call, Done, REPLACEMENT_MAX, REPLACEMENT_POLL, Request, SILENCE_MAX, Sent},
+    protocol::{Answer, Call, Done, Request, Sent},
 };
 use crate::{
-    base::limit,
+    base::limit::{
+        ARCHIVE_PART_TIMEOUT, NODE_IDLE_CONNECTIONS_MAX, NODE_REPLACEMENT_MAX, NODE_REPLACEMENT_POLL,
+        NODE_SILENCE_MAX,
+    },
     sandbox::{BuildError, Capabilities, EgressConnection, Fault, SandboxFence, frames},
 };
-
-/// Connections that are kept open between calls.
-const IDLE_CONNECTIONS_MAX: usize = 16;
 
 /// Makes the calls of a worker to one agent.
 pub(super) struct Caller {
@@ -50,7 +50,11 @@ impl Caller {
     /// Asks an agent which node it is and what its sandboxes can do.
     pub(super) async fn connect(dialer: Dialer, grants: GrantKey) -> Result<(Self, Capabilities), Fault> {
         let caller = Self { dialer, grants, node: None, idle: Mutex::default() };
-        match caller.call(Scope::Node, Call::Status {}, &[]).await? {
+        // Whoever starts a worker is told at once that it waits.
+        let request = caller.request(&Scope::Node, &Call::Status {});
+        let (connection, answered) =
+            caller.attempt(&request, &[]).await.map_err(|error| caller.lost(&error))?;
+        match caller.done(connection, answered)? {
             (Done::Status(status, capabilities), _) => {
                 Ok((Self { node: Some(status.node), ..caller }, capabilities))
             }
@@ -150,7 +154,7 @@ impl Caller {
             }
         };
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
-        if idle.len() < IDLE_CONNECTIONS_MAX {
+        if idle.len() < NODE_IDLE_CONNECTIONS_MAX {
             idle.push(connection);
         }
         done
@@ -240,16 +244,16 @@ impl Reconnection {
     /// Waits before the next attempt; or returns the error, if no other agent will answer soon. `began` is the time of
     /// the attempt that failed.
     async fn pause_after(&mut self, error: io::Error, began: Instant) -> io::Result<()> {
-        if began.elapsed() >= REPLACEMENT_MAX {
+        if began.elapsed() >= NODE_REPLACEMENT_MAX {
             // An agent was there meanwhile.
             self.since = None;
         }
         let since = *self.since.get_or_insert_with(Instant::now);
-        if !is_gone(&error) || since.elapsed() >= REPLACEMENT_MAX {
+        if !is_gone(&error) || since.elapsed() >= NODE_REPLACEMENT_MAX {
             return Err(error);
         }
         sleep(self.pause).await;
-        self.pause = (self.pause * 2).clamp(REPLACEMENT_POLL.0, REPLACEMENT_POLL.1);
+        self.pause = (self.pause * 2).clamp(NODE_REPLACEMENT_POLL.0, NODE_REPLACEMENT_POLL.1);
         Ok(())
     }
 }
@@ -268,7 +272,7 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// Writes a request within a bounded time.
 async fn written(connection: &mut Connection, request: &Request, payload: &[u8]) -> io::Result<()> {
-    let written = timeout(SILENCE_MAX, frames::write(connection, request, payload)).await;
+    let written = timeout(NODE_SILENCE_MAX, frames::write(connection, request, payload)).await;
     written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
@@ -281,7 +285,7 @@ fn check_size(request: &Request, payload: &[u8]) -> Result<(), Fault> {
 /// Waits for the next frame that is not a sign of life.
 pub(super) async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<(Answer, Vec<u8>)> {
     loop {
-        let read = timeout(SILENCE_MAX, frames::read(stream)).await;
+        let read = timeout(NODE_SILENCE_MAX, frames::read(stream)).await;
         match read.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))? {
             (Answer::Waiting, _) => {}
             answered => return Ok(answered),
@@ -290,7 +294,7 @@ pub(super) async fn answer(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<
 }
 
 async fn send(stream: &mut WriteHalf<Connection>, sent: &Sent, part: &[u8]) -> io::Result<()> {
-    let written = timeout(limit::ARCHIVE_PART_TIMEOUT, frames::write(stream, sent, part)).await;
+    let written = timeout(ARCHIVE_PART_TIMEOUT, frames::write(stream, sent, part)).await;
     written.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 

@@ -1,7 +1,7 @@
 //! Outgoing connections of a sandbox on another node: announced on one connection to the agent, each carried by
 //! another.
 
-use std::{io, sync::Arc, time::Duration};
+use std::{io, sync::Arc};
 
 use futures::{StreamExt, stream};
 use tokio::time::{sleep, timeout};
@@ -9,12 +9,12 @@ use tokio::time::{sleep, timeout};
 use super::{
     caller::{Caller, Connection, answer, unexpected},
     grant::Scope,
-    protocol::{Answer, Call, SILENCE_MAX},
+    protocol::{Answer, Call},
 };
-use crate::sandbox::{EgressSocket, Fault, SandboxFence};
-
-/// Delay before a socket is opened again after the connection to the agent was lost.
-const REOPEN_DELAY: Duration = Duration::from_secs(1);
+use crate::{
+    base::limit::{NODE_REOPEN_DELAY, NODE_SILENCE_MAX},
+    sandbox::{EgressSocket, Fault, SandboxFence},
+};
 
 /// The socket of a sandbox.
 struct Socket {
@@ -55,7 +55,7 @@ impl Socket {
 
     async fn next(&mut self) -> Result<Connection, Fault> {
         let Some(announced) = &mut self.announced else {
-            sleep(REOPEN_DELAY).await;
+            sleep(NODE_REOPEN_DELAY).await;
             self.open().await?;
             return Err(Fault::Unavailable(
                 "the connection to the node agent was lost, and is there again".to_owned(),
@@ -93,6 +93,6 @@ pub(super) async fn connected(
             _ => Err(unexpected()),
         }
     };
-    let taken = timeout(SILENCE_MAX, taken).await;
+    let taken = timeout(NODE_SILENCE_MAX, taken).await;
     taken.unwrap_or_else(|_| Err(caller.lost(&io::ErrorKind::TimedOut.into())))
 }

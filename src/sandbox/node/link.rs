@@ -20,8 +20,10 @@ use tokio::{
 };
 use tokio_rustls::TlsConnector;
 
-use super::protocol::SILENCE_MAX;
-use crate::sandbox::{EgressConnection, Fault};
+use crate::{
+    base::limit::NODE_SILENCE_MAX,
+    sandbox::{EgressConnection, Fault},
+};
 
 /// Address of a node agent: `unix:/path` or `host:port`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -150,7 +152,7 @@ impl Dialer {
 
     /// Opens a connection within a bounded time.
     pub(super) async fn open(&self) -> io::Result<Box<dyn EgressConnection>> {
-        let connected = timeout(SILENCE_MAX, self.connect()).await;
+        let connected = timeout(NODE_SILENCE_MAX, self.connect()).await;
         connected.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
     }
 

@@ -6,8 +6,6 @@
 //! [`Answer::Done`], [`Answer::Fault`] or [`Answer::NotBuilt`]; then the connection carries the next call. Every call but
 //! a signal may be repeated: a caller does so when the agent closes the connection before its answer.
 
-use std::time::Duration;
-
 use serde::{Deserialize, Serialize};
 
 use super::grant::SignedGrant;
@@ -19,16 +17,6 @@ use crate::{
     },
 };
 
-/// Interval at which the agent says that a call is in progress.
-pub(crate) const WAITING_INTERVAL: Duration = Duration::from_secs(5);
-/// Silence after which an agent is considered dead.
-pub(crate) const SILENCE_MAX: Duration = Duration::from_secs(20);
-
-/// Time for which a call waits for another agent, after the one before has closed its connections.
-pub(crate) const REPLACEMENT_MAX: Duration = Duration::from_secs(15);
-/// First and longest delay between two attempts to reach another agent.
-pub(crate) const REPLACEMENT_POLL: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
-
 /// First frame of a call. Its payload is the content of a file, or certificates.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -37,7 +25,7 @@ pub(crate) struct Request {
     pub call: Call,
 }
 
-/// What a worker wants. The sandbox and the epoch are those of the grant, except for the calls of the node.
+/// A call of a worker. The sandbox and the epoch are those of the grant, except for the calls of the node.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "call", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum Call {
