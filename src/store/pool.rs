@@ -49,6 +49,9 @@ const APPEND_CONNECTIONS_MAX: u32 = 8;
 /// Connections of the system role from which on the appends have their own.
 const APPEND_SEPARATE_FROM: u32 = 12;
 
+/// Connections of the system role from which on the leases have their own.
+const LEASE_SEPARATE_FROM: u32 = 4;
+
 /// Idle time for which a connection is assumed to be alive.
 ///
 /// The pool checks each connection when it is returned. Another check when it is acquired at once
@@ -64,6 +67,9 @@ pub struct Store {
     /// they stay on the few connections that have planned them, unless the system role has few connections
     /// altogether.
     pub(super) append: Pool,
+    /// For the renewal of leases: one connection that waits for no lock of another statement, so that a lock which a
+    /// stopped process holds costs no lease. Opened by the first renewal, so none in a process without leases.
+    pub(super) lease: Pool,
     /// For the connection that listens. It is none of a pool: a dead one would occupy a place there.
     pub(super) listen: PgConnectOptions,
     pub(super) generation: Generation,
@@ -101,12 +107,15 @@ impl Store {
             few if few < APPEND_SEPARATE_FROM => 0,
             many => APPEND_CONNECTIONS_MAX.min(many / 3),
         };
-        let append = (appending > 0).then(|| pool(system.clone(), appending, &generation));
+        let leasing = u32::from(sizes.system >= LEASE_SEPARATE_FROM);
+        let separate = |count: u32| (count > 0).then(|| pool(system.clone(), count, &generation));
+        let (append, lease) = (separate(appending), separate(leasing));
         let app = pool(app, sizes.app, &generation);
-        let system = pool(system, sizes.system - appending, &generation);
+        let system = pool(system, sizes.system - appending - leasing, &generation);
         let append = append.unwrap_or_else(|| system.clone());
+        let lease = lease.unwrap_or_else(|| system.clone());
         let (past_spend, segments) = (PastSpend::default(), Segments::new(None));
-        Ok(Self { app, system, append, listen, generation, master, past_spend, segments })
+        Ok(Self { app, system, append, lease, listen, generation, master, past_spend, segments })
     }
 
     /// Reads the events that are in the blob store from this one.
@@ -190,6 +199,7 @@ impl Store {
     pub async fn close(&self) {
         self.app.close().await;
         self.append.close().await;
+        self.lease.close().await;
         self.system.close().await;
     }
 }

@@ -37,7 +37,8 @@ struct Attempt {
     turn_id: Uuid,
     attempt: i32,
     at: OffsetDateTime,
-    before_at: OffsetDateTime,
+    /// Start of the first attempt.
+    first_at: OffsetDateTime,
 }
 
 /// Takeovers, and durations from a fault to the next attempt of an affected turn.
@@ -129,27 +130,30 @@ async fn recoveries(
     violations: &Violations,
 ) -> anyhow::Result<Vec<Duration>> {
     let attempts: Vec<Attempt> = sqlx::query_as(
-        "select session_id, turn_id, attempt, at, before_at
+        "select session_id, turn_id, attempt, at, first_at
          from (
              select session_id, turn_id, attempt, at,
-                    lag(at) over (partition by session_id, turn_id order by seq) as before_at
+                    first_value(at) over (partition by session_id, turn_id order by seq) as first_at
              from chaos.write
              where type = 'turn.started'
          ) w
-         where attempt > 1 and before_at is not null
+         where attempt > 1 and at > first_at
          order by at",
     )
     .fetch_all(connection)
     .await?;
     let mut times = Vec::new();
     for one in &attempts {
-        let taken = takeovers.iter().rfind(|taken| {
+        // One for each attempt. The next may be before its start: until the job is claimed, the holder writes.
+        let is_of_turn = |taken: &&Takeover| {
             taken.session_id == one.session_id
                 && taken.kind == "turn"
-                && taken.at > one.before_at
+                && taken.at > one.first_at
                 && taken.at <= one.at
-        });
-        let Some(taken) = taken else {
+        };
+        let taken: Vec<_> = takeovers.iter().filter(is_of_turn).collect();
+        let Some(taken) = taken.last().filter(|_| taken.len() + 1 >= one.attempt.unsigned_abs() as usize)
+        else {
             let Attempt { session_id, turn_id, attempt, .. } = one;
             violations.note(format!("{session_id}: attempt {attempt} of {turn_id} follows no takeover"));
             continue;

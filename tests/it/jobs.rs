@@ -11,7 +11,7 @@ use sojourn::{
     queue::{Lease, Queue},
     store::{
         Store,
-        job::{ClaimCursor, Claimant},
+        job::{ClaimCursor, Claimant, Held},
         notification::Notifications,
         outbox::Capacity,
         pool::PoolSizes,
@@ -19,7 +19,7 @@ use sojourn::{
     },
 };
 use sqlx::{AssertSqlSafe, Connection};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::support::{gate::Gate, service::Ground, wait::wait_for};
@@ -44,7 +44,7 @@ fn open_pool(ground: &Ground, system: u32) -> Store {
 fn claimant() -> Claimant {
     let uuid = || Id::<SessionKind>::uuid(Origin::system().id());
     let lease = Duration::from_secs(60);
-    Claimant { worker: uuid(), node: uuid(), lease, node_silence: lease }
+    Claimant { worker: uuid(), nodes: uuid().into(), lease, node_silence: lease }
 }
 
 fn queue(store: &Store) -> Queue {
@@ -298,7 +298,7 @@ async fn a_lease_ends_when_its_own_worker_has_claimed_the_job_again() {
         store.clone(),
         Notifications::new(Process::alone(claimant.worker)),
         Origin::system(),
-        claimant,
+        claimant.clone(),
     );
     let first = claim_all(&queue).await.pop().expect("a job");
     // This process was away for longer than its lease.
@@ -311,6 +311,41 @@ async fn a_lease_ends_when_its_own_worker_has_claimed_the_job_again() {
     let continued = store.refence(claimant.worker, first.claimed(), claimant.lease).await.expect("an answer");
     assert!(continued.is_none());
     assert_eq!(ground.count("select max(epoch) from session").await, again.fence().epoch);
+    store.close().await;
+}
+
+#[tokio::test]
+async fn leases_are_renewed_while_others_hold_locks() {
+    let ground = Ground::new().await;
+    waiting_orgs(&ground, 2).await;
+    ground.sql("update job set ready_at = now(), is_scheduled = false").await;
+    let store = open_pool(&ground, 4);
+    let queue = queue(&store);
+    let leases = claim_all(&queue).await;
+    assert_eq!(leases.len(), 2);
+    // A process stopped in a transaction that changed a job, and in one for which every other statement waits.
+    let locked = leases[0].fence().session.uuid();
+    let lock =
+        "begin; lock table exec_reservation in access exclusive mode; select from job where session_id = '";
+    let mut stopped = ground.database.superuser().await;
+    let lock = format!("{lock}{locked}' for update");
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lock)).execute(&mut stopped).await.expect("the locks");
+    let waiting = (0..8).map(|_| store.release_exec(leases[0].fence(), "call"));
+    let mut waiting = std::pin::pin!(join_all(waiting));
+    assert!(timeout(Duration::from_millis(300), waiting.as_mut()).await.is_err(), "they wait");
+    let mut held = Held::default();
+    leases.iter().for_each(|lease| {
+        let of = lease.claimed();
+        held.push(of.org, of.session, of.kind);
+    });
+    let renew = store.renew(queue.worker(), Duration::from_secs(600), &held);
+    let renewed = timeout(Duration::from_secs(2), renew).await.expect("in time").expect("an answer");
+    assert_eq!(renewed.len(), 2, "none is lost");
+    sqlx::raw_sql("rollback").execute(&mut stopped).await.expect("the end");
+    drop(stopped);
+    waiting.await;
+    let soon = "select count(*) from job where ready_at < now() + interval '5 minutes'";
+    assert_eq!(ground.count(soon).await, 1, "the locked one is left for the next time");
     store.close().await;
 }
 
@@ -359,7 +394,7 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     let before = ground.count(READ).await;
     let mut taken = 0;
     for _ in 0..12 {
-        taken += store.claim(claimant, start, 2).await.expect("an answer").jobs.len();
+        taken += store.claim(&claimant, start, 2).await.expect("an answer").jobs.len();
     }
     store.close().await;
     assert_eq!(taken, 20);

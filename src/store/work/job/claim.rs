@@ -9,14 +9,16 @@ use super::{Kind, millis};
 use crate::{
     base::{Id, Timestamp, limit},
     domain::{OrgId, SessionId},
-    store::{Result, Store, generation::generation, parameter::named, record::next_epoch},
+    store::{
+        Result, Store, generation::generation, parameter::named, process::ReachableNodes, record::next_epoch,
+    },
 };
 
-/// Identity of a claiming worker and its node.
-#[derive(Clone, Copy, Debug)]
+/// Identity of a claiming worker and its nodes.
+#[derive(Clone, Debug)]
 pub struct Claimant {
     pub worker: Uuid,
-    pub node: Uuid,
+    pub nodes: ReachableNodes,
     pub lease: Duration,
     /// Time without a heartbeat after which a node's sandboxes are considered lost.
     pub node_silence: Duration,
@@ -116,10 +118,10 @@ impl Store {
     /// the session.
     ///
     /// Of a suspended organization, only turns that have not started are claimed, to be rejected.
-    pub async fn claim(&self, claimant: Claimant, cursor: ClaimCursor, jobs_max: i64) -> Result<Claim> {
+    pub async fn claim(&self, claimant: &Claimant, cursor: ClaimCursor, jobs_max: i64) -> Result<Claim> {
         let query = named!(query_as(CLAIM), {
             worker: claimant.worker,
-            node: claimant.node,
+            nodes: claimant.nodes.list(),
             lease_ms: millis(claimant.lease),
             node_silence_ms: millis(claimant.node_silence),
             jobs_max: jobs_max,
@@ -178,13 +180,13 @@ pub struct DueJobs {
 /// The limit is a literal in the statement, larger than any claim.
 const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the statement must cover a claim");
 
-/// Job `j` of an organization `e` may run on this node, and no other job of its session prevents it.
+/// Job `j` of an organization `e` may run on one of these nodes, and no other job of its session prevents it.
 ///
 /// `offset 0` keeps the planner from a join that reads every job of the organization.
 macro_rules! can_run {
     () => {
         "(e.suspended_at is null or j.kind = 'turn')
-          and (j.node_id is null or j.node_id = $node or j.kind <> 'idle' and not exists (
+          and (j.node_id is null or j.node_id = any($nodes) or not exists (
               select from node n
               where n.node_id = j.node_id
                 and n.seen_at > now() - greatest($node_silence_ms * interval '1 millisecond', n.orphan_timeout)
