@@ -11,11 +11,12 @@ mod listeners;
 mod node;
 mod privileges;
 mod reach;
+mod record;
 mod sandboxes;
 
-use std::{fs, io, net::SocketAddr, path::Path, sync::Arc, time::Duration};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use tokio::{net::TcpListener, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
@@ -24,41 +25,29 @@ pub use crate::node::local::WatcherProgram;
 pub use connections::connections;
 pub use node::{end_with_agent, reach as reach_node_agent, serve_node};
 pub use privileges::separate;
+pub use record::{Migration, Record, Startup, adopt_blob_store, migrate, visit};
 pub use sandboxes::{checks as sandbox_checks, reservable_memory, watch as watch_sandboxes};
 
 use self::{
     listeners::{listen, metrics_listener},
+    node::Agents,
     reach::{local_sources, network, org_client},
 };
 use crate::{
     base::{
-        ExposeSecret, Origin, SecretString,
-        clock::SteeredClock,
-        limit::{CLOCK_DIFFERENCE_MAX, NODE_HEARTBEAT_TIMEOUT, SANDBOX_ORPHAN_MARGIN},
+        Origin, SecretString,
+        limit::{NODE_HEARTBEAT_TIMEOUT, SANDBOX_ORPHAN_MARGIN},
         loops::Loops,
-        seal::MasterKey,
     },
     blob::Blobs,
-    config::{self, Role, Settings},
-    domain::OrgId,
+    config::{Role, Settings},
     http,
     journal::Journal,
-    lifecycle::{IdlePolicy, Sandboxes},
+    lifecycle::{IdlePolicy, Nodes, Sandboxes},
     model::{self, Providers},
     net::{self, SystemResolver},
     queue::Queue,
-    sandbox::Node,
-    store::{
-        Store, Urls,
-        embedded::Embedded,
-        job::Claimant,
-        migrate,
-        notification::Notifications,
-        operator::Operator,
-        pool::PoolSizes,
-        process::Process,
-        start::{StartWait, exclusively},
-    },
+    store::{Store, job::Claimant, notification::Notifications, process::Process},
     stream::Streams,
     telemetry,
     tool::Catalog,
@@ -68,26 +57,6 @@ use crate::{
     webhook::Dispatcher,
     worker::Worker,
 };
-
-/// The database of a process, migrated and checked.
-pub struct Record {
-    pub store: Store,
-    pub origin: Origin,
-    /// The clock of `origin`.
-    clock: Arc<SteeredClock>,
-    embedded: Option<Embedded>,
-    urls: Urls,
-}
-
-/// Who migrates the schema of a database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Migration {
-    /// This process, as the owner.
-    Own,
-    /// This process if it knows the owner: by a URL of its own, or because it starts the server. Otherwise it
-    /// waits until the schema is there.
-    IfOwner,
-}
 
 /// Information about a started process.
 pub struct Started {
@@ -99,158 +68,6 @@ pub struct Started {
     pub api_key: Option<SecretString>,
     /// Whether no session was ever created in this deployment.
     pub is_empty: bool,
-}
-
-/// The source of time and ids of a process, and the receiver of messages about its start.
-#[derive(Clone)]
-pub struct Startup<'a> {
-    pub origin: Origin,
-    pub says: &'a (dyn Fn(&str) + Send + Sync),
-}
-
-impl<'a> Startup<'a> {
-    /// Uses the clock and the random generator of this machine.
-    pub fn system(says: &'a (dyn Fn(&str) + Send + Sync)) -> Self {
-        Self { origin: Origin::system(), says }
-    }
-}
-
-impl Record {
-    /// Opens the database; starts the embedded one if no URL is configured.
-    pub async fn open(
-        database: &config::Database,
-        pools: PoolSizes,
-        migration: Migration,
-        Startup { origin, says }: Startup<'_>,
-    ) -> anyhow::Result<Self> {
-        let (origin, clock) = origin.steered(CLOCK_DIFFERENCE_MAX);
-        let dir = data_dir::prepared(&database.data_dir, &origin)?;
-        let wait = StartWait { limit: database.database_wait_seconds, says };
-        let mut master = data_dir::master_key(database, &dir, &origin)?;
-        if let Some(text) = &database.master_key_before {
-            master = master.replacing(&data_dir::parsed(text, "SOJOURN_MASTER_KEY_BEFORE")?);
-        }
-        let (urls, embedded) = match &database.database_url {
-            Some(app) => {
-                let owner = database.owner_database_url.clone().unwrap_or_else(|| app.clone());
-                let system = database.system_database_url.clone().unwrap_or_else(|| app.clone());
-                (Urls { owner, app: app.clone(), system }, None)
-            }
-            None => {
-                let embedded = Embedded::start(&dir, &origin, says).await?;
-                (embedded.urls(), Some(embedded))
-            }
-        };
-        let is_owner = embedded.is_some() || database.owner_database_url.is_some();
-        let ready = if migration == Migration::Own || is_owner {
-            migrate::migrate(&urls, master, wait).await
-        } else {
-            migrate::check(&urls, master, wait).await
-        };
-        let master = match ready {
-            Ok(master) => master,
-            Err(error) => {
-                if let Some(embedded) = embedded {
-                    embedded.stop().await.ok();
-                }
-                return Err(error.into());
-            }
-        };
-        let store = Store::open(&urls, pools, master)?;
-        let store = match &database.listen_database_url {
-            Some(url) => store.listening_at(url)?,
-            None => store,
-        };
-        clock::check(&store, &clock).await;
-        Ok(Self { store, origin, clock, embedded, urls })
-    }
-
-    /// Closes the connections, and stops the embedded database with its last user.
-    pub async fn close(self) -> anyhow::Result<()> {
-        self.store.close().await;
-        if let Some(embedded) = self.embedded {
-            embedded.stop().await?;
-        }
-        Ok(())
-    }
-
-    /// Operator access to this database.
-    pub fn operator(&self) -> Operator<'_> {
-        self.store.operator(&self.origin)
-    }
-
-    /// Creates an organization with one key with all scopes; the key is shown once.
-    pub async fn create_org(&self, name: &str) -> anyhow::Result<(OrgId, SecretString)> {
-        let org: OrgId = self.origin.id();
-        let secret = self.operator().create(org, name).await?;
-        Ok((org, secret.into()))
-    }
-
-    /// Re-encrypts all organizations' keys with the current master key; returns the number of organizations
-    /// that used the previous one. Idempotent, and safe while processes with either key run.
-    pub async fn rotate_master_key(&self) -> anyhow::Result<usize> {
-        let rewrapped = self.operator().rewrap().await?;
-        migrate::replace_master_key(&self.urls.owner, self.store.master(), &self.origin).await?;
-        Ok(rewrapped)
-    }
-
-    async fn create_first_org(&self, file: &Path) -> anyhow::Result<OrgId> {
-        // Another process may have created it while this one waited.
-        if let Some(org) = self.store.first_org().await? {
-            return Ok(org);
-        }
-        let (org, secret) = self.create_org("default").await?;
-        if !data_dir::write_secret(file, secret.expose_secret(), &self.origin)? {
-            bail!("{} has the key of another database: move it away", file.display());
-        }
-        Ok(org)
-    }
-
-    /// Creates the first organization if there is none, with the keys in the settings and the data directory.
-    async fn bootstrap(
-        &self,
-        settings: &Settings,
-        says: &(dyn Fn(&str) + Send + Sync),
-    ) -> anyhow::Result<Option<SecretString>> {
-        let file = settings.database.data_dir.join("api-key");
-        let org = match self.store.first_org().await? {
-            Some(org) => org,
-            None => {
-                let wait = StartWait { limit: settings.database.database_wait_seconds, says };
-                exclusively(&self.urls.system, wait, async || self.create_first_org(&file).await).await?
-            }
-        };
-        if let Some(secret) = &settings.bootstrap_api_key {
-            self.operator().grant(org, "bootstrap key", secret).await?;
-            return Ok(Some(secret.clone().into()));
-        }
-        match fs::read_to_string(&file) {
-            Ok(secret) => Ok(Some(secret.trim().to_owned().into())),
-            // Another process with its own data directory created the organization.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("{} cannot be read", file.display())),
-        }
-    }
-}
-
-/// Creates and migrates the schema, and stops the embedded database again.
-pub async fn migrate(database: &config::Database, says: &(dyn Fn(&str) + Send + Sync)) -> anyhow::Result<()> {
-    let pools = PoolSizes { app: 1, system: 1 };
-    Record::open(database, pools, Migration::Own, Startup::system(says)).await?.close().await
-}
-
-/// Makes the blob store of the settings the deployment's. Returns false if it was already.
-pub async fn adopt_blob_store(
-    settings: &Settings,
-    says: &(dyn Fn(&str) + Send + Sync),
-) -> anyhow::Result<bool> {
-    let pools = PoolSizes { app: 1, system: 1 };
-    let record = Record::open(&settings.database, pools, Migration::IfOwner, Startup::system(says)).await?;
-    let adopted = blobs::adopt(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await;
-    let closed = record.close().await;
-    let adopted = adopted?;
-    closed?;
-    Ok(adopted)
 }
 
 /// Serves until `stop`; calls `started` once everything runs.
@@ -305,11 +122,14 @@ async fn serve_record(
 
     // It may wait for its node agent.
     let Some(parts) = stop.run_until_cancelled(Parts::new(settings, record)).await else { return Ok(()) };
-    let parts = parts?;
+    let mut parts = parts?;
     let worker = settings.role.runs_turns().then(|| parts.worker(settings)).transpose()?;
     let (mut front, mut back) = (JoinSet::new(), Loops::default());
     let late = CancellationToken::new();
     parts.start_notifications(&mut back, &late);
+    if let Some(agents) = parts.agents.take() {
+        back.spawn("joining of nodes", agents.join_others(late.clone()));
+    }
     back.spawn("clock", clock::follow(record.store.clone(), record.clock.clone(), late.clone()));
     // Streams end at the start of the shutdown; otherwise open ones would delay the end of HTTP.
     let (store, origin) = (parts.store.clone(), record.origin.clone());
@@ -359,9 +179,10 @@ struct Parts {
     blobs: Blobs,
     journal: Journal,
     process: Uuid,
-    node: Uuid,
-    /// Makes sandboxes; `None` in a process that runs no turns.
-    sandboxes: Option<Result<Arc<dyn Node>, String>>,
+    /// Where sandboxes are made; `None` in a process that runs no turns.
+    nodes: Option<Nodes>,
+    /// Agents of nodes that have not answered yet.
+    agents: Option<Agents>,
     /// Names of organizations' URLs and of hosts that sandboxes reach.
     resolver: Arc<SystemResolver>,
 }
@@ -369,10 +190,17 @@ struct Parts {
 impl Parts {
     async fn new(settings: &Settings, record: &Record) -> anyhow::Result<Self> {
         let process = Uuid::from_bytes(record.origin.bytes());
-        let (node, sandboxes) = node::provider(settings, record.store.master(), &record.origin).await?;
+        let master = record.store.master();
+        node::publish_grant_key(&settings.database.data_dir, master, &record.origin)?;
+        let (nodes, agents) = if settings.role.runs_turns() {
+            let (nodes, agents) = node::nodes(settings, master, &record.origin).await?;
+            (Some(nodes), Some(agents))
+        } else {
+            (None, None)
+        };
         let notifications = Notifications::new(Process {
             id: process,
-            node: settings.role.runs_turns().then_some(node),
+            nodes: nodes.as_ref().map(|nodes| nodes.reachable().clone()),
             is_api: settings.role != Role::Worker,
         });
         let blobs = blobs::open(settings, &record.store, Uuid::from_bytes(record.origin.bytes())).await?;
@@ -380,7 +208,7 @@ impl Parts {
         let journal =
             Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let (origin, resolver) = (record.origin.clone(), Arc::default());
-        Ok(Self { store, origin, notifications, blobs, journal, process, node, sandboxes, resolver })
+        Ok(Self { store, origin, notifications, blobs, journal, process, nodes, agents, resolver })
     }
 
     /// Starts the exchange of notifications, and the heartbeat that lets other processes know of this one.
@@ -422,13 +250,15 @@ impl Parts {
             local_sources: local_sources(settings)?,
             images: sandboxes::offer(settings),
             sandbox_max: settings.capacity.sandbox(),
+            organization_max: settings.capacity.organization(),
         }))
     }
 
     fn worker(&self, settings: &Settings) -> anyhow::Result<Worker> {
+        let nodes = self.nodes.clone().context("a process that runs no turns has no sandboxes")?;
         let claimant = Claimant {
             worker: self.process,
-            node: self.node,
+            nodes: nodes.reachable().clone(),
             lease: settings.lease(),
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };
@@ -445,8 +275,7 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
-        let provider = self.sandboxes.clone().context("a process that runs no turns has no sandboxes")?;
-        if let Err(reason) = &provider {
+        for reason in nodes.all().into_iter().filter_map(|node| node.provider.err()) {
             tracing::error!(reason, "sandboxes are not available: turns that use tools will fail");
         }
         let sandboxes = Sandboxes {
@@ -454,7 +283,7 @@ impl Parts {
             journal: self.journal.clone(),
             notifications: self.notifications.clone(),
             blobs: self.blobs.clone(),
-            provider,
+            nodes,
             default_image: sandboxes::default_image(settings),
             network: network(settings, &self.resolver)?,
             local_sources: local_sources(settings)?,
@@ -464,7 +293,6 @@ impl Parts {
             },
             limits: sandboxes::limits(settings),
             disk: sandboxes::free_space(settings),
-            node: self.node,
             orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOX_ORPHAN_MARGIN,
         };
         Ok(Worker {
@@ -480,15 +308,4 @@ impl Parts {
 async fn served(serving: impl Future<Output = ()>) -> anyhow::Result<()> {
     serving.await;
     Ok(())
-}
-
-/// Connects to an existing database, without starting or migrating it.
-pub fn visit(database: &config::Database, url: &str) -> anyhow::Result<Store> {
-    let master = MasterKey::generate(&Origin::system());
-    let urls = Urls {
-        owner: url.to_owned(),
-        app: url.to_owned(),
-        system: database.system_database_url.clone().unwrap_or_else(|| url.to_owned()),
-    };
-    Ok(Store::open(&urls, PoolSizes { app: 1, system: 1 }, master)?)
 }

@@ -3,6 +3,7 @@
 use std::{fs, os::unix::process::parent_id, path::Path, sync::Arc, time::Duration};
 
 use anyhow::{Context, bail};
+use futures::future::join_all;
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, WaitOptions, geteuid, getrlimit, kill_process,
     set_parent_process_death_signal, setrlimit, waitpid,
@@ -16,13 +17,19 @@ use uuid::Uuid;
 
 use super::{data_dir, listeners::metrics_listener, sandboxes};
 use crate::{
-    base::{Origin, limit::NODE_AGENT_WAIT, seal::MasterKey},
+    base::{
+        Origin,
+        limit::{NODE_AGENT_WAIT, NODE_JOIN_RETRY},
+        seal::MasterKey,
+    },
     config::Settings,
-    http, net,
+    http,
+    lifecycle::{Nodes, WorkerNode},
+    net,
     node::{Agent, Listener},
     sandbox::{
         Fault, Node,
-        node::{GrantKey, NodeAddress, RemoteNode},
+        node::{GrantKey, NodeAddress, RemoteNode, TlsFiles},
     },
     store::embedded::Account,
     telemetry,
@@ -79,49 +86,109 @@ pub async fn serve_node(
     supervised
 }
 
-/// The node of this process, and its sandboxes: of a node agent, or of this machine. Without sandboxes, turns that use
-/// tools fail with the reason. Blocks while it checks the requirements.
-pub(super) async fn provider(
+/// The nodes of a worker: those of node agents, or this machine. Without sandboxes, turns that use tools fail with the
+/// reason. Blocks while it checks the requirements.
+///
+/// Also returns the agents, of which some may have to be joined later.
+pub(super) async fn nodes(
     settings: &Settings,
     master: &MasterKey,
     origin: &Origin,
-) -> anyhow::Result<(Uuid, Option<Result<Arc<dyn Node>, String>>)> {
+) -> anyhow::Result<(Nodes, Agents)> {
     let data_dir = &settings.database.data_dir;
-    publish_grant_key(data_dir, master, origin)?;
-    let address = settings.node_agent.node.as_ref().filter(|_| settings.role.runs_turns());
-    if let Some(address) = address {
-        let remote = connected(settings, address, master, origin).await?;
-        return Ok((remote.id(), Some(Ok(Arc::new(remote)))));
+    let (nodes, tls) = (Nodes::default(), settings.node_agent.tls());
+    let missing = settings.node_agent.node.clone();
+    let is_own = missing.is_empty();
+    let (master, origin_of_agents) = (master.clone(), origin.clone());
+    let mut agents =
+        Agents { missing, joined: Vec::new(), tls, master, origin: origin_of_agents, nodes: nodes.clone() };
+    if is_own {
+        let id = data_dir::node_id(data_dir, origin)?;
+        let provider = sandboxes::local(settings, id).map(|local| Arc::new(local) as Arc<dyn Node>);
+        nodes.add(WorkerNode { id, provider });
+    } else {
+        agents.join_first().await?;
     }
-    let node = data_dir::node_id(data_dir, origin)?;
-    let local = || sandboxes::local(settings, node).map(|local| Arc::new(local) as Arc<dyn Node>);
-    Ok((node, settings.role.runs_turns().then(local)))
+    Ok((nodes, agents))
 }
 
-/// Connects to the agent at an address. Waits for an agent that starts at the same time.
-async fn connected(
-    settings: &Settings,
-    address: &NodeAddress,
-    master: &MasterKey,
-    origin: &Origin,
-) -> anyhow::Result<RemoteNode> {
-    let until = Instant::now() + NODE_AGENT_WAIT;
-    let mut told = false;
-    loop {
-        let key = GrantKey::of(&master.grant_secret(), origin);
-        let fault = match RemoteNode::connect(address.clone(), settings.node_agent.tls().as_ref(), key).await
-        {
-            Ok(node) => return Ok(node),
-            Err(fault) => fault,
-        };
-        if Instant::now() >= until {
-            bail!("SOJOURN_NODE: {}", reason(fault));
+/// The node agents of a worker, and which of them it has reached.
+pub(super) struct Agents {
+    missing: Vec<NodeAddress>,
+    joined: Vec<(NodeAddress, Uuid)>,
+    tls: Option<TlsFiles>,
+    master: MasterKey,
+    origin: Origin,
+    nodes: Nodes,
+}
+
+impl Agents {
+    /// Joins the agents that answer; waits until one does, because it may start at the same time.
+    async fn join_first(&mut self) -> anyhow::Result<()> {
+        let until = Instant::now() + NODE_AGENT_WAIT;
+        let mut told = false;
+        loop {
+            let reasons = self.join_those_that_answer().await;
+            if !self.joined.is_empty() {
+                return Ok(());
+            }
+            let reason = reasons.join("; ");
+            if Instant::now() >= until {
+                bail!("SOJOURN_NODE: {reason}");
+            }
+            if !told {
+                tracing::info!(reason, "waiting for the node agent");
+                told = true;
+            }
+            sleep(RETRY).await;
         }
-        if !told {
-            tracing::info!(reason = reason(fault), "waiting for the node agent");
-            told = true;
+    }
+
+    /// Joins the others when they answer, until `stop`. An agent that is away may come back with another node, on a
+    /// machine that was set up again.
+    pub(super) async fn join_others(mut self, stop: CancellationToken) {
+        let mut told = false;
+        while stop.run_until_cancelled(sleep(NODE_JOIN_RETRY)).await.is_some() {
+            let reachable = self.nodes.reachable().list();
+            let away = self.joined.extract_if(.., |(_, node)| !reachable.contains(node));
+            self.missing.extend(away.map(|(address, _)| address));
+            if self.missing.is_empty() {
+                told = false;
+                continue;
+            }
+            let reasons = self.join_those_that_answer().await;
+            if !reasons.is_empty() && !told {
+                let reason = reasons.join("; ");
+                tracing::warn!(reason, "a node agent does not answer; trying again");
+                told = true;
+            }
         }
-        sleep(RETRY).await;
+    }
+
+    /// Returns why others do not answer.
+    async fn join_those_that_answer(&mut self) -> Vec<String> {
+        let tried = self.missing.iter().map(async |address| {
+            let key = GrantKey::of(&self.master.grant_secret(), &self.origin);
+            RemoteNode::connect(address.clone(), self.tls.as_ref(), key).await
+        });
+        let tried = join_all(tried).await;
+        let mut reasons = Vec::new();
+        for (address, answered) in std::mem::take(&mut self.missing).into_iter().zip(tried) {
+            match answered {
+                Ok(node) => {
+                    let id = node.id();
+                    if self.nodes.add(WorkerNode { id, provider: Ok(Arc::new(node)) }) {
+                        tracing::info!(node.id = %id, %address, "a node joined");
+                    }
+                    self.joined.push((address, id));
+                }
+                Err(fault) => {
+                    reasons.push(format!("{address}: {}", reason(fault)));
+                    self.missing.push(address);
+                }
+            }
+        }
+        reasons
     }
 }
 
@@ -149,7 +216,7 @@ fn reason(fault: Fault) -> String {
 }
 
 /// Writes the public key of the grants, for the agent of this machine and for those to which it is copied.
-fn publish_grant_key(data_dir: &Path, master: &MasterKey, origin: &Origin) -> anyhow::Result<()> {
+pub(super) fn publish_grant_key(data_dir: &Path, master: &MasterKey, origin: &Origin) -> anyhow::Result<()> {
     let path = data_dir.join(GRANT_KEY);
     let key = GrantKey::of(&master.grant_secret(), origin).public();
     if fs::read_to_string(&path).is_ok_and(|text| text.trim() == key) {

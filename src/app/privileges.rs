@@ -65,7 +65,7 @@ pub async fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
     let Some(name) = settings.user.as_ref().filter(|name| is_root && *name != "root") else {
         return Ok(None);
     };
-    if !settings.role.runs_turns() || settings.node_agent.node.is_some() {
+    if !settings.role.runs_turns() || !settings.node_agent.node.is_empty() {
         return Ok(None);
     }
     let user = Account::find(name).await?;

@@ -8,7 +8,7 @@ use crate::{
     base::{ExposeSecret, limit::HOUSEKEEPING_BATCH},
     config::Database,
     domain::OrgId,
-    store::{org::Share, pool::PoolSizes},
+    store::{capacity::NodeUse, org::Share, pool::PoolSizes},
 };
 
 /// Operator commands.
@@ -23,6 +23,11 @@ pub(super) enum Admin {
     },
     /// List organizations, newest first
     ListOrgs {
+        #[command(flatten)]
+        database: Database,
+    },
+    /// List nodes with what their sandboxes take
+    ListNodes {
         #[command(flatten)]
         database: Database,
     },
@@ -71,6 +76,7 @@ impl Admin {
         match self {
             Self::CreateOrg { database, .. }
             | Self::ListOrgs { database }
+            | Self::ListNodes { database }
             | Self::RotateMasterKey { database } => database,
             Self::SuspendOrg(named)
             | Self::ResumeOrg(named)
@@ -107,6 +113,11 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
                 println!("{} {} {}", organization.id, organization.state(), organization.name);
             }
         }
+        Admin::ListNodes { .. } => {
+            for node in record.store.nodes().await? {
+                println!("{}", line_of(&node));
+            }
+        }
         Admin::SuspendOrg(named) => {
             record.operator().suspend(named.organization, true).await?;
             eprintln!("{} is suspended", named.organization);
@@ -141,4 +152,26 @@ async fn act(record: &Record, command: &Admin) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A node on one line.
+fn line_of(node: &NodeUse) -> String {
+    let state = match (node.is_alive, node.is_disk_low) {
+        (false, _) => "silent",
+        (true, true) => "disk nearly full",
+        (true, false) => "alive",
+    };
+    let of = |reserved: i64, all: Option<i64>, unit: i64| {
+        let all = all.map_or("?".to_owned(), |all| (all / unit).to_string());
+        format!("{:.1}/{all}", reserved as f64 / unit as f64)
+    };
+    format!(
+        "{} {state}, heard of at {}: {} sandboxes, {} CPUs, {} GiB reserved, {} sessions wait",
+        node.node_id,
+        node.seen_at,
+        node.sandboxes,
+        of(node.reserved_cpu_millis, node.cpu_millis, 1_000),
+        of(node.reserved_memory_bytes, node.memory_bytes, 1 << 30),
+        node.waiting
+    )
 }

@@ -35,9 +35,12 @@ pub(super) async fn run(settings: &Settings, is_production: bool, json: bool) ->
     if settings.role != Role::Node {
         findings.extend(database(settings).await);
     }
-    if let Some(address) = settings.node_agent.node.as_ref().filter(|_| settings.role.runs_turns()) {
-        let said = app::reach_node_agent(settings, address).await;
-        findings.push(Finding { what: "node agent", said });
+    let agents = &settings.node_agent.node;
+    if !agents.is_empty() && settings.role.runs_turns() {
+        for address in agents {
+            let said = app::reach_node_agent(settings, address).await;
+            findings.push(Finding { what: "node agent", said });
+        }
     } else if settings.role != Role::Api {
         let checks = app::sandbox_checks(settings).into_iter();
         findings.extend(checks.map(|check| Finding { what: check.what, said: check.found }));

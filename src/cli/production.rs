@@ -181,5 +181,5 @@ fn first_key(settings: &Settings) -> Result<String, String> {
 }
 
 fn makes_sandboxes(settings: &Settings) -> bool {
-    settings.role != Role::Api && settings.node_agent.node.is_none()
+    settings.role != Role::Api && settings.node_agent.node.is_empty()
 }

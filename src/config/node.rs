@@ -9,10 +9,10 @@ use crate::sandbox::node::{NodeAddress, TlsFiles};
 /// Settings of a node agent and of its workers.
 #[derive(Clone, Debug, Args)]
 pub struct NodeAgent {
-    /// Node agent that makes the sandboxes of this worker: unix:/PATH or HOST:PORT; the latter needs
-    /// SOJOURN_NODE_TLS_* [default: this process makes them]
-    #[arg(long, env = "SOJOURN_NODE", value_name = "ADDRESS")]
-    pub node: Option<NodeAddress>,
+    /// Node agents that make the sandboxes of this worker, separated by commas: unix:/PATH or HOST:PORT; the latter
+    /// needs SOJOURN_NODE_TLS_* [default: this process makes them]
+    #[arg(long, env = "SOJOURN_NODE", value_name = "ADDRESS", value_delimiter = ',')]
+    pub node: Vec<NodeAddress>,
 
     /// Address of the role `node`: unix:/PATH or HOST:PORT
     #[arg(
@@ -70,13 +70,14 @@ impl NodeAgent {
             let text = "SOJOURN_NODE_TLS_CERTIFICATE, SOJOURN_NODE_TLS_KEY and SOJOURN_NODE_TLS_AUTHORITY are set together";
             problems.push(text.to_owned());
         }
-        let used = if is_node { Some(&self.node_listen) } else { self.node.as_ref() };
-        if let Some(address @ NodeAddress::Tls { .. }) = used
+        let used = if is_node { std::slice::from_ref(&self.node_listen) } else { &self.node };
+        let is_tls = |address: &&NodeAddress| matches!(address, NodeAddress::Tls { .. });
+        if let Some(address) = used.iter().find(is_tls)
             && self.tls().is_none()
         {
             problems.push(format!("the address {address} of a node agent needs SOJOURN_NODE_TLS_*"));
         }
-        if is_node && self.node.is_some() {
+        if is_node && !self.node.is_empty() {
             problems.push("SOJOURN_NODE is for workers; the role node has SOJOURN_NODE_LISTEN".to_owned());
         }
         problems

@@ -92,7 +92,7 @@ impl Run<'_> {
     ) -> Result<bool, Halt> {
         let mut drafts = Vec::new();
         let mut unavailable = None;
-        let mut log_unavailable = None;
+        let mut waits = None;
         for (call, settled) in batch.iter().zip(settled) {
             match settled {
                 Ok(result) => drafts.extend(self.result_events(&call.origin, result)),
@@ -102,7 +102,8 @@ impl Run<'_> {
                     self.record_late_exec_cost(batch).await?;
                     return Err(Halt::Stale);
                 }
-                Err(Fault::LogUnavailable(reason)) => log_unavailable = Some(reason),
+                Err(Fault::LogUnavailable(reason)) => waits = Some(Halt::Unavailable(reason)),
+                Err(Fault::NotYet(_)) => waits = Some(Halt::Wait(limit::SANDBOX_NOT_YET_RETRY)),
                 Err(Fault::EndTurn { code, reason, is_final }) => {
                     unavailable = Some((code, reason, is_final))
                 }
@@ -112,12 +113,12 @@ impl Run<'_> {
                 }
             }
         }
-        if let Some(reason) = log_unavailable {
+        if let Some(halt) = waits {
             // The other calls have run.
             if !drafts.is_empty() {
                 self.record(drafts).await?;
             }
-            return Err(Halt::Unavailable(reason));
+            return Err(halt);
         }
         match unavailable {
             None => {

@@ -15,7 +15,7 @@ use crate::{
     journal::{CreationCommitter, Journal},
     model::ModelName,
     net,
-    store::Store,
+    store::{Store, admission::OrganizationMaxima},
     stream::Streams,
     trigger,
 };
@@ -38,6 +38,7 @@ pub(super) struct Inner {
     pub(super) local_sources: net::LocalDirectories,
     pub(super) images: Images,
     pub(super) sandbox_max: Size,
+    pub(super) organization_max: OrganizationMaxima,
     pub(super) keys: KeyCache,
     pub(super) lookups: Lookups,
     pub(super) rates: Rates,
@@ -84,6 +85,8 @@ pub struct Parts {
     pub images: Images,
     /// Maximum size of one sandbox.
     pub sandbox_max: Size,
+    /// Maxima of the sandboxes of one organization.
+    pub organization_max: OrganizationMaxima,
     /// Sustained requests per second of one key.
     pub requests_per_second: u32,
     /// Grants access to `/v3/admin`; without it the admin API is disabled.
@@ -105,6 +108,7 @@ impl App {
             local_sources: parts.local_sources,
             images: parts.images,
             sandbox_max: parts.sandbox_max,
+            organization_max: parts.organization_max,
             keys: KeyCache::default(),
             lookups: Lookups::default(),
             rates: Rates::new(parts.requests_per_second),

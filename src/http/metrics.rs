@@ -137,7 +137,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("sojourn_sandboxes", "Existing sandboxes, by state."),
     ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),
     ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
-    ("sojourn_node_up", "Whether the node of this worker answered last; 0 or 1."),
+    ("sojourn_node_up", "Whether a node of this worker answered last; 0 or 1. By node."),
     ("sojourn_node_connections", "Connections of workers to this node agent."),
     ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
     ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),

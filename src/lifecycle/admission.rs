@@ -1,20 +1,24 @@
-//! Admission of a new sandbox: capacity on the node and in the organization's share, or a bounded wait for it.
+//! Admission of a new sandbox: capacity on a node and in the organization's share, or a bounded wait for it.
 //!
 //! Called by `session` before a sandbox is created. The wait is in the log with its reason and the position in the
 //! queue.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
-    Error,
-    session::{Place, SandboxSession},
+    Error, Sandboxes,
+    nodes::{NODE_SILENT, Needs, Placements, Placing, Usable},
+    session::SandboxSession,
 };
 use crate::{
     base::limit::{SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
-    domain::{Body, SandboxId, environment::Size, exit::PreparationFailure},
-    sandbox::Capabilities,
+    domain::{Body, SandboxId, environment::Size},
+    sandbox::Sandbox,
     store::{
-        admission::{Admission, OrganizationMaxima, Shortage},
+        admission::{Admission, OrganizationMaxima, QueuePosition, Shortage},
         sandbox::NewSandbox,
     },
 };
@@ -30,31 +34,33 @@ pub(crate) struct Limits {
     pub allows_shared_host: bool,
 }
 
-/// Error if several organizations would share the kernel and the programs of the machine.
-const SHARED_HOST: &str = "several organizations would share the kernel and the programs of this machine: set \
-    SOJOURN_SANDBOX_RUNTIME=runsc or SOJOURN_SANDBOX_IMAGE=debian, or accept it with SOJOURN_ALLOW_SHARED_HOST=on";
+enum Asked {
+    Admitted(Arc<dyn Sandbox>),
+    Waiting(Shortage, QueuePosition),
+}
 
 impl SandboxSession {
-    /// Inserts the row of a sandbox once there is capacity for it.
+    /// Inserts the row of a sandbox once there is capacity for it on a node. Returns the sandboxes of that node, which
+    /// is then the one of `new`.
     ///
     /// # Errors
     /// `PreparationFailure` when there is none in time, or never will be.
-    pub(super) async fn admit(&self, new: &NewSandbox, place: Place) -> Result<(), Error> {
+    pub(super) async fn admit(
+        &self,
+        new: &mut NewSandbox,
+        placing: &Placing,
+    ) -> Result<Arc<dyn Sandbox>, Error> {
         let (limits, began) = (&self.sandboxes.limits, Instant::now());
         let mut told: Option<(Shortage, Instant)> = None;
-        let waits = place == Place::InQueue;
-        loop {
+        let admitted = loop {
             let store = &self.sandboxes.store;
-            let (shortage, position) =
-                match store.admit_sandbox(new, self.fence.epoch, &limits.organization, waits).await? {
-                    Admission::Admitted => break,
-                    Admission::Stale => return Err(Error::Stale),
-                    Admission::TooLarge(shortage) => return Err(too_large(shortage, new.size)),
-                    Admission::Waiting(shortage, position) => (shortage, position),
-                };
+            let (shortage, position) = match self.ask_nodes(new, placing).await? {
+                Asked::Admitted(sandbox) => break sandbox,
+                Asked::Waiting(shortage, position) => (shortage, position),
+            };
             if began.elapsed() >= limits.wait {
                 store.end_sandbox_wait(new.org, new.session).await?;
-                return Err(not_admitted(format!(
+                return Err(Error::not_admitted(format!(
                     "no capacity for it within {} s: {}",
                     limits.wait.as_secs(),
                     told_of(shortage)
@@ -67,36 +73,51 @@ impl SandboxSession {
                 told = Some((shortage, Instant::now()));
             }
             tokio::time::sleep(SANDBOX_WAIT_POLL).await;
-        }
+        };
         if told.is_some() {
-            self.sandboxes.store.end_sandbox_wait(new.org, new.session).await?;
             metrics::histogram!("sojourn_sandbox_wait_seconds").record(began.elapsed().as_secs_f64());
         }
-        Ok(())
+        Ok(admitted)
     }
 
-    /// Refuses the kernel and the programs of this machine to sandboxes of more than one organization, unless the operator
-    /// allows it.
-    pub(super) async fn check_isolation(&self, capabilities: Capabilities) -> Result<(), Error> {
-        let is_shared = self.spec.rootfs.is_host() && !capabilities.has_own_kernel;
-        if self.sandboxes.limits.allows_shared_host
-            || !is_shared
-            || !self.sandboxes.store.has_many_orgs().await?
-        {
-            return Ok(());
+    /// Asks one node after the other for capacity.
+    async fn ask_nodes(&self, new: &mut NewSandbox, placing: &Placing) -> Result<Asked, Error> {
+        let Sandboxes { store, limits, .. } = &self.sandboxes;
+        let Placements { asked, queue } =
+            self.sandboxes.placements(&self.spec.rootfs, new.size, placing).await?;
+        let queue = Some(&*queue).filter(|_| placing.is_in_queue);
+        let mut waiting = None;
+        for Usable { id, node } in asked {
+            new.node = id;
+            match store.admit_sandbox(new, self.fence.epoch, &limits.organization, queue).await? {
+                Admission::Admitted => return Ok(Asked::Admitted(node)),
+                Admission::Stale => return Err(Error::Stale),
+                Admission::TooLarge(shortage) => return Err(too_large(shortage, new.size)),
+                Admission::Waiting(shortage, position) => {
+                    waiting.get_or_insert((shortage, position));
+                    if shortage.is_of_organization() {
+                        break;
+                    }
+                }
+            }
         }
-        Err(not_admitted(SHARED_HOST.to_owned()))
+        let none = || Error::NotYet(NODE_SILENT.to_owned());
+        waiting.map(|(shortage, position)| Asked::Waiting(shortage, position)).ok_or_else(none)
+    }
+
+    /// Capabilities that the node of this session's sandbox needs.
+    pub(super) async fn needs(&self) -> Result<Needs, Error> {
+        let Sandboxes { store, limits, .. } = &self.sandboxes;
+        // The kernel and the programs of a machine are not for more than one organization, unless the operator allows it.
+        let own_kernel =
+            self.spec.rootfs.is_host() && !limits.allows_shared_host && store.has_many_orgs().await?;
+        Ok(Needs { size: self.spec.names_size, own_kernel })
     }
 
     async fn tell_wait(&self, id: SandboxId, shortage: Shortage, position: u32) -> Result<(), Error> {
         let shortage = shortage.word().to_owned();
         self.record(vec![Body::SandboxWaiting { sandbox_id: id, shortage, queue_position: position }]).await
     }
-}
-
-/// The turn ends, and the next message tries again.
-fn not_admitted(reason: String) -> Error {
-    Error::PreparationFailure(PreparationFailure::NotAdmitted, reason)
 }
 
 /// The reason in the error of a session.
@@ -124,7 +145,7 @@ fn too_large(shortage: Shortage, size: Size) -> Error {
         Shortage::NodeDisk => format!("{} MiB of disk", disk_bytes >> 20),
         _ => format!("{} MiB of memory", memory_bytes >> 20),
     };
-    not_admitted(format!(
+    Error::not_admitted(format!(
         "the environment asks for {wanted}, and the node has less for all sandboxes together"
     ))
 }

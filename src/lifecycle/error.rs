@@ -11,12 +11,23 @@ pub(crate) enum Error {
     /// No sandbox started after bounded retries.
     #[error("no sandbox is available: {0}")]
     Unavailable(String),
+    /// The node of the session's files does not answer, or builds their image. Release the job: it is claimed again when
+    /// that may have changed.
+    #[error("the sandbox is not available yet: {0}")]
+    NotYet(String),
     /// The sandbox cannot be prepared as the environment requires; a retry does not help.
     #[error("the sandbox could not be prepared: {1}")]
     PreparationFailure(PreparationFailure, String),
     /// The database or a blob is unreachable; ask again later.
     #[error("the log is unreachable: {0}")]
     LogUnavailable(String),
+}
+
+impl Error {
+    /// The turn ends, and the next message tries again.
+    pub(super) fn not_admitted(reason: String) -> Self {
+        Self::PreparationFailure(PreparationFailure::NotAdmitted, reason)
+    }
 }
 
 impl From<store::Error> for Error {

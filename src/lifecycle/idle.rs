@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use super::{
     Error,
-    session::{Attached, SandboxSession},
+    nodes::{NODE_SILENT, NodeState},
+    session::{Attached, NODE_GONE, SandboxSession},
 };
 use crate::{
     base::limit::{IDLE_RETRY, PAUSED_SANDBOX_MAX},
@@ -53,8 +54,13 @@ impl SandboxSession {
         let Some(live) = store.live_sandbox(org, session).await? else {
             return Ok(Next::Never);
         };
-        if idle.is_archived || live.node != self.sandboxes.node {
+        if idle.is_archived {
             return Ok(Next::Never);
+        }
+        match self.sandboxes.state_of(live.node).await? {
+            NodeState::Answers => {}
+            NodeState::Silent => return Err(Error::NotYet(NODE_SILENT.to_owned())),
+            NodeState::Lost => return self.record_loss(live.sandbox, NODE_GONE).await.map(|()| Next::Never),
         }
         let policy = self.sandboxes.idle;
         // A turn or an operation manages the sandbox itself, also while its job waits: the sandbox has the
@@ -62,7 +68,7 @@ impl SandboxSession {
         if idle.is_wanted {
             return Ok(Next::After(policy.retry()));
         }
-        let sandbox = self.provider()?;
+        let sandbox = self.sandboxes.nodes.sandboxes_on(live.node)?;
         if let Liveness::Ending(reason) = &live.state {
             self.finish_termination(&*sandbox, live.sandbox, reason, Actor::system()).await?;
             return Ok(Next::Never);
@@ -117,7 +123,7 @@ impl SandboxSession {
         if !is_at_rest && (!life.ends_in.is_zero() || !self.is_there().await?) {
             return self.retry_later().await;
         }
-        let new = self.rotate(sandbox, &Attached::new(live.sandbox, Some(life))).await?;
+        let new = self.rotate(sandbox, &Attached::new(live.sandbox, live.node, Some(life))).await?;
         let left = new.rotates_at.map(|at| at.saturating_duration_since(Instant::now()));
         Ok(Next::After(self.sandboxes.idle.retry().min(left.unwrap_or(Duration::MAX))))
     }
@@ -243,9 +249,12 @@ impl SandboxSession {
                 tracing::warn!(session.id = %self.fence.session, reason, "a checkpoint of a sandbox failed");
                 Ok(None)
             }
-            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {
-                Err(fault)
-            }
+            Err(
+                fault @ (Error::Stale
+                | Error::LogUnavailable(_)
+                | Error::NotYet(_)
+                | Error::PreparationFailure(..)),
+            ) => Err(fault),
         }
     }
 }

@@ -14,7 +14,8 @@ use super::{
     Error, Sandboxes,
     egress::{EgressAttachment, EgressPolicy},
     hook,
-    session::{Attached, Place, SandboxSession},
+    nodes::{NODE_SILENT, NodeState},
+    session::{Attached, NODE_GONE, Place, SandboxSession},
     spec::SandboxSpec,
 };
 use crate::{
@@ -135,41 +136,44 @@ impl LeasedSandbox {
 
     /// The current sandbox; a new one when there is none. Does not rotate.
     pub(crate) async fn reacquire(&self) -> Result<SandboxHandle, Error> {
-        let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
-        let met = self.attach_or_create(&*sandbox, *attached).await?;
+        let met = self.attach_or_create(*attached).await?;
         *attached = Some(met);
-        self.prepare(sandbox, met.id).await
+        self.prepare(met).await
     }
 
     /// The sandbox for a call that has not started anywhere. Rotates a sandbox that expires soon, if no
     /// other call is in progress in it.
     pub(crate) async fn acquire(&self) -> Result<SandboxHandle, Error> {
-        let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
-        let mut met = self.attach_or_create(&*sandbox, *attached).await?;
+        let mut met = self.attach_or_create(*attached).await?;
         let is_due = met.rotates_at.is_some_and(|at| at <= Instant::now());
         if is_due && self.uses.load(Ordering::SeqCst) <= 1 {
             // Whatever the result, the next call reads the rows.
             *attached = None;
-            met = self.session.rotate(&*sandbox, &met).await?;
+            met = self.session.rotate(&*self.sandboxes_of(&met)?, &met).await?;
         }
         *attached = Some(met);
-        self.prepare(sandbox, met.id).await
+        self.prepare(met).await
     }
 
-    async fn attach_or_create(
-        &self,
-        sandbox: &dyn Sandbox,
-        attached: Option<Attached>,
-    ) -> Result<Attached, Error> {
+    async fn attach_or_create(&self, attached: Option<Attached>) -> Result<Attached, Error> {
         match attached {
-            Some(met) => Ok(met),
-            None => match self.session.attach_existing(sandbox).await? {
+            Some(met) => match self.session.sandboxes.state_of(met.node).await? {
+                NodeState::Answers => Ok(met),
+                // The next lease of the session begins when its node is back or lost.
+                NodeState::Silent | NodeState::Lost => Err(Error::NotYet(NODE_SILENT.to_owned())),
+            },
+            None => match self.session.attach_existing().await? {
                 Some(met) => Ok(met),
-                None => self.session.create(sandbox, Place::InQueue).await,
+                None => self.session.create(Place::InQueue).await,
             },
         }
+    }
+
+    /// The sandboxes of the node of this one.
+    fn sandboxes_of(&self, met: &Attached) -> Result<Arc<dyn Sandbox>, Error> {
+        self.session.sandboxes.nodes.sandboxes_on(met.node)
     }
 
     /// Returns when the sandbox reaches its end of life; never, when it has none.
@@ -183,44 +187,51 @@ impl LeasedSandbox {
 
     /// The sandbox, if there is one.
     pub(crate) async fn existing(&self) -> Option<SandboxHandle> {
-        let sandbox = self.session.provider().ok()?;
         let met = match *self.attached.lock().await {
             Some(met) => met,
             // A command of an earlier worker may still run there.
-            None => self.session.attach_existing(&*sandbox).await.ok()??,
+            None => self.session.attach_existing().await.ok()??,
         };
-        Some(self.handle(sandbox, met.id))
+        Some(self.handle(self.sandboxes_of(&met).ok()?, met.id))
     }
 
     /// Whether the sandbox that an earlier worker used is still there.
     pub(crate) async fn still_exists(&self) -> Result<bool, Error> {
-        let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         if attached.is_none() {
-            *attached = self.session.attach_existing(&*sandbox).await?;
+            *attached = self.session.attach_existing().await?;
         }
         Ok(attached.is_some())
     }
 
     /// Records that the sandbox is lost; the next use creates another. Of several calls that lost it
-    /// together, only the first one records it.
+    /// together, only the first one records it. Destroys it first, so that no two exist at a time.
+    ///
+    /// # Errors
+    /// `NotYet` if its node does not answer, and is not lost.
     pub(crate) async fn record_loss(&self, id: SandboxId, reason: &str) -> Result<(), Error> {
         let mut attached = self.attached.lock().await;
-        match attached.take_if(|attached| attached.id == id) {
-            Some(_) => self.session.record_loss(id, reason).await,
-            None => Ok(()),
+        let Some(met) = attached.filter(|attached| attached.id == id) else { return Ok(()) };
+        let sandboxes = &self.session.sandboxes;
+        let mut reason = reason;
+        if let Err(fault) = self.sandboxes_of(&met)?.destroy(id).await {
+            if sandboxes.nodes.answers(met.node).await || !sandboxes.is_lost(met.node).await? {
+                return Err(Error::NotYet(fault.to_string()));
+            }
+            reason = NODE_GONE;
         }
+        *attached = None;
+        self.session.record_loss(id, reason).await
     }
 
     /// Takes a checkpoint for a caller and marks it as manual. Calls that start in the sandbox meanwhile
     /// wait.
     pub(crate) async fn checkpoint(&self) -> Result<CheckpointId, Error> {
         let SandboxSession { sandboxes, fence, .. } = &self.session;
-        let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         let met = match *attached {
             Some(met) => Some(met),
-            None => self.session.attach_existing(&*sandbox).await?,
+            None => self.session.attach_existing().await?,
         };
         let past = sandboxes.store.past_sandboxes(fence.org, fence.session).await?;
         let checkpoint = match (met, past.checkpoint) {
@@ -229,10 +240,10 @@ impl LeasedSandbox {
             (met, _) => {
                 let met = match met {
                     Some(met) => met,
-                    None => self.session.create(&*sandbox, Place::InQueue).await?,
+                    None => self.session.create(Place::InQueue).await?,
                 };
                 *attached = Some(met);
-                self.session.checkpoint(&*sandbox, met.id).await?
+                self.session.checkpoint(&*self.sandboxes_of(&met)?, met.id).await?
             }
         };
         match sandboxes.store.mark_checkpoint_manual(*fence, checkpoint).await? {
@@ -243,13 +254,13 @@ impl LeasedSandbox {
 
     /// Takes a checkpoint and removes the sandbox, if there is one.
     pub(crate) async fn terminate(&self, reason: &str, actor: Actor) -> Result<(), Error> {
-        let sandbox = self.session.provider()?;
         let mut attached = self.attached.lock().await;
         let met = match attached.take() {
             Some(met) => Some(met),
-            None => self.session.attach_existing(&*sandbox).await?,
+            None => self.session.attach_existing().await?,
         };
         let Some(met) = met else { return Ok(()) };
+        let sandbox = self.sandboxes_of(&met)?;
         let checkpoint = self.session.checkpoint(&*sandbox, met.id).await?;
         self.session.terminate(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
     }
@@ -257,13 +268,13 @@ impl LeasedSandbox {
     /// Removes the sandbox without a checkpoint, if its row is `Ending` (after a restore).
     pub(crate) async fn discard(&self, actor: Actor) -> Result<(), Error> {
         let SandboxSession { sandboxes, fence, .. } = &self.session;
-        let sandbox = self.session.provider()?;
         *self.attached.lock().await = None;
         let live = sandboxes.store.live_sandbox(fence.org, fence.session).await?;
         match live {
             Some(LiveSandbox { sandbox: id, node, state: Liveness::Ending(reason), .. })
-                if node == sandboxes.node =>
+                if sandboxes.nodes.get(node).is_some() =>
             {
+                let sandbox = sandboxes.nodes.sandboxes_on(node)?;
                 self.session.finish_termination(&*sandbox, id, &reason, actor).await
             }
             _ => Ok(()),
@@ -276,7 +287,8 @@ impl LeasedSandbox {
     }
 
     /// Attaches egress, runs lifecycle hooks and clones sources, each if it is missing.
-    async fn prepare(&self, sandbox: Arc<dyn Sandbox>, id: SandboxId) -> Result<SandboxHandle, Error> {
+    async fn prepare(&self, met: Attached) -> Result<SandboxHandle, Error> {
+        let (sandbox, id) = (self.sandboxes_of(&met)?, met.id);
         self.attach_egress(&*sandbox, id).await?;
         self.make_ready(&*sandbox, id).await?;
         Ok(self.handle(sandbox, id))

@@ -6,25 +6,25 @@
 
 mod admission;
 mod checkpoints;
+mod creation;
 mod egress;
 mod error;
 mod hook;
 mod idle;
 mod leased_sandbox;
+mod nodes;
 mod rootfs;
 mod session;
 mod source;
 mod spec;
 
-use std::{sync::Arc, time::Duration};
-
-use uuid::Uuid;
+use std::time::Duration;
 
 use crate::{
     blob::Blobs,
     journal::Journal,
     net::LocalDirectories,
-    sandbox::{FreeSpace, Node},
+    sandbox::FreeSpace,
     store::{Store, notification::Notifications},
 };
 
@@ -36,10 +36,11 @@ pub(crate) use error::Error;
 pub(crate) use idle::IdlePolicy;
 pub(crate) use idle::Next;
 pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle};
+pub(crate) use nodes::{Nodes, WorkerNode};
 pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
 pub(crate) use spec::SandboxSpec;
 
-/// The sandboxes of a worker's node, and where their state is stored. Cheap to clone.
+/// The sandboxes of a worker's nodes, and where their state is stored. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Sandboxes {
     pub store: Store,
@@ -47,8 +48,8 @@ pub(crate) struct Sandboxes {
     pub notifications: Notifications,
     /// Stores checkpoints.
     pub blobs: Blobs,
-    /// Creates sandboxes; `Err` is the reason why this worker has no provider.
-    pub provider: Result<Arc<dyn Node>, String>,
+    /// The machines on which sandboxes are created.
+    pub nodes: Nodes,
     /// Image of environments that name none.
     pub default_image: String,
     /// Network access of the sandboxes.
@@ -61,8 +62,6 @@ pub(crate) struct Sandboxes {
     pub disk: FreeSpace,
     /// Idle times after which sandboxes are frozen and hibernated.
     pub idle: IdlePolicy,
-    /// The node whose sandboxes this worker reaches.
-    pub node: Uuid,
     /// Time for which sandboxes of a node without heartbeats keep running.
     pub orphan_timeout: Duration,
 }

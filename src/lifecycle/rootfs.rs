@@ -1,6 +1,6 @@
 //! Root file systems of sandboxes: requested before a turn starts, built in the background.
 //!
-//! [`Sandboxes::build_root_file_systems`] runs once in each worker and builds what rows of its node
+//! [`Sandboxes::build_root_file_systems`] runs in each worker for each of its nodes and builds what rows of the node
 //! request; [`check_rootfs`] is called before a sandbox is used. A session that has to wait releases
 //! its job and checks again; its log contains the reason of the wait. Whether a root file system exists is
 //! read from the disk: a row only requests a build and reports its state.
@@ -13,13 +13,20 @@ use std::{
 };
 
 use async_trait::async_trait;
-use futures::{StreamExt, stream::FuturesUnordered};
-use tokio::time::{MissedTickBehavior, interval};
+use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
+use uuid::Uuid;
 
-use super::{Error, Sandboxes, spec::rootfs_of};
+use super::{
+    Error, Sandboxes,
+    nodes::{Usable, WorkerNode},
+    spec::rootfs_of,
+};
 use crate::{
-    base::limit::{ROOTFS_CONCURRENT_MAX, ROOTFS_DENIED_MAX, ROOTFS_LOG_INTERVAL, ROOTFS_POLL},
+    base::limit::{
+        NODE_ROOTFS_TIMEOUT, ROOTFS_CONCURRENT_MAX, ROOTFS_DENIED_MAX, ROOTFS_LOG_INTERVAL, ROOTFS_POLL,
+    },
     domain::{
         Actor, Body, Event, Session,
         event::Draft,
@@ -27,7 +34,7 @@ use crate::{
     },
     egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
     journal::Halted,
-    sandbox::{BuildError, Install, Node},
+    sandbox::{BuildError, Fault, Install, Node},
     store::record::Fence,
 };
 
@@ -55,10 +62,11 @@ pub(crate) enum RootfsStatus {
 }
 
 impl Sandboxes {
-    /// Builds the requested root file systems of this node until `stop`.
-    pub(crate) async fn build_root_file_systems(self, stop: CancellationToken) {
+    /// Builds the requested root file systems of a node until `stop`.
+    pub(crate) async fn build_root_file_systems(self, node: WorkerNode, stop: CancellationToken) {
         // Without a sandbox provider nothing is built.
-        let Ok(images) = self.provider.clone() else { return stop.cancelled().await };
+        let WorkerNode { id, provider: Ok(images) } = node else { return stop.cancelled().await };
+        let on = Usable { id, node: images };
         let mut beats = interval(ROOTFS_POLL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut making = FuturesUnordered::new();
@@ -70,12 +78,12 @@ impl Sandboxes {
                     names.remove::<String>(&key);
                 }
                 _ = beats.tick() => {
-                    for rootfs in self.wanted().await {
+                    for rootfs in self.wanted(id).await {
                         let key = rootfs.key();
                         if names.len() < ROOTFS_CONCURRENT_MAX && names.insert(key.clone()) {
-                            let (sandboxes, images) = (&self, &*images);
+                            let (sandboxes, on) = (&self, &on);
                             making.push(async move {
-                                sandboxes.build(images, &rootfs).await;
+                                sandboxes.build(on, &rootfs).await;
                                 key
                             });
                         }
@@ -85,23 +93,24 @@ impl Sandboxes {
         }
         // The next process restarts builds that were in progress.
         drop(making);
-        if let Err(unmade) = images.remove_unused_rootfs().await {
+        if let Err(unmade) = on.node.remove_unused_rootfs().await {
             tracing::warn!(%unmade, "remains of root file system builds could not be removed");
         }
     }
 
-    async fn wanted(&self) -> Vec<RootFs> {
-        let wanted = self.store.pending_rootfs(self.node, 4 * ROOTFS_CONCURRENT_MAX as i64).await;
+    async fn wanted(&self, node: Uuid) -> Vec<RootFs> {
+        let wanted = self.store.pending_rootfs(node, 4 * ROOTFS_CONCURRENT_MAX as i64).await;
         wanted.unwrap_or_else(|error| {
             tracing::warn!(%error, "requested root file systems could not be read");
             Vec::new()
         })
     }
 
-    async fn build(&self, images: &dyn Node, rootfs: &RootFs) {
+    async fn build(&self, on: &Usable, rootfs: &RootFs) {
+        let images = &*on.node;
         let made = tokio::select! {
             made = self.build_image(images, rootfs) => made,
-            () = self.record_build_log(images, rootfs) => unreachable!("the build log is recorded for ever"),
+            () = self.record_build_log(on, rootfs) => unreachable!("the build log is recorded for ever"),
         };
         let failure = match &made {
             // Another process of this node builds it and records the result.
@@ -116,19 +125,19 @@ impl Sandboxes {
             tracing::warn!(%fault, "the log of a build could not be read");
             String::new()
         });
-        if let Err(error) = self.store.record_rootfs_built(self.node, rootfs, &log, failure).await {
+        if let Err(error) = self.store.record_rootfs_built(on.id, rootfs, &log, failure).await {
             tracing::warn!(%error, "the result of a root file system build could not be recorded; retrying");
         }
     }
 
     /// Stores the log of a build at an interval. Never returns.
-    async fn record_build_log(&self, images: &dyn Node, rootfs: &RootFs) {
+    async fn record_build_log(&self, on: &Usable, rootfs: &RootFs) {
         let (mut beats, mut told) = (interval(ROOTFS_LOG_INTERVAL), None);
         loop {
             beats.tick().await;
-            let Ok(said) = images.build_log(rootfs).await else { continue };
+            let Ok(said) = on.node.build_log(rootfs).await else { continue };
             if told.as_ref() != Some(&said) {
-                match self.store.record_rootfs_building(self.node, rootfs, &said).await {
+                match self.store.record_rootfs_building(on.id, rootfs, &said).await {
                     Ok(()) => told = Some(said),
                     Err(error) => tracing::debug!(%error, "the log of a build could not be written"),
                 }
@@ -212,13 +221,36 @@ impl Denied {
     }
 }
 
-/// Whether the root file system of a session's sandboxes is yet to be built on this node.
+/// Whether the root file system of a session's sandboxes is yet to be built: no node of this worker has it.
 pub(crate) async fn lacks_rootfs(sandboxes: &Sandboxes, session: &Session) -> bool {
     let rootfs = rootfs_of(session, &sandboxes.default_image);
-    match &sandboxes.provider {
+    match sandboxes.nodes.usable() {
         // The one of the host needs no build, and no call to a node agent.
-        Ok(images) if !rootfs.is_host() => !images.has_rootfs(&rootfs).await.unwrap_or(true),
+        Ok(nodes) if !rootfs.is_host() => any_has(&nodes, &rootfs).await.is_ok_and(|(has, _)| !has),
         _ => false,
+    }
+}
+
+/// Whether a node has a root file system, and the nodes that lack it. A node that does not answer matters only if no
+/// other one has it.
+async fn any_has(nodes: &[Usable], rootfs: &RootFs) -> Result<(bool, Vec<Uuid>), Fault> {
+    let ask = async |one: &Usable| match nodes {
+        [_] => one.node.has_rootfs(rootfs).await,
+        _ => timeout(NODE_ROOTFS_TIMEOUT, one.node.has_rootfs(rootfs))
+            .await
+            .unwrap_or_else(|_| Err(Fault::Unavailable("a node does not answer".to_owned()))),
+    };
+    let (mut has, mut lacking, mut unknown) = (false, Vec::new(), None);
+    for (one, answer) in nodes.iter().zip(join_all(nodes.iter().map(ask)).await) {
+        match answer {
+            Ok(true) => has = true,
+            Ok(false) => lacking.push(one.id),
+            Err(fault) => unknown = Some(fault),
+        }
+    }
+    match unknown {
+        Some(fault) if !has => Err(fault),
+        _ => Ok((has, lacking)),
     }
 }
 
@@ -230,7 +262,7 @@ pub(crate) async fn check_rootfs(
 ) -> Result<RootfsStatus, Error> {
     let rootfs = rootfs_of(session, &sandboxes.default_image);
     // Without a provider, the error is reported when a sandbox is needed.
-    let Some(images) = sandboxes.provider.as_ref().ok().filter(|_| !rootfs.is_host()) else {
+    let Some(nodes) = sandboxes.nodes.usable().ok().filter(|_| !rootfs.is_host()) else {
         return Ok(RootfsStatus::Ready);
     };
     let after = session.head.saturating_sub(TOLD_WITHIN);
@@ -238,8 +270,17 @@ pub(crate) async fn check_rootfs(
     let mut take = |event: Event| told.take(&event);
     let read = sandboxes.journal.each(fence.org, fence.session, after, &BUILD_EVENTS, &mut take).await;
     read.map_err(|error| Error::LogUnavailable(error.to_string()))?;
-    let is_ready = images.has_rootfs(&rootfs).await;
-    if is_ready.map_err(|fault| Error::Unavailable(fault.to_string()))? {
+    let asked = any_has(&nodes, &rootfs).await;
+    let (is_ready, lacking) = asked.map_err(|fault| Error::Unavailable(fault.to_string()))?;
+    // The session may be placed on any of them; the first that has it is enough to begin.
+    let mut build = None;
+    for node in lacking {
+        let requested = sandboxes.store.request_rootfs_on_node(node, fence.org, &rootfs).await?;
+        if build.is_none() || has_failed(build.as_ref()) {
+            build = requested;
+        }
+    }
+    if is_ready {
         if let Some(began) = told.began {
             let took = sandboxes.journal.origin().now() - began;
             let duration_ms = u64::try_from(took.whole_milliseconds()).unwrap_or(0);
@@ -247,7 +288,6 @@ pub(crate) async fn check_rootfs(
         }
         return Ok(RootfsStatus::Ready);
     }
-    let build = sandboxes.store.request_rootfs_on_node(sandboxes.node, fence.org, &rootfs).await?;
     let mut bodies = Vec::new();
     if told.began.is_none() {
         let RootFs { image, packages } = rootfs;
@@ -271,6 +311,10 @@ pub(crate) async fn check_rootfs(
     };
     record(sandboxes, fence, bodies).await?;
     Ok(status)
+}
+
+fn has_failed(build: Option<&Build>) -> bool {
+    build.is_some_and(|build| build.state == State::Failed)
 }
 
 /// Start and last step of the current build, from the log.

@@ -4,38 +4,33 @@
 //! sandbox is in the log before it is in its row, and a sandbox is in the log before anything runs in it:
 //! after a takeover the log shows what can have started.
 
-use std::{
-    pin::pin,
-    sync::Arc,
-    time::{Duration, Instant},
+use std::time::{Duration, Instant};
+
+use uuid::Uuid;
+
+use super::{
+    Error, Sandboxes,
+    checkpoints::blobs_of_session,
+    nodes::{NODE_SILENT, NodeState},
+    spec::SandboxSpec,
 };
-
-use futures::future::{Either, select};
-
-use super::{Error, Sandboxes, checkpoints::blobs_of_session, spec::SandboxSpec};
 use crate::{
-    base::{
-        backoff::Backoff,
-        limit::{ROTATION_RETRY, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
-    },
+    base::limit::ROTATION_RETRY,
     domain::{
         Actor, Body, CheckpointId, SandboxId, Session, TurnId, environment::Life, event::Draft,
         exit::PreparationFailure,
     },
     journal::Halted,
-    sandbox::{Fault, Files, Sandbox, SandboxFence, Spec, checkpoint},
+    sandbox::{Fault, Sandbox, SandboxFence, checkpoint},
     store::{
-        checkpoint::Checkpoint,
         notification::Notification,
         record::Fence,
-        sandbox::{EndedSandboxes, Liveness, NewSandbox, ROTATED},
+        sandbox::{Liveness, ROTATED},
     },
 };
 
-/// Error if the provider cannot enforce a size that the environment sets.
-const NO_SIZE: &str = "the environment names `cpus` or `memory`, and this worker cannot hold a sandbox to them: \
-    it is not root, and no cgroup is delegated to it";
-const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
+/// Reason of a loss.
+pub(super) const NODE_GONE: &str = "its node is gone";
 
 impl Sandboxes {
     /// The sandbox of a session between turns.
@@ -59,6 +54,7 @@ pub(crate) struct SandboxSession {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Attached {
     pub id: SandboxId,
+    pub node: Uuid,
     /// Time from which it is replaced as soon as no call is in progress in it.
     pub rotates_at: Option<Instant>,
     /// Time at which it ends, even with calls in progress.
@@ -66,9 +62,9 @@ pub(crate) struct Attached {
 }
 
 impl Attached {
-    pub(crate) fn new(id: SandboxId, life: Option<Life>) -> Self {
+    pub(crate) fn new(id: SandboxId, node: Uuid, life: Option<Life>) -> Self {
         let at = |left: fn(&Life) -> Duration| Some(Instant::now() + left(&life?));
-        Self { id, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
+        Self { id, node, rotates_at: at(|life| life.rotates_in), ends_at: at(|life| life.ends_in) }
     }
 }
 
@@ -77,53 +73,52 @@ impl Attached {
 pub(crate) enum Place {
     /// Behind the sessions that asked before.
     InQueue,
-    /// That of the sandbox that it replaces: before all others.
-    Kept,
-}
-
-/// Origin of the files of a new sandbox.
-struct Filled {
-    restored: Option<(Checkpoint, Duration)>,
-    files: Files,
+    /// That of the sandbox that it replaces on this node: before all others.
+    Kept(Uuid),
 }
 
 impl SandboxSession {
-    pub(crate) fn provider(&self) -> Result<Arc<dyn Sandbox>, Error> {
-        Ok(self.sandboxes.provider.clone().map_err(Error::Unavailable)?)
-    }
-
     pub(crate) fn sandbox_fence(&self, sandbox: SandboxId) -> SandboxFence {
         let Fence { org, session, epoch, .. } = self.fence;
         SandboxFence { org, session, sandbox, epoch }
     }
 
     /// Attaches to the sandbox recorded in the database; `None` when there is none.
-    pub(crate) async fn attach_existing(&self, sandbox: &dyn Sandbox) -> Result<Option<Attached>, Error> {
+    pub(crate) async fn attach_existing(&self) -> Result<Option<Attached>, Error> {
         let Fence { org, session, .. } = self.fence;
         let Some(live) = self.sandboxes.store.live_sandbox(org, session).await? else {
             return Ok(None);
         };
-        let id = live.sandbox;
-        if live.node != self.sandboxes.node {
-            // The job was claimed from another node, whose heartbeats stopped for too long.
-            self.record_loss(id, "its node is gone").await?;
-            return Ok(None);
+        let (id, node) = (live.sandbox, live.node);
+        match self.sandboxes.state_of(node).await? {
+            NodeState::Answers => {}
+            NodeState::Silent => return Err(Error::NotYet(NODE_SILENT.to_owned())),
+            NodeState::Lost => return self.record_loss(id, NODE_GONE).await.map(|()| None),
         }
+        let sandbox = &*self.sandboxes.nodes.sandboxes_on(node)?;
         if let Liveness::Ending(reason) = &live.state {
             self.finish_termination(sandbox, id, reason, Actor::system()).await?;
             return Ok(None);
         }
-        match sandbox.attach(self.sandbox_fence(id)).await {
+        let mut attached = sandbox.attach(self.sandbox_fence(id)).await;
+        if let Err(Fault::Unavailable(_)) = &attached {
+            if !self.sandboxes.nodes.answers(node).await {
+                return Err(Error::NotYet(NODE_SILENT.to_owned()));
+            }
+            // Its agent may have been replaced meanwhile.
+            attached = sandbox.attach(self.sandbox_fence(id)).await;
+        }
+        match attached {
             Ok(()) if !live.is_announced => {
                 // The worker that created it died before it recorded the sandbox in its row.
                 self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
-                Ok(Some(Attached::new(id, live.life)))
+                Ok(Some(Attached::new(id, node, live.life)))
             }
             Ok(()) => {
                 if live.state == Liveness::Frozen {
                     self.record_thaw(id).await?;
                 }
-                Ok(Some(Attached::new(id, live.life)))
+                Ok(Some(Attached::new(id, node, live.life)))
             }
             Err(fault)
                 if !live.is_announced
@@ -160,118 +155,6 @@ impl SandboxSession {
             Fault::NotFound(_) | Fault::Refused(_) | Fault::Unavailable(_) => {
                 sandbox.destroy(id).await.map_err(|fault| Error::Unavailable(fault.to_string()))?;
                 self.record_loss(id, &fault.to_string()).await
-            }
-        }
-    }
-
-    /// Creates a sandbox with the session's files, with bounded retries.
-    pub(crate) async fn create(&self, sandbox: &dyn Sandbox, place: Place) -> Result<Attached, Error> {
-        let Fence { org, session, .. } = self.fence;
-        if self.spec.names_size && !sandbox.capabilities().enforces_size {
-            return Err(Error::Unavailable(NO_SIZE.to_owned()));
-        }
-        let store = &self.sandboxes.store;
-        let (past, checkpoints, isolated) = tokio::join!(
-            store.past_sandboxes(org, session),
-            store.checkpoints(org, session),
-            self.check_isolation(sandbox.capabilities())
-        );
-        let (mut past, checkpoints) = (past?, checkpoints?);
-        isolated?;
-        let life = self.spec.life;
-        let started = Instant::now();
-        for attempt in 1.. {
-            let id: SandboxId = self.sandboxes.journal.origin().id();
-            let new = NewSandbox {
-                org,
-                session,
-                sandbox: id,
-                node: self.sandboxes.node,
-                life,
-                size: self.spec.limits.into(),
-                first_check_after: life
-                    .map_or(Duration::MAX, |life| life.rotates_in)
-                    .min(self.sandboxes.idle.freeze_after),
-            };
-            self.admit(&new, place).await?;
-            self.sandboxes.notifications.send(Notification::List(org));
-            let spec = Spec {
-                sandbox: id,
-                org,
-                session,
-                limits: self.spec.limits,
-                rootfs: self.spec.rootfs.clone(),
-                env: self.spec.env.clone(),
-                previous: past.sandboxes.clone(),
-                restores: !checkpoints.is_empty(),
-            };
-            match self.fill(sandbox, &spec, &checkpoints).await {
-                Ok(filled) => {
-                    let duration_ms = started.elapsed().as_millis() as u64;
-                    self.announce(id, created(id, duration_ms, &filled, &past)).await?;
-                    return Ok(Attached::new(id, life));
-                }
-                // The row remains: another worker may already use the sandbox.
-                Err(Fault::Stale) => return Err(Error::Stale),
-                Err(fault) => {
-                    self.end_row(id).await?;
-                    // It may still have been the last one that used the disk.
-                    past.sandboxes.push(id);
-                    tracing::warn!(session.id = %session, attempt, %fault, "a sandbox did not start");
-                    if attempt >= SANDBOX_START_ATTEMPTS_MAX {
-                        return Err(Error::Unavailable(fault.to_string()));
-                    }
-                    tokio::time::sleep(BACKOFF.delay(attempt, self.sandboxes.journal.origin())).await;
-                }
-            }
-        }
-        unreachable!("the loop above only ends by returning")
-    }
-
-    /// Creates the sandbox and restores its files from the newest checkpoint whose blob exists. A failure
-    /// leaves no sandbox, except for `Stale`: then another worker owns it.
-    async fn fill(&self, sandbox: &dyn Sandbox, spec: &Spec, from: &[Checkpoint]) -> Result<Filled, Fault> {
-        let mut spec = spec.clone();
-        let mut from = from.iter();
-        let session = self.blobs_of_session();
-        loop {
-            spec.restores = from.len() > 0;
-            let next = from.next();
-            let fetch = async {
-                match next {
-                    Some(next) => {
-                        Some(checkpoint::fetch(&self.sandboxes.blobs, &session, &next.digest).await)
-                    }
-                    None => None,
-                }
-            };
-            // Fetched while the sandbox is created; loaded only after all bytes have arrived.
-            let create = sandbox.create(&spec, self.fence.epoch);
-            let (files, fetched) = match select(pin!(create), pin!(fetch)).await {
-                Either::Left((files, _)) if files != Ok(Files::Fresh) => (files?, None),
-                Either::Left((files, fetch)) => (files?, fetch.await),
-                Either::Right((fetched, create)) => (create.await?, fetched),
-            };
-            let Some((checkpoint, fetched)) = next.zip(fetched).filter(|_| files == Files::Fresh) else {
-                return Ok(Filled { restored: None, files });
-            };
-            let started = Instant::now();
-            let loaded =
-                async { checkpoint::load(sandbox, self.sandbox_fence(spec.sandbox), fetched?).await };
-            match loaded.await {
-                Ok(()) => {
-                    return Ok(Filled { restored: Some((checkpoint.clone(), started.elapsed())), files });
-                }
-                // The worker that owns it now destroys it, because the restore is incomplete.
-                Err(Fault::Stale) => return Err(Fault::Stale),
-                Err(fault) => {
-                    sandbox.destroy(spec.sandbox).await?;
-                    if !matches!(fault, Fault::NotFound(_)) {
-                        return Err(fault);
-                    }
-                    metrics::counter!("sojourn_blobs_lost_total", "kind" => "checkpoint").increment(1);
-                    tracing::error!(checkpoint.id = %checkpoint.checkpoint, %fault, "a checkpoint cannot be restored");
-                }
             }
         }
     }
@@ -337,12 +220,17 @@ impl SandboxSession {
                 }
                 None
             }
-            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {
+            Err(
+                fault @ (Error::Stale
+                | Error::LogUnavailable(_)
+                | Error::NotYet(_)
+                | Error::PreparationFailure(..)),
+            ) => {
                 return Err(fault);
             }
         };
         self.terminate(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
-        match self.create(sandbox, Place::Kept).await {
+        match self.create(Place::Kept(old.node)).await {
             Ok(new) => {
                 let duration_ms = started.elapsed().as_millis() as u64;
                 let body =
@@ -362,9 +250,12 @@ impl SandboxSession {
                 self.record(vec![body]).await?;
                 Err(Error::Unavailable(reason))
             }
-            Err(fault @ (Error::Stale | Error::LogUnavailable(_) | Error::PreparationFailure(..))) => {
-                Err(fault)
-            }
+            Err(
+                fault @ (Error::Stale
+                | Error::LogUnavailable(_)
+                | Error::NotYet(_)
+                | Error::PreparationFailure(..)),
+            ) => Err(fault),
         }
     }
 
@@ -432,7 +323,7 @@ impl SandboxSession {
     }
 
     /// Records the creation in the log, then in the row, before anything runs in the sandbox.
-    async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
+    pub(super) async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
         self.record(bodies).await?;
         self.sandboxes.store.record_announced(self.fence, id).await?;
         self.sandboxes.notifications.send(Notification::List(self.fence.org));
@@ -445,7 +336,7 @@ impl SandboxSession {
         self.end_row(id).await
     }
 
-    async fn end_row(&self, id: SandboxId) -> Result<(), Error> {
+    pub(super) async fn end_row(&self, id: SandboxId) -> Result<(), Error> {
         self.sandboxes.store.end_sandbox(self.fence.org, self.fence.session, id).await.map_err(Error::from)
     }
 
@@ -471,30 +362,7 @@ impl SandboxSession {
         }
     }
 
-    fn blobs_of_session(&self) -> String {
+    pub(super) fn blobs_of_session(&self) -> String {
         blobs_of_session(self.fence.org, self.fence.session)
     }
-}
-
-/// Events of a new sandbox: creation, restored checkpoint, lost files.
-fn created(id: SandboxId, duration_ms: u64, filled: &Filled, past: &EndedSandboxes) -> Vec<Body> {
-    let mut bodies = vec![Body::SandboxCreated { sandbox_id: id, duration_ms }];
-    if let Some((checkpoint, took)) = &filled.restored {
-        bodies.push(Body::SandboxCheckpointRestored {
-            sandbox_id: id,
-            checkpoint_id: checkpoint.checkpoint,
-            duration_ms: took.as_millis() as u64,
-        });
-    }
-    let restored = filled.restored.as_ref().map(|(checkpoint, _)| checkpoint);
-    let has_all = filled.files == Files::Kept
-        || !past.was_used
-        || restored.is_some_and(|restored| past.checkpoint == Some(restored.checkpoint));
-    if !has_all {
-        bodies.push(Body::SandboxFilesLost {
-            sandbox_id: id,
-            since: restored.map(|checkpoint| checkpoint.created_at),
-        });
-    }
-    bodies
 }

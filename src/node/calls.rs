@@ -13,7 +13,8 @@ impl Agent {
     /// Checks that a call is within a grant: a call of the node under a grant of the node, a call of a sandbox under
     /// one that names it and the organization and session to which it belongs.
     pub(super) fn permitted(&self, scope: &Scope, call: &Call) -> Result<Option<SandboxFence>, Fault> {
-        let refused = |reason: &str| Err(Fault::Unavailable(format!("the grant is not for this call: {reason}")));
+        let refused =
+            |reason: &str| Err(Fault::Unavailable(format!("the grant is not for this call: {reason}")));
         let Scope::Sandbox { org, session, sandbox, epoch } = *scope else {
             return if is_of_node(call) { Ok(None) } else { refused("it names no sandbox") };
         };
@@ -83,7 +84,9 @@ impl Agent {
                 Done::Count(local.remove_unused_rootfs().await.map_err(Answer::NotBuilt)? as u64)
             }
             _ => {
-                return Err(Answer::Fault(Fault::Unavailable("this call needs a grant of a sandbox".to_owned())));
+                return Err(Answer::Fault(Fault::Unavailable(
+                    "this call needs a grant of a sandbox".to_owned(),
+                )));
             }
         };
         Ok((done, Vec::new()))

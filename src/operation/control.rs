@@ -43,7 +43,9 @@ impl OperationServer<'_> {
         match done {
             Ok(answer) => Ok(Some(Ok(answer))),
             Err(lifecycle::Error::Stale) => Err(Error::Stale),
-            Err(lifecycle::Error::LogUnavailable(reason)) => Err(Error::Unavailable(reason)),
+            Err(lifecycle::Error::LogUnavailable(reason) | lifecycle::Error::NotYet(reason)) => {
+                Err(Error::Unavailable(reason))
+            }
             Err(fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::PreparationFailure(..))) => {
                 Ok(Some(Err(without_sandbox(fault))))
             }
@@ -75,6 +77,7 @@ impl OperationServer<'_> {
             // The next use of the sandbox completes the removal first.
             Err(
                 lifecycle::Error::LogUnavailable(reason)
+                | lifecycle::Error::NotYet(reason)
                 | lifecycle::Error::Unavailable(reason)
                 | lifecycle::Error::PreparationFailure(_, reason),
             ) => {

@@ -205,7 +205,9 @@ impl OperationServer<'_> {
             let handle = match self.acquire(has_begun).await {
                 Ok(handle) => handle,
                 Err(lifecycle::Error::Stale) => return Err(Error::Stale),
-                Err(lifecycle::Error::LogUnavailable(reason)) => return Err(Error::Unavailable(reason)),
+                Err(lifecycle::Error::LogUnavailable(reason) | lifecycle::Error::NotYet(reason)) => {
+                    return Err(Error::Unavailable(reason));
+                }
                 Err(
                     fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::PreparationFailure(..)),
                 ) => {
@@ -363,6 +365,7 @@ fn stopped(fault: lifecycle::Error) -> Error {
     match fault {
         lifecycle::Error::Stale => Error::Stale,
         lifecycle::Error::LogUnavailable(reason)
+        | lifecycle::Error::NotYet(reason)
         | lifecycle::Error::Unavailable(reason)
         | lifecycle::Error::PreparationFailure(_, reason) => Error::Unavailable(reason),
     }
@@ -381,6 +384,7 @@ fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
         }
         lifecycle::Error::PreparationFailure(PreparationFailure::NotAdmitted, reason)
         | lifecycle::Error::Unavailable(reason)
+        | lifecycle::Error::NotYet(reason)
         | lifecycle::Error::LogUnavailable(reason) => (Failure::SandboxUnavailable, reason),
         lifecycle::Error::Stale => (Failure::SandboxUnavailable, "another worker holds it".to_owned()),
     }

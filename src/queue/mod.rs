@@ -122,7 +122,7 @@ impl Queue {
         let mut visits = 0;
         loop {
             let cursor = self.claim_cursor();
-            let claim = self.0.store.claim(self.0.claimant, cursor, jobs_max).await;
+            let claim = self.0.store.claim(&self.0.claimant, cursor, jobs_max).await;
             self.answered(claim.is_ok());
             metrics::counter!("sojourn_claims_total").increment(1);
             let claim = match claim {

@@ -32,7 +32,7 @@ pub(crate) use money::{billing, budget, spend, usage};
 pub use organizations::key;
 pub(crate) use organizations::{audit, operator, org};
 pub use sandboxes::{admission, sandbox};
-pub(crate) use sandboxes::{checkpoint, operation, output, sandbox_summary};
+pub(crate) use sandboxes::{capacity, checkpoint, operation, output, sandbox_summary};
 pub use sessions::record;
 pub(crate) use sessions::{
     command, creation, event, event_content, idempotency, listing, log, purge, session, token, turn,

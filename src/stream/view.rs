@@ -6,10 +6,10 @@ use std::collections::HashSet;
 
 use crate::{
     domain::{Session, Status, budget::Consumed},
-    store::{self, Tx, budget::Below, sandbox_summary::SandboxSummary},
+    store::{self, Tx, budget::Below, capacity::SandboxWait, sandbox_summary::SandboxSummary},
     wire::{
         budget::ChildrenConsumed,
-        sandbox::{SandboxState, SandboxView},
+        sandbox::{SandboxState, SandboxView, SandboxWaitView},
         session::SessionView,
     },
 };
@@ -20,6 +20,7 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
     let mut sandboxes = tx.sandboxes(&sessions).await?;
     let ids: Vec<_> = sessions.iter().map(|session| session.id).collect();
     let mut below = tx.below(&ids).await?;
+    let mut sandbox_waits = tx.sandbox_waits(&sessions).await?;
     let may_wait = |one: &&Session| one.is_unused() && one.hold.is_none() && !sandboxes.contains_key(&one.id);
     let unused: Vec<_> = sessions.iter().filter(may_wait).map(|one| one.id).collect();
     let awaited = match unused.is_empty() {
@@ -32,10 +33,18 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
         // The files of an archived session were removed with its sandbox.
         let shown = sandboxes.remove(&id).filter(|shown| !(is_archived && shown.is_ended));
         let view = SessionView::from(session);
-        let phase = phase(&view, shown.as_ref(), awaited.contains(&id));
+        let has_none = !is_archived && shown.as_ref().is_none_or(|shown| shown.is_ended);
+        let sandbox_wait = sandbox_waits.remove(&id).filter(|_| has_none).map(waiting);
+        let phase = match phase(&view, shown.as_ref(), awaited.contains(&id)) {
+            None | Some("pending" | "creating_sandbox") if sandbox_wait.is_some() => {
+                Some("waiting_for_capacity")
+            }
+            phase => phase,
+        };
         let view = SessionView { phase, ..view }.waiting(waits.get(&id).copied());
         SessionView {
             sandbox: shown.map(|shown| sandbox(&shown)),
+            sandbox_wait,
             budget_consumed: match below.remove(&id) {
                 Some(below) => view.budget_consumed.with(children(&below)),
                 None => view.budget_consumed,
@@ -66,6 +75,10 @@ fn phase(view: &SessionView, shown: Option<&SandboxSummary>, is_awaited: bool) -
         (Some(_), None) if is_awaited => Some("creating_sandbox"),
         (phase, None) => phase,
     }
+}
+
+fn waiting(wait: SandboxWait) -> SandboxWaitView {
+    SandboxWaitView { shortage: wait.shortage, queue_position: wait.queue_position, since: wait.since }
 }
 
 fn children(below: &Below) -> ChildrenConsumed {

@@ -288,6 +288,9 @@ pub enum Fault {
     /// The database or a blob is unreachable: make the call again later.
     #[error("the log is unreachable: {0}")]
     LogUnavailable(String),
+    /// The node of the sandbox does not answer now: release the job, and make the call again later.
+    #[error("the sandbox is not available yet: {0}")]
+    NotYet(String),
     /// No sandbox is available after bounded retries, or it cannot be prepared: the turn ends with
     /// this error code. `is_final`: another try of the call does not help.
     #[error("{reason}")]

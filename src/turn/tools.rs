@@ -62,6 +62,7 @@ impl From<lifecycle::Error> for Fault {
                 Self::EndTurn { code: what.code(), reason, is_final: true }
             }
             lifecycle::Error::LogUnavailable(reason) => Self::LogUnavailable(reason),
+            lifecycle::Error::NotYet(reason) => Self::NotYet(reason),
         }
     }
 }

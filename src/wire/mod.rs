@@ -6,6 +6,7 @@
 pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod budget;
+pub(crate) mod capacity;
 pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod credential;

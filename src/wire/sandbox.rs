@@ -24,6 +24,19 @@ pub struct SandboxView {
     pub expires_at: Option<OffsetDateTime>,
 }
 
+/// A wait for capacity for a sandbox.
+#[derive(Clone, Debug, Serialize, ToSchema)]
+#[schema(as = SandboxWait)]
+pub struct SandboxWaitView {
+    /// The resource that is missing: `queue`, `node_cpu`, `node_memory`, `node_pids`, `node_disk`, `node_disk_low`,
+    /// `organization_sandboxes`, `organization_memory` or `organization_checkpoints`.
+    pub shortage: String,
+    /// Number of sessions that are served before this one, plus 1; as of the last second.
+    pub queue_position: i32,
+    #[serde(with = "time::serde::rfc3339")]
+    pub since: OffsetDateTime,
+}
+
 /// Saved files of a session.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 #[schema(as = Checkpoint)]

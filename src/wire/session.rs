@@ -12,7 +12,7 @@ use super::{
     environment::validate_environment_choice,
     limits::LimitsInput,
     metadata::{small_object, validate_metadata},
-    sandbox::SandboxView,
+    sandbox::{SandboxView, SandboxWaitView},
     source::{SourceView, validate_sources},
     webhook::{CreateDestination, DestinationView},
 };
@@ -244,8 +244,8 @@ pub(crate) struct ConversationRef {
 pub struct SessionView {
     pub id: SessionId,
     pub status: Status,
-    /// Refines `status` when one of these applies: `pending`, `creating_sandbox`, `rotating`, `paused` or
-    /// `retrying`; otherwise null.
+    /// Refines `status` when one of these applies: `pending`, `creating_sandbox`, `waiting_for_capacity`, `rotating`,
+    /// `paused` or `retrying`; otherwise null.
     #[schema(required)]
     pub phase: Option<&'static str>,
     /// While `phase` is `retrying`: time at which the turn continues.
@@ -275,6 +275,9 @@ pub struct SessionView {
     /// Null until a command needs a sandbox, and after the session is archived.
     #[schema(required)]
     pub sandbox: Option<SandboxView>,
+    /// While `phase` is `waiting_for_capacity`: what its sandbox waits for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sandbox_wait: Option<SandboxWaitView>,
     /// Defaults of its commands, and the callers' state.
     pub context: ContextView,
     pub usage: Usage,
@@ -333,6 +336,7 @@ impl From<Session> for SessionView {
             sources: created.sources,
             last_turn,
             sandbox: None,
+            sandbox_wait: None,
             context: session.context.into(),
             usage: session.usage,
             limits: created.limits,

@@ -12,10 +12,10 @@ use crate::{
         operation::{Answer, Failure},
         price::Tariff,
     },
-    lifecycle::{self, BUILD_FAILED, Next, RootfsStatus, SandboxSpec, check_rootfs},
+    lifecycle::{self, BUILD_FAILED, Next, RootfsStatus, SandboxSpec, Sandboxes, check_rootfs},
     operation::{self, OperationServer},
     queue::Lease,
-    sandbox::{Fault, Sandbox},
+    sandbox::Fault,
     store::{self, job::Claimed, notification::Notification},
 };
 
@@ -130,10 +130,7 @@ impl Worker {
     /// Removes the sandbox, the disk and the checkpoints of a closed session.
     pub(super) async fn clean_up(&self, lease: Lease) -> Result<&'static str, store::Error> {
         let claimed = *lease.claimed();
-        let removed = match &self.runtime.sandboxes.provider {
-            Ok(sandbox) => self.remove_sandbox(&**sandbox, &claimed).await?,
-            Err(_) => Ok(()),
-        };
+        let removed = self.remove_sandbox(&claimed).await?;
         let removed = match removed {
             Ok(()) => self.runtime.sandboxes.remove_checkpoints(claimed.org, claimed.session).await,
             Err(fault) => Err(fault.to_string()),
@@ -151,17 +148,33 @@ impl Worker {
         }
     }
 
-    async fn remove_sandbox(
-        &self,
-        sandbox: &dyn Sandbox,
-        claimed: &Claimed,
-    ) -> Result<Result<(), Fault>, store::Error> {
-        if let Some(live) = self.runtime.sandboxes.store.live_sandbox(claimed.org, claimed.session).await? {
-            if let Err(fault) = sandbox.destroy(live.sandbox).await {
+    /// A disk of the session on another node is removed by the reaper of that node.
+    async fn remove_sandbox(&self, claimed: &Claimed) -> Result<Result<(), Fault>, store::Error> {
+        let Sandboxes { store, nodes, .. } = &self.runtime.sandboxes;
+        let (org, session) = (claimed.org, claimed.session);
+        let live = store.live_sandbox(org, session).await?;
+        let node = match &live {
+            Some(live) => Some(live.node),
+            None => store.past_sandboxes(org, session).await?.node,
+        };
+        let mut sandbox = None;
+        if let Some(node) = node
+            && !self.runtime.sandboxes.is_lost(node).await?
+        {
+            // A worker without sandboxes leaves them to the others of its node.
+            sandbox = nodes.sandboxes_on(node).ok();
+        }
+        if let Some(live) = live {
+            if let Some(sandbox) = &sandbox
+                && let Err(fault) = sandbox.destroy(live.sandbox).await
+            {
                 return Ok(Err(fault));
             }
-            self.runtime.sandboxes.store.end_sandbox(claimed.org, claimed.session, live.sandbox).await?;
+            store.end_sandbox(org, session, live.sandbox).await?;
         }
-        Ok(sandbox.erase(claimed.org, claimed.session).await)
+        Ok(match sandbox {
+            Some(sandbox) => sandbox.erase(org, session).await,
+            None => Ok(()),
+        })
     }
 }

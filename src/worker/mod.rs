@@ -56,13 +56,11 @@ impl Worker {
             let (queue, renewals_stop) = (self.queue.clone(), renewals_stop.clone());
             async move { queue.keep(renewals_stop).await }
         });
-        loops.spawn("node upkeep", self.clone().reap(stop.clone()));
+        loops.spawn("nodes", self.clone().attend_nodes(stop.clone()));
         loops.spawn("event content", self.clone().move_contents(stop.clone()));
         loops.spawn("sweeper", self.clone().sweep(stop.clone()));
         loops.spawn("retention", self.clone().delete_expired(stop.clone()));
         loops.spawn("event move", self.clone().move_events(stop.clone()));
-        let builds = self.runtime.sandboxes.clone();
-        loops.spawn("root file system", builds.build_root_file_systems(stop.clone()));
         let mut outcome = Ok(());
         let mut slots = JoinSet::new();
         let mut polls = interval(CLAIM_POLL);

@@ -61,8 +61,8 @@ async fn run_turns(
             Err(Halt::Stale) => return Ok("the lease was lost"),
             Err(Halt::Drained) => {
                 lease.release(Duration::ZERO).await?;
-                // This worker may be stopping, and then claims no more.
-                let node = Some(worker.runtime.sandboxes.node);
+                // This worker may be stopping, and then claims no more. Workers that share a node mostly share them all.
+                let node = worker.runtime.sandboxes.nodes.reachable().list().first().copied();
                 worker.runtime.sandboxes.notifications.send(Notification::Job { node });
                 return Ok("released");
             }

@@ -68,12 +68,13 @@ impl Rig {
         let origin = Origin::system();
         let process = Uuid::from_bytes(origin.bytes());
         let node = Uuid::from_bytes(origin.bytes());
-        let notifications = Notifications::new(Process { id: process, node: Some(node), is_api: false });
+        let notifications =
+            Notifications::new(Process { id: process, nodes: Some(node.into()), is_api: false });
         let blobs = Blobs::local(&bench.ground.data_dir.join("blobs"))?;
         let journal = Journal::new(store.clone(), blobs, notifications.clone(), origin.clone());
         let claimant = Claimant {
             worker: process,
-            node,
+            nodes: node.into(),
             lease: Duration::from_secs(15),
             node_silence: NODE_HEARTBEAT_TIMEOUT,
         };

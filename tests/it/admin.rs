@@ -32,7 +32,7 @@ fn admin(ground: &Ground, words: &[&str], keys: &[(&str, &str)]) -> Output {
         .expect("the binary runs")
 }
 
-fn run(ground: &Ground, words: &[&str]) -> String {
+pub fn run(ground: &Ground, words: &[&str]) -> String {
     let output = admin(ground, words, &[("SOJOURN_MASTER_KEY", OLD)]);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).expect("UTF-8")

@@ -249,7 +249,8 @@ async fn appends_late(ground: Ground) {
 /// One worker, whose leases end at once.
 fn queue(store: &Store) -> Queue {
     let (worker, node) = (Uuid::from_u128(1), Uuid::from_u128(2));
-    let claimant = Claimant { worker, node, lease: Duration::ZERO, node_silence: NODE_HEARTBEAT_TIMEOUT };
+    let claimant =
+        Claimant { worker, nodes: node.into(), lease: Duration::ZERO, node_silence: NODE_HEARTBEAT_TIMEOUT };
     Queue::new(store.clone(), Notifications::new(Process::alone(worker)), Origin::system(), claimant)
 }
 

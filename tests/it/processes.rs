@@ -54,7 +54,7 @@ impl Peer {
     /// Starts a process; `node` makes it a worker with free slots.
     fn start(store: &Store, node: Option<Uuid>, is_api: bool) -> Self {
         let id = id();
-        let notifications = Notifications::new(Process { id, node, is_api });
+        let notifications = Notifications::new(Process { id, nodes: node.map(Into::into), is_api });
         notifications.set_free_slots(if node.is_some() { 100 } else { 0 });
         let (stop, mut tasks) = (CancellationToken::new(), JoinSet::new());
         let parts = || (notifications.clone(), store.clone(), stop.clone());
@@ -274,7 +274,7 @@ async fn a_request_to_a_running_turn_reaches_the_worker_that_holds_it() {
     let node = id();
     let (api, workers) = known(&store, &[node, node]).await;
     let lease = Duration::from_secs(60);
-    let claimant = Claimant { worker: workers[0].id, node, lease, node_silence: lease };
+    let claimant = Claimant { worker: workers[0].id, nodes: node.into(), lease, node_silence: lease };
     let queue = Queue::new(store.clone(), workers[0].notifications.clone(), Origin::system(), claimant);
     let held = queue.claim(1).await.expect("an answer").leases;
     assert_eq!(held.len(), 1);

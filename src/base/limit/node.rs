@@ -11,6 +11,14 @@ pub const NODE_HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const SANDBOX_ORPHAN_MARGIN: Duration = Duration::from_secs(30);
 /// Time for which a starting worker waits for its node agent.
 pub const NODE_AGENT_WAIT: Duration = Duration::from_secs(60);
+/// Delay after which a job is tried again whose node does not answer.
+pub const SANDBOX_NOT_YET_RETRY: Duration = Duration::from_secs(5);
+/// Time in which a node says whether it has a root file system; one that takes longer gets no new sandbox.
+pub const NODE_ROOTFS_TIMEOUT: Duration = Duration::from_secs(2);
+/// Nodes that a new sandbox asks for capacity at once.
+pub const SANDBOX_NODES_ASKED_MAX: usize = 3;
+/// Delay between two attempts to reach the agents that a worker has not reached yet.
+pub const NODE_JOIN_RETRY: Duration = Duration::from_secs(2);
 /// Interval at which a node agent says that a call is in progress.
 pub const NODE_CALL_BEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// Silence after which a node agent is considered dead: a few of those signs are missing.

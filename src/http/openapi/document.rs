@@ -95,8 +95,8 @@ pub fn description() -> utoipa::openapi::OpenApi {
 fn scope(path: &str, method: Method) -> String {
     let mut segments = path.trim_start_matches("/v3/").split('/');
     let group = match (segments.next().unwrap_or_default(), segments.nth(1)) {
-        // Budget and prices share the scope of usage.
-        ("budget" | "prices", _) => "usage",
+        // Budget, prices and capacity share the scope of usage.
+        ("budget" | "prices" | "capacity", _) => "usage",
         // Schedules and triggers have scopes of their own; an invoke token is a way to start sessions
         // without an API key, like a trigger.
         ("agents", Some("schedules")) => "schedules",

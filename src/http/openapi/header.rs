@@ -40,7 +40,7 @@ use crate::{
         (name = "keys", description = "API keys with scopes and an expiration."),
         (name = "organization", description = "Settings and audit log of the organization."),
         (name = "admin", description = "Manage organizations; requires the operator's key."),
-        (name = "usage", description = "Usage, prices and budgets."),
+        (name = "usage", description = "Usage, prices, budgets and capacity."),
         (name = "service", description = "Liveness and readiness of the service."),
     ),
     components(schemas(

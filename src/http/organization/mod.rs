@@ -45,6 +45,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(usage::usage))
         .routes(routes!(usage::budget, usage::patch_budget))
         .routes(routes!(usage::prices))
+        .routes(routes!(usage::capacity))
 }
 
 /// Filters for listing audit records.

@@ -1,4 +1,4 @@
-//! Usage, prices and budget of the organization.
+//! Usage, prices, budget and capacity of the organization.
 
 use serde::Deserialize;
 use serde_json::json;
@@ -19,6 +19,7 @@ use crate::{
     },
     wire::{
         budget::{BudgetView, PatchBudget, UsageRow},
+        capacity::{CapacityView, Share},
         price::PricesView,
     },
 };
@@ -103,6 +104,21 @@ pub(super) async fn patch_budget(
     let now = tx.spend_status(None).await?;
     tx.commit().await?;
     Ok(respond(&view(&now)))
+}
+
+/// Get the capacity that the organization's sandboxes take
+#[utoipa::path(get, path = "/capacity", tag = "usage", operation_id = "getCapacity",
+    responses((status = 200, body = CapacityView), Errors))]
+pub(super) async fn capacity(caller: Caller<ReadUsage>) -> Result<Response> {
+    let mut tx = caller.begin().await?;
+    let now = tx.capacity().await?;
+    let max = caller.app.0.organization_max;
+    Ok(respond(&CapacityView {
+        sandboxes: Share { used: now.sandboxes, max: max.sandboxes.map(u64::from) },
+        memory_bytes: Share { used: now.memory_bytes, max: max.memory_bytes },
+        checkpoint_bytes: Share { used: now.checkpoint_bytes, max: max.checkpoint_bytes },
+        sessions_waiting: now.waiting,
+    }))
 }
 
 /// Get the prices that apply to the organization

@@ -4,10 +4,11 @@
 //! lock of the node's row; those that find no capacity wait in the order in which they first asked.
 
 use sqlx::FromRow;
+use uuid::Uuid;
 
 use super::sandbox::{NewSandbox, millis};
 use crate::{
-    base::limit::{NODE_HEARTBEAT_TIMEOUT, SANDBOX_WAIT_SEEN},
+    base::limit::SANDBOX_WAIT_SEEN,
     domain::{OrgId, SessionId},
     store::{Error, Result, Store, record::fence},
 };
@@ -64,6 +65,11 @@ impl Shortage {
         Self::OrganizationCheckpoints,
     ];
 
+    /// Whether another node would not help.
+    pub fn is_of_organization(self) -> bool {
+        matches!(self, Self::OrganizationSandboxes | Self::OrganizationMemory | Self::OrganizationCheckpoints)
+    }
+
     /// Name in events and in the table.
     pub fn word(self) -> &'static str {
         match self {
@@ -93,8 +99,8 @@ struct Decided {
 }
 
 impl Store {
-    /// Inserts the row of a sandbox, and its `idle` job, if there is capacity for it; else notes that the session waits.
-    /// `is_in_queue`: only after the sessions that asked before.
+    /// Inserts the row of a sandbox, and its `idle` job, if there is capacity for it on its node; else notes that the
+    /// session waits. `queue`: only after the sessions that asked before, and the nodes that the session waits for.
     ///
     /// Binds the session's jobs to the sandbox's node. One statement: the locks under which creations are decided
     /// (`sojourn_reserved`) are held by no client. The row of the session is locked before them.
@@ -106,7 +112,7 @@ impl Store {
         new: &NewSandbox,
         epoch: i64,
         maxima: &OrganizationMaxima,
-        is_in_queue: bool,
+        queue: Option<&[Uuid]>,
     ) -> Result<Admission> {
         let NewSandbox { size, .. } = new;
         let decided: Decided = sqlx::query_as(ADMIT)
@@ -125,8 +131,9 @@ impl Store {
             .bind(maxima.sandboxes.map(i64::from))
             .bind(maxima.memory_bytes.map(u64::cast_signed))
             .bind(maxima.checkpoint_bytes.map(u64::cast_signed))
-            .bind(is_in_queue)
+            .bind(queue.is_some())
             .bind(millis(SANDBOX_WAIT_SEEN))
+            .bind(queue.unwrap_or(&[new.node]))
             .fetch_one(&self.system)
             .await?;
         let Some(shortage) = decided.shortage else {
@@ -141,36 +148,6 @@ impl Store {
                 Admission::Waiting(shortage, ahead.saturating_add(1))
             }
         })
-    }
-
-    /// Counts what is reserved on the live nodes, and the sessions that wait.
-    pub async fn capacity_gauges(&self) -> Result<CapacityGauges> {
-        Ok(sqlx::query_as(
-            "select *
-             from (
-                 select count(*) as sandboxes_waiting,
-                        coalesce(extract(epoch from now() - min(since)), 0)::float8 as sandboxes_waiting_age_seconds
-                 from sandbox_wait
-                 where seen_at >= now() - $1 * interval '1 millisecond'
-             ) waiting, (
-                 select count(*) filter (where n.is_disk_low) as nodes_disk_low,
-                        coalesce(max(p.memory_bytes / nullif(n.memory_bytes, 0)), 0)::float8
-                            as node_memory_reserved_ratio,
-                        coalesce(max(p.cpu_millis / nullif(n.cpu_millis, 0)), 0)::float8 as node_cpu_reserved_ratio
-                 from node n
-                 cross join lateral (
-                     select coalesce(sum(s.memory_bytes), 0) as memory_bytes,
-                            coalesce(sum(s.cpu_millis), 0) as cpu_millis
-                     from sandbox s
-                     where s.node_id = n.node_id and s.state <> 'ended'
-                 ) p
-                 where n.seen_at > now() - $2 * interval '1 millisecond'
-             ) node",
-        )
-        .bind(SANDBOX_WAIT_SEEN.as_millis() as i64)
-        .bind(NODE_HEARTBEAT_TIMEOUT.as_millis() as i64)
-        .fetch_one(&self.system)
-        .await?)
     }
 
     /// Deletes the waits that nobody continued for a minute.
@@ -253,14 +230,19 @@ const ADMIT: &str = concat!(
         select $1, $4, session_id, $5, 'live', now() + $7 * interval '1 millisecond',
                now() + $8 * interval '1 millisecond', $9, $10, $11, $12
         from admitted
+     ), unqueued as (
+        delete from sandbox_wait w
+        using admitted
+        where w.org_id = $1 and w.session_id = admitted.session_id
      ), waiting as (
         -- The time of the row, not of the transaction: in the order of the lock.
-        insert into sandbox_wait (org_id, session_id, node_id, shortage, since)
-        select $1, session_id, $5, shortage, clock_timestamp()
+        insert into sandbox_wait (org_id, session_id, node_id, node_ids, shortage, queue_position, since)
+        select $1, session_id, $5, $18, shortage, (ahead + 1)::integer, clock_timestamp()
         from decided
         where shortage is not null and not is_too_large
         on conflict (org_id, session_id) do update
-        set node_id = excluded.node_id, shortage = excluded.shortage, seen_at = now(),
+        set node_id = excluded.node_id, node_ids = excluded.node_ids, shortage = excluded.shortage,
+            queue_position = excluded.queue_position, seen_at = now(),
             -- A wait that nobody continued is over.
             since = case
                 when sandbox_wait.seen_at < now() - $17 * interval '1 millisecond' then excluded.since
@@ -271,18 +253,3 @@ const ADMIT: &str = concat!(
      from (select) one
      left join decided d on true"
 );
-
-/// How much of the nodes is reserved, and who waits.
-#[derive(Clone, Copy, Debug, Default, FromRow)]
-pub struct CapacityGauges {
-    /// Sessions that wait for capacity for a sandbox.
-    pub sandboxes_waiting: i64,
-    /// For how long the first of them has waited, in seconds.
-    pub sandboxes_waiting_age_seconds: f64,
-    /// Nodes whose disk is nearly full.
-    pub nodes_disk_low: i64,
-    /// The largest part of the memory of a node that is reserved.
-    pub node_memory_reserved_ratio: f64,
-    /// The largest part of the CPUs of a node that is reserved.
-    pub node_cpu_reserved_ratio: f64,
-}

@@ -70,6 +70,8 @@ pub struct EndedSandboxes {
     pub was_used: bool,
     /// The checkpoint with all files of the last one.
     pub checkpoint: Option<CheckpointId>,
+    /// The node of the last one that was announced.
+    pub node: Option<Uuid>,
 }
 
 #[derive(FromRow)]
@@ -316,8 +318,8 @@ impl Store {
 
     /// Returns the ended sandboxes of a session, by the index `sandbox_of_session`.
     pub async fn past_sandboxes(&self, org: OrgId, session: SessionId) -> Result<EndedSandboxes> {
-        let rows: Vec<(Uuid, bool, Option<Uuid>, bool)> = sqlx::query_as(
-            "select sandbox_id, is_announced, checkpoint_id, ending is not distinct from 'restored'
+        let rows: Vec<(Uuid, bool, Option<Uuid>, Uuid, bool)> = sqlx::query_as(
+            "select sandbox_id, is_announced, checkpoint_id, node_id, ending is not distinct from 'restored'
              from sandbox
              where org_id = $1
                and session_id = $2
@@ -336,7 +338,8 @@ impl Store {
         let used = rows.iter().find(|(_, is_announced, ..)| *is_announced);
         Ok(EndedSandboxes {
             was_used: used.is_some(),
-            checkpoint: used.and_then(|(_, _, checkpoint, _)| checkpoint.map(Id::from_uuid)),
+            checkpoint: used.and_then(|(_, _, checkpoint, ..)| checkpoint.map(Id::from_uuid)),
+            node: used.map(|(_, _, _, node, _)| *node),
             // The session does not continue with files that a restore replaced.
             sandboxes: rows
                 .iter()

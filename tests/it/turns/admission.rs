@@ -58,6 +58,17 @@ async fn sessions_wait_for_capacity_in_the_order_in_which_they_asked() {
     let second = short(owner).await;
     let waiting = until(owner, &second, "sandbox.waiting").await;
     assert_eq!(waits(&waiting), [("node_memory", 2)]);
+    let shown = super::session(owner, &second).await;
+    assert_eq!(shown["phase"], "waiting_for_capacity");
+    let wait = &shown["sandbox_wait"];
+    assert_eq!((&wait["shortage"], &wait["queue_position"]), (&json!("node_memory"), &json!(2)), "{wait}");
+    let capacity = owner.get("/capacity").await.ok();
+    assert_eq!(capacity["sandboxes"], json!({ "used": 1, "max": null }));
+    assert_eq!(capacity["sessions_waiting"], 2);
+    let nodes = crate::admin::run(&scene.ground, &["list-nodes"]);
+    assert_eq!(nodes.lines().count(), 1, "{nodes}");
+    let line = "1 sandboxes, 2.0/32 CPUs, 2.0/3 GiB reserved, 2 sessions wait";
+    assert!(nodes.contains(" alive") && nodes.contains(line), "{nodes}");
     let metrics = scene.service.metrics().await;
     assert_eq!(metrics["sojourn_sandboxes_waiting"], 2.0);
     assert!(metrics["sojourn_node_reserved_ratio{resource=\"memory\"}"] > 0.6, "{metrics:?}");
@@ -191,7 +202,7 @@ async fn creations_at_one_moment_never_exceed_the_node() {
         let first_check_after = Duration::from_secs(60);
         let (org, session, sandbox) = (fence.org, fence.session, world.origin.id());
         let new = NewSandbox { org, session, sandbox, node, life: None, size, first_check_after };
-        world.store.admit_sandbox(&new, fence.epoch, &maxima, true).await.expect("an answer")
+        world.store.admit_sandbox(&new, fence.epoch, &maxima, Some(&[node])).await.expect("an answer")
     };
     let decided = futures::future::join_all(fences.iter().map(admit)).await;
     let admitted = decided.iter().filter(|decided| **decided == Admission::Admitted).count();
@@ -206,6 +217,50 @@ async fn creations_at_one_moment_never_exceed_the_node() {
     positions.sort_unstable();
     let waiting = u32::try_from(3 * CAPACITY).expect("few");
     assert_eq!(positions, (1..=waiting).collect::<Vec<_>>());
+    world.store.close().await;
+}
+
+#[tokio::test]
+async fn a_session_that_waits_for_two_nodes_is_ahead_on_both() {
+    let world = World::open().await;
+    let nodes = [uuid::Uuid::from_u128(2), uuid::Uuid::from_u128(3)];
+    let capacity =
+        NodeCapacity { cpu_millis: 1 << 40, memory_bytes: 1 << 30, pids: 1 << 40, disk_bytes: 1 << 60 };
+    for node in nodes {
+        let heartbeat = world.store.record_heartbeat(node, Duration::from_secs(60), Some(capacity), false);
+        heartbeat.await.expect("a heartbeat");
+    }
+    for _ in 0..4 {
+        world.create(Some(Input { text: "Go.".to_owned(), ..Input::default() })).await;
+    }
+    let fences: Vec<_> = world.claim(4).await.iter().map(|lease| lease.fence()).collect();
+    let admit = async |of: usize, node: uuid::Uuid, queue: &[uuid::Uuid]| {
+        let size = Size { cpu_millis: 1_000, memory_bytes: 1 << 30, pids: 10, disk_bytes: 1 << 30 };
+        let (org, session, sandbox) = (fences[of].org, fences[of].session, world.origin.id());
+        let first_check_after = Duration::from_secs(60);
+        let new = NewSandbox { org, session, sandbox, node, life: None, size, first_check_after };
+        let maxima = OrganizationMaxima::default();
+        let decided = world.store.admit_sandbox(&new, fences[of].epoch, &maxima, Some(queue));
+        (sandbox, decided.await.expect("an answer"))
+    };
+    let [first, second] = nodes;
+    let (held, admitted) = admit(0, first, &nodes).await;
+    assert_eq!(admitted, Admission::Admitted);
+    let size = Size { cpu_millis: 1_000, memory_bytes: 1 << 30, pids: 10, disk_bytes: 1 << 30 };
+    let candidates = world.store.nodes_by_free_capacity(&nodes, size).await.expect("an answer");
+    let candidates: Vec<_> = candidates.iter().map(|one| (one.node_id, one.fits, one.has_capacity)).collect();
+    assert_eq!(candidates, [(second, true, true), (first, true, false)]);
+    let larger = Size { memory_bytes: 2 << 30, ..size };
+    let candidates = world.store.nodes_by_free_capacity(&nodes, larger).await.expect("an answer");
+    assert!(candidates.iter().all(|one| !one.fits), "{candidates:?}");
+    assert_eq!(admit(1, second, &nodes).await.1, Admission::Admitted);
+    for node in nodes {
+        assert_eq!(admit(2, node, &nodes).await.1, Admission::Waiting(Shortage::NodeMemory, 1));
+    }
+    assert_eq!(admit(3, first, &[first]).await.1, Admission::Waiting(Shortage::NodeMemory, 2));
+    world.store.end_sandbox(fences[0].org, fences[0].session, held).await.expect("an end");
+    assert_eq!(admit(3, first, &[first]).await.1, Admission::Waiting(Shortage::Queue, 2));
+    assert_eq!(admit(2, first, &nodes).await.1, Admission::Admitted);
     world.store.close().await;
 }
 
@@ -228,7 +283,7 @@ async fn a_creation_that_waits_for_its_session_delays_no_other() {
         let (org, session, sandbox) = (fence.org, fence.session, world.origin.id());
         let node = uuid::Uuid::from_u128(2);
         let new = NewSandbox { org, session, sandbox, node, life: None, size, first_check_after };
-        world.store.admit_sandbox(&new, fence.epoch, &maxima, true).await.expect("an answer")
+        world.store.admit_sandbox(&new, fence.epoch, &maxima, Some(&[node])).await.expect("an answer")
     };
     let mut waiting = std::pin::pin!(admit(&locked));
     let started = tokio::time::timeout(Duration::from_millis(500), waiting.as_mut()).await;

@@ -112,7 +112,7 @@ async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
     };
     let admit = async |row: &NewSandbox, epoch| {
         let maxima = OrganizationMaxima::default();
-        world.store.admit_sandbox(row, epoch, &maxima, true).await.expect("an answer")
+        world.store.admit_sandbox(row, epoch, &maxima, Some(&[row.node])).await.expect("an answer")
     };
     assert_eq!(admit(&row(), first).await, Admission::Stale);
     let held = row();

@@ -28,6 +28,7 @@ mod steps;
 mod task;
 mod tools;
 mod webhooks;
+mod worker_nodes;
 
 use std::{
     fs,

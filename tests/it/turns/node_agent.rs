@@ -74,7 +74,7 @@ fn contains(bytes: &[u8], text: &str) -> bool {
     bytes.windows(text.len()).any(|window| window == text.as_bytes())
 }
 
-fn program() -> &'static Path {
+pub(super) fn program() -> &'static Path {
     Path::new(env!("CARGO_BIN_EXE_sojourn"))
 }
 
@@ -160,7 +160,7 @@ async fn a_data_directory_that_root_made_is_handed_over() {
     assert!(said.contains("set SOJOURN_USER to that user"), "{said}");
 }
 
-fn has_no_disk(data_dir: &Path) -> bool {
+pub(super) fn has_no_disk(data_dir: &Path) -> bool {
     fs::read_dir(data_dir.join("sandboxes")).unwrap().flatten().all(|entry| !entry.path().is_dir())
 }
 
@@ -191,10 +191,10 @@ async fn a_worker_that_waits_for_its_agent_can_be_stopped() {
 }
 
 /// A node agent in a process of its own.
-struct AgentProcess(Child);
+pub(super) struct AgentProcess(Child);
 
 impl AgentProcess {
-    fn start(data_dir: &Path, more: &[String]) -> Self {
+    pub(super) fn start(data_dir: &Path, more: &[String]) -> Self {
         let mut command = Command::new(program());
         command.args(["serve", "--role=node"]).arg(format!("--data-dir={}", data_dir.display())).args(more);
         let mut child = command.stderr(Stdio::piped()).spawn().expect("the binary runs");
@@ -207,7 +207,7 @@ impl AgentProcess {
         Self(child)
     }
 
-    fn end(&mut self, signal: Signal) {
+    pub(super) fn end(&mut self, signal: Signal) {
         let pid = Pid::from_raw(self.0.id().cast_signed()).expect("a number");
         kill_process(pid, signal).expect("it runs");
         self.0.wait().expect("it ends");
@@ -273,7 +273,8 @@ async fn a_worker_without_root_uses_an_agent_that_is_replaced_beside_it() {
     // A node that does not answer sends no heartbeat: it counts as lost a minute later.
     let is_up = async || {
         let text = reqwest::get(format!("http://{metrics}/metrics")).await.ok()?.text().await.ok()?;
-        text.lines().find_map(|line| line.strip_prefix("sojourn_node_up ")).map(|up| up == "1")
+        let line = text.lines().find(|line| line.starts_with("sojourn_node_up{"))?;
+        Some(line.ends_with(" 1"))
     };
     assert_eq!(is_up().await, Some(true));
     third.end(Signal::TERM);

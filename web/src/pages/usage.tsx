@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useQuery } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Empty, Loading, More, Trouble } from "../parts/basics";
-import { count, dollars, short, tokens } from "../parts/format";
+import { bytes, count, dollars, short, tokens } from "../parts/format";
 import { useList } from "../parts/lists";
 import { DayChart, type Bar } from "../parts/day-chart";
 import { useAgents } from "./agents";
@@ -49,6 +49,7 @@ export function UsagePage() {
         <h1>Usage</h1>
       </div>
       <Budget />
+      <Capacity />
       <div className="filters">
         <Choice label="Days" value={String(days)} options={SPANS.map(String)} onChange={(value) => setDays(Number(value))} />
         <Choice label="Measure" value={measure} options={["tokens", "cost"]} onChange={(value) => setMeasure(value as typeof measure)} />
@@ -103,6 +104,35 @@ function Budget() {
     ["Last 7 days", cap("days_7")],
     ["Last 28 days", cap("days_28")],
     ["Balance", budget.balance_micros == null ? "unlimited" : dollars(budget.balance_micros)],
+  ] as const;
+  return (
+    <dl className="totals tiles">
+      {tiles.map(([label, value]) => (
+        <div key={label}>
+          <dt>{label}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
+/** What the sandboxes take, and may take. */
+function Capacity() {
+  const query = useQuery({
+    queryKey: ["capacity"],
+    queryFn: ({ signal }) => take(api.GET("/v3/capacity", { signal })),
+    refetchInterval: 10_000,
+  });
+  const now = query.data;
+  if (!now) return <Trouble error={query.error} />;
+  const share = ({ used, max }: Schemas["CapacityShare"], said: (value: number) => string) =>
+    max == null ? said(used) : `${said(used)} of ${said(max)}`;
+  const tiles = [
+    ["Sandboxes", share(now.sandboxes, count)],
+    ["Reserved memory", share(now.memory_bytes, bytes)],
+    ["Checkpoints", share(now.checkpoint_bytes, bytes)],
+    ["Sessions waiting", count(now.sessions_waiting)],
   ] as const;
   return (
     <dl className="totals tiles">

@@ -113,6 +113,11 @@ function Head({ session, log }: { session: Session; log: Log }) {
           <p className="under">
             <Badge of={session.status} />
             {session.phase && <span>{words(session.phase)}</span>}
+            {session.sandbox_wait && (
+              <span>
+                position {session.sandbox_wait.queue_position}: {words(session.sandbox_wait.shortage)}
+              </span>
+            )}
             {session.next_attempt_at && <span>until {new Date(session.next_attempt_at).toLocaleTimeString()}</span>}
             {place != null && <span>{place === 1 ? "next in the queue" : `position ${place} in the queue`}</span>}
             {session.last_turn?.yield_reason && !runs && session.status !== "awaiting_input" && <Badge of={session.last_turn.yield_reason} />}

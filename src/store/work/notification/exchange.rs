@@ -146,7 +146,7 @@ impl Notifications {
         let own = self.0.peers.own();
         let mut channels = self.0.watches.channels();
         channels.extend([Channel::Processes, Channel::Process(own.id)]);
-        channels.extend(own.node.map(|_| Channel::Workers));
+        channels.extend(own.nodes.as_ref().map(|_| Channel::Workers));
         channels.extend(own.is_api.then_some(Channel::Deltas(own.id)));
         channels
     }

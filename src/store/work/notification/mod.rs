@@ -263,7 +263,7 @@ mod tests {
     const THERE: Uuid = Uuid::from_u128(2);
 
     fn worker(id: Uuid) -> Notifications {
-        Notifications::new(Process { id, node: Some(Uuid::from_u128(9)), is_api: true })
+        Notifications::new(Process { id, nodes: Some(Uuid::from_u128(9).into()), is_api: true })
     }
 
     #[tokio::test]
@@ -300,7 +300,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_job_without_a_known_worker_wakes_all() {
-        let notifications = Notifications::new(Process { id: HERE, node: None, is_api: true });
+        let notifications = Notifications::new(Process { id: HERE, nodes: None, is_api: true });
         notifications.send(Notification::Job { node: None });
         let sent = HashMap::from([(Channel::Workers, HashSet::from([Word::Job]))]);
         assert_eq!(notifications.take_outgoing(), sent);

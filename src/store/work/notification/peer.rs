@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::{
     base::limit::DELIVERY_SHARDS,
     domain::OrgId,
-    store::work::process::{Heartbeat, Process},
+    store::work::process::{Heartbeat, Process, ReachableNodes},
 };
 
 /// This process and the others.
@@ -49,8 +49,8 @@ impl Peers {
         Self { own, free_slots: AtomicI32::new(0), known: Mutex::default() }
     }
 
-    pub(super) fn own(&self) -> Process {
-        self.own
+    pub(super) fn own(&self) -> &Process {
+        &self.own
     }
 
     pub(super) fn free_slots(&self) -> i32 {
@@ -64,7 +64,7 @@ impl Peers {
     /// Replaces what is known by the live processes, in the order of their ids.
     pub(super) fn learn(&self, live: &[Heartbeat]) {
         let mut workers = live.to_vec();
-        workers.retain(|peer| peer.node.is_some() && peer.id != self.own.id);
+        workers.retain(|peer| peer.nodes.is_some() && peer.id != self.own.id);
         let apis: Vec<_> = live.iter().filter(|peer| peer.is_api).map(|peer| peer.id).collect();
         let of_shard = |shard| apis.iter().max_by_key(|api| weight(**api, shard)).copied();
         let dispatchers = (0..DELIVERY_SHARDS).filter_map(of_shard).collect();
@@ -78,27 +78,31 @@ impl Peers {
     ///
     /// This process if it has a free slot, else the next one that has, else any.
     pub(super) fn worker(&self, node: Option<Uuid>) -> Concerned {
-        let is_own = self.own.node.is_some() && node.is_none_or(|node| self.own.node == Some(node));
+        let own = self.own.nodes.as_ref();
+        let is_own = own.is_some_and(|nodes| node.is_none_or(|node| nodes.contains(node)));
         if is_own && self.free_slots() > 0 {
             return Concerned::Here;
         }
+        let node = node.map(|node| [node]);
+        let nodes = node.as_ref().map(<[Uuid; 1]>::as_slice);
         let mut known = self.lock();
-        if let Some(worker) = known.next(node, true) {
+        if let Some(worker) = known.next(nodes, true) {
             return Concerned::There(worker);
         }
         if is_own {
             return Concerned::Here;
         }
-        match known.next(node, false).or_else(|| known.next(None, false)) {
+        match known.next(nodes, false).or_else(|| known.next(None, false)) {
             Some(worker) => Concerned::There(worker),
-            None if self.own.node.is_some() => Concerned::Here,
+            None if own.is_some() => Concerned::Here,
             None => Concerned::Nobody,
         }
     }
 
-    /// Chooses another worker that has a free slot, for a job of any node or of this one's.
+    /// Chooses another worker that has a free slot, for a job of any node or of one that this process reaches.
     pub(super) fn other_worker(&self, is_of_node: bool) -> Option<Uuid> {
-        self.lock().next(self.own.node.filter(|_| is_of_node), true)
+        let own = self.own.nodes.as_ref().filter(|_| is_of_node).map(ReachableNodes::list);
+        self.lock().next(own.as_deref(), true)
     }
 
     /// Chooses the process that sends an organization's deliveries.
@@ -126,12 +130,13 @@ impl Peers {
 }
 
 impl Known {
-    fn next(&mut self, node: Option<Uuid>, is_free: bool) -> Option<Uuid> {
+    /// Chooses a worker that reaches one of `nodes`, if any are named.
+    fn next(&mut self, nodes: Option<&[Uuid]>, is_free: bool) -> Option<Uuid> {
         let count = self.workers.len();
         for step in 1..=count {
             let at = self.last.wrapping_add(step) % count;
             let worker = &mut self.workers[at];
-            let is_of_node = node.is_none_or(|node| worker.node == Some(node));
+            let is_of_node = nodes.is_none_or(|nodes| worker.reaches_any(nodes));
             if is_of_node && (!is_free || worker.free_slots > 0) {
                 worker.free_slots -= 1;
                 let id = worker.id;
@@ -162,15 +167,16 @@ mod tests {
     const NODES: [Uuid; 2] = [Uuid::from_u128(100), Uuid::from_u128(200)];
 
     fn worker(id: u128, node: Uuid, free_slots: i32) -> Heartbeat {
-        Heartbeat { id: Uuid::from_u128(id), node: Some(node), is_api: false, free_slots }
+        Heartbeat { id: Uuid::from_u128(id), nodes: Some(vec![node]), is_api: false, free_slots }
     }
 
     fn api(id: u128) -> Heartbeat {
-        Heartbeat { id: Uuid::from_u128(id), node: None, is_api: true, free_slots: 0 }
+        Heartbeat { id: Uuid::from_u128(id), nodes: None, is_api: true, free_slots: 0 }
     }
 
     fn process(heartbeat: Heartbeat) -> Process {
-        Process { id: heartbeat.id, node: heartbeat.node, is_api: heartbeat.is_api }
+        let nodes = heartbeat.nodes.map(|nodes| nodes[0].into());
+        Process { id: heartbeat.id, nodes, is_api: heartbeat.is_api }
     }
 
     #[test]
@@ -197,6 +203,30 @@ mod tests {
         }
         // Nobody of that node is alive: another one decides whether it may take it over.
         assert!(matches!(peers.worker(Some(Uuid::from_u128(9))), Concerned::There(_)));
+    }
+
+    #[test]
+    fn a_job_goes_to_a_worker_that_reaches_its_node_now() {
+        let peers = Peers::new(process(api(1)));
+        let both = Heartbeat { nodes: Some(NODES.to_vec()), ..worker(3, NODES[0], 9) };
+        let neither = Heartbeat { nodes: Some(Vec::new()), ..worker(4, NODES[0], 9) };
+        peers.learn(&[api(1), worker(2, NODES[0], 9), both, neither]);
+        for _ in 0..3 {
+            assert_eq!(peers.worker(Some(NODES[1])), Concerned::There(Uuid::from_u128(3)));
+        }
+        let own = process(worker(5, NODES[1], 0));
+        let reached = own.nodes.clone().expect("a worker");
+        let peers = Peers::new(own);
+        peers.set_free_slots(1);
+        peers.learn(&[worker(5, NODES[1], 1), worker(2, NODES[0], 9)]);
+        assert_eq!(peers.worker(Some(NODES[1])), Concerned::Here);
+        assert_eq!(peers.other_worker(true), None);
+        // Its agent is gone.
+        assert!(reached.set(NODES[1], false));
+        assert_eq!(peers.worker(None), Concerned::Here);
+        assert!(matches!(peers.worker(Some(NODES[1])), Concerned::There(_)));
+        assert!(reached.set(NODES[0], true) && !reached.set(NODES[0], true));
+        assert_eq!(peers.other_worker(true), Some(Uuid::from_u128(2)));
     }
 
     #[test]
@@ -235,7 +265,7 @@ mod tests {
     fn a_delivery_wakes_the_process_of_its_share() {
         let org: OrgId = Id::from_uuid(Uuid::from_u128(0x1234_5678));
         let live = [api(1), api(2), api(3)];
-        let concerned = live.map(|at| {
+        let concerned = live.clone().map(|at| {
             let peers = Peers::new(process(at));
             peers.learn(&live);
             peers.dispatcher(org)

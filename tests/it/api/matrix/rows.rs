@@ -84,6 +84,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("getBudget", row("usage:read", 200, nothing)),
         ("updateBudget", row("usage:write", 200, Some(|| json!({ "spend_caps": { "days_1": 1 } })))),
         ("getPrices", row("usage:read", 200, nothing)),
+        ("getCapacity", row("usage:read", 200, nothing)),
         ("redeliver", row("sessions:write", 202, empty)),
     ])
     .into_iter()

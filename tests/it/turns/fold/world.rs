@@ -56,7 +56,7 @@ impl World {
         let journal = Journal::new(store.clone(), place, notifications.clone(), origin.clone());
         let claimant = Claimant {
             worker: Uuid::from_u128(1),
-            node: Uuid::from_u128(2),
+            nodes: Uuid::from_u128(2).into(),
             // Expires at once: the next claim takes over.
             lease: Duration::ZERO,
             node_silence: NODE_HEARTBEAT_TIMEOUT,
