@@ -164,8 +164,9 @@ pub struct Settings {
     #[arg(long, default_value = "host", env = "SOJOURN_SANDBOX_IMAGE", value_name = "IMAGE")]
     pub sandbox_image: String,
 
-    /// Directory of images that environments may name; each entry is an OCI image layout, a root file system, or an
-    /// archive of one (NAME.tar, .tar.gz, .tar.zst). Must be equal in every process
+    /// Directory of images that environments may name; each entry is an OCI image layout, a root file system, an
+    /// archive of one (NAME.tar, .tar.gz, .tar.zst), or a reference to an image of a registry (NAME.ref). Must be equal
+    /// in every process
     #[arg(long, env = "SOJOURN_IMAGES", value_name = "DIRECTORY")]
     pub images: Option<PathBuf>,
 

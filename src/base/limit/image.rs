@@ -44,3 +44,11 @@ pub const ROOTFS_DERIVED_MAX: usize = 24;
 pub const ROOTFS_MAX_IDLE: Duration = Duration::from_secs(14 * 86_400);
 /// A root file system used within this time is never removed, even if space is short.
 pub const ROOTFS_MIN_AGE: Duration = Duration::from_secs(3_600);
+/// Max size of a file that refers to an image of a registry, in bytes.
+pub const IMAGE_REFERENCE_BYTES_MAX: u64 = 1_024;
+/// Timeout of a connection to a registry: lookup, connect and TLS handshake.
+pub const REGISTRY_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Timeout of a token, an index or a manifest of a registry.
+pub const REGISTRY_DOCUMENT_TIMEOUT: Duration = Duration::from_secs(30);
+/// A registry that sends nothing for this long has stalled. The whole pull ends after `ROOTFS_TIMEOUT`.
+pub const REGISTRY_READ_TIMEOUT: Duration = Duration::from_secs(60);

@@ -220,6 +220,12 @@ async fn doctor_reports_met_and_missing_requirements() {
     std::fs::write(images.path().join("notes.txt"), "").expect("a file");
     let (code, said) = doctor(&ground.database.app_url, &[&registered]);
     assert_eq!((code, &check(&said, "images")["ok"]), (Some(1), &json!(false)), "{said}");
+    std::fs::remove_file(images.path().join("notes.txt")).expect("a file");
+    std::fs::write(images.path().join("tagged.ref"), "registry.example/tools:1.0\n").expect("a file");
+    let (code, said) = doctor(&ground.database.app_url, &[&registered]);
+    assert_eq!(code, Some(1), "{said}");
+    let images = check(&said, "images")["said"].to_string();
+    assert!(images.contains("tagged.ref (the reference has no digest"), "{images}");
 }
 
 #[test]

@@ -7,6 +7,7 @@ pub mod git;
 pub mod openai;
 pub mod provider;
 pub mod receiver;
+pub mod registry;
 pub mod resolver;
 pub mod sandbox;
 

@@ -17,7 +17,12 @@ use tokio::{net::UnixStream, runtime::Runtime, task::JoinHandle, time::timeout};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::{Provider, World, conforms, limits, local::LocalProvider, run};
+use super::{
+    Provider, World, conforms, limits,
+    local::LocalProvider,
+    registry::{Ground, has_programs},
+    run,
+};
 use crate::support::wait::WAIT_MAX;
 
 /// Checks that `make test` runs through the agent: each kind of call. `make test-full` runs all.
@@ -57,7 +62,10 @@ struct AgentProvider {
 
 impl AgentProvider {
     fn new() -> Self {
-        let local = LocalProvider::new();
+        Self::of(LocalProvider::new())
+    }
+
+    fn of(local: LocalProvider) -> Self {
         let socket = local.config().run_dir.with_extension("sock");
         Self::start(local, NodeAddress::Unix(socket), None)
     }
@@ -115,6 +123,10 @@ impl Provider for AgentProvider {
         Arc::new(self.connected(key(SECRET)).expect("the agent serves"))
     }
 
+    fn rootfs(&self) -> RootFs {
+        self.local.rootfs()
+    }
+
     fn assert_nothing_left(&self, sandbox: SandboxId) {
         self.local.assert_nothing_left(sandbox);
     }
@@ -162,6 +174,25 @@ fn sandboxes_of_a_node_agent_conform_over_tls() {
         "files_come_back_as_they_were",
     ];
     conforms(&AgentProvider::over_tls, &short);
+}
+
+#[test]
+fn a_node_agent_pulls_an_image_of_a_registry() {
+    let ground = Ground::new();
+    ground.publish_programs();
+    let Ground { registry, provider, images: _images } = ground;
+    let provider = AgentProvider::of(provider);
+    let rootfs = provider.rootfs();
+    let node = provider.connected(key(SECRET)).unwrap();
+    provider.apart(|runtime| {
+        runtime.block_on(async {
+            assert!(!node.has_rootfs(&rootfs).await.unwrap());
+            node.make_image(&rootfs).await.unwrap();
+            assert!(node.has_rootfs(&rootfs).await.unwrap());
+        });
+    });
+    registry.assert_understood();
+    run(&provider, limits(), |world| Box::pin(has_programs(world)));
 }
 
 fn with_agent(check: impl for<'a> FnOnce(Arc<AgentProvider>, &'a World<'a>) -> super::Check<'a>) {

@@ -18,6 +18,7 @@ mod image;
 mod lifecycle;
 mod local;
 mod neighbors;
+mod registry;
 mod rootless;
 mod trees;
 

@@ -8,6 +8,8 @@
 mod debian;
 mod install;
 mod reaper;
+mod reference;
+mod registry;
 mod source;
 mod unpack;
 
@@ -154,8 +156,7 @@ impl LocalImages {
         self.clear(&name).await?;
         let work = self.work(&name);
         make_dir(&work, 0o700)?;
-        let made = self.fill(rootfs, &work).await;
-        let made = match made {
+        let made = match self.fill(rootfs, &work).await {
             Ok(version) => self.publish(&name, &version).await,
             Err(unmade) => Err(unmade),
         };
@@ -170,8 +171,11 @@ impl LocalImages {
         let (registered, version) = match rootfs.image == DEBIAN {
             true => (debian::make(self.inner.config.apt_mirror.as_deref(), work).await?, None),
             false => {
-                let found = self.registered(&rootfs.image)?;
+                let mut found = self.registered(&rootfs.image)?;
                 let version = found.version.clone();
+                if found.form == Form::Reference {
+                    found = registry::pull(&found, work).await?;
+                }
                 (found, Some(version))
             }
         };
@@ -203,7 +207,7 @@ impl LocalImages {
             fs::write(work.join("version"), version)?;
             fs::write(work.join("used"), "")?;
             rustix::fs::syncfs(File::open(&work)?)?;
-            for scratch in ["log", "image.tar", "tmp"] {
+            for scratch in ["log", "image.tar", "tmp", "layout"] {
                 let path = work.join(scratch);
                 if path.is_dir() { remove_dir(&path)? } else { remove_file(&path)? }
             }

@@ -1,6 +1,6 @@
 //! LocalImages that the operator registered in the directory `SOJOURN_IMAGES`.
 //!
-//! Called by `image`. A name maps to one entry of that directory and nothing else; organizations name images,
+//! Called by `image`, and by `registry`, which pulls an image into a layout. A name maps to one entry of that directory and nothing else; organizations name images,
 //! never paths. The version is derived from the entry's metadata, so an operator replaces an image by
 //! replacing the entry.
 
@@ -13,6 +13,7 @@ use std::{
 
 use serde::Deserialize;
 
+use super::reference;
 use crate::{
     base::{
         limit::{IMAGE_LAYERS_MAX, IMAGE_MANIFEST_BYTES_MAX},
@@ -40,6 +41,8 @@ pub(super) enum Form {
     Directory,
     /// An archive of a root file system.
     Tar,
+    /// A file that refers to an image of a registry.
+    Reference,
 }
 
 /// A layer of an image: its file and compression.
@@ -66,6 +69,13 @@ const TAR_ENDINGS: [(&str, Packing); 5] = [
     (".tar.zst", Packing::Zstd),
     (".tar.zstd", Packing::Zstd),
 ];
+
+/// A document of a registry: an index or a manifest.
+#[derive(Deserialize)]
+struct Document {
+    manifests: Option<Vec<Descriptor>>,
+    layers: Option<serde::de::IgnoredAny>,
+}
 
 #[derive(Deserialize)]
 struct Index {
@@ -105,11 +115,18 @@ pub(super) fn find(directory: &Path, name: &str) -> Option<Registered> {
         let stamp = stamp(&path)?;
         return Some(Registered { path, form: Form::Directory, version: stamp });
     }
-    TAR_ENDINGS.iter().find_map(|(ending, _)| {
+    let tar = TAR_ENDINGS.iter().find_map(|(ending, _)| {
         let path = directory.join(format!("{name}{ending}"));
         let is_there = path.is_file();
         let version = stamp(&path).filter(|_| is_there)?;
         Some(Registered { path, form: Form::Tar, version })
+    });
+    tar.or_else(|| {
+        let path = directory.join(format!("{name}{}", reference::SUFFIX));
+        let stamp = stamp(&path).filter(|_| path.is_file())?;
+        // The same image, whatever the file's age and the registry. A malformed one is reported when it is used.
+        let version = reference::read(&path).map_or(stamp, |reference| reference::version(&reference));
+        Some(Registered { path, form: Form::Reference, version })
     })
 }
 
@@ -126,9 +143,10 @@ pub(crate) fn list_entries(directory: &Path) -> io::Result<(Vec<String>, Vec<Str
         if file == "lost+found" || file.starts_with('.') {
             continue;
         }
-        let name = TAR_ENDINGS.iter().find_map(|(ending, _)| file.strip_suffix(ending)).unwrap_or(&file);
-        match find(directory, name).map(|image| layers(&image)) {
-            Some(Ok(_)) => images.push(name.to_owned()),
+        let mut endings = TAR_ENDINGS.iter().map(|(ending, _)| *ending).chain([reference::SUFFIX]);
+        let name = endings.find_map(|ending| file.strip_suffix(ending)).unwrap_or(&file);
+        match find(directory, name).map(|image| check(&image)) {
+            Some(Ok(())) => images.push(name.to_owned()),
             Some(Err(error)) => others.push(format!("{file} ({error})")),
             None => others.push(format!("{file} (not an image, or not a valid image name)")),
         }
@@ -137,6 +155,14 @@ pub(crate) fn list_entries(directory: &Path) -> io::Result<(Vec<String>, Vec<Str
     images.dedup();
     others.sort();
     Ok((images, others))
+}
+
+/// Checks an image without unpacking it, and without its registry.
+fn check(image: &Registered) -> io::Result<()> {
+    match image.form {
+        Form::Reference => reference::read(&image.path).map(drop).map_err(io::Error::other),
+        Form::Layout | Form::Directory | Form::Tar => layers(image).map(drop),
+    }
 }
 
 /// Hash of a file's inode, size and modification time: identifies its state without reading it.
@@ -178,13 +204,42 @@ pub(super) fn layers(image: &Registered) -> io::Result<Vec<Layer>> {
     manifest.layers.into_iter().map(layer).collect()
 }
 
-/// Manifest for this machine's architecture, or the only manifest.
-fn chosen(mut manifests: Vec<Descriptor>) -> io::Result<Descriptor> {
-    let architecture = match std::env::consts::ARCH {
+/// Digest of the manifest for this machine if the document is an index, `None` if it is a manifest.
+pub(super) fn chosen_in(document: &[u8]) -> io::Result<Option<String>> {
+    let Document { manifests, layers } = parsed(document)?;
+    match (manifests, layers) {
+        (Some(manifests), None) => Ok(Some(chosen(manifests)?.digest)),
+        (None, Some(_)) => Ok(None),
+        // One that is both would be another image for another reader.
+        (Some(_), Some(_)) | (None, None) => Err(io::Error::other("it is neither an index nor a manifest")),
+    }
+}
+
+/// Compares the platform in the configuration of an image with this machine.
+pub(super) fn check_platform(config: &[u8]) -> io::Result<()> {
+    let Platform { architecture: its, os } = parsed(config)?;
+    let architecture = architecture();
+    match os == "linux" && its == architecture {
+        true => Ok(()),
+        false => {
+            let words = format!("the image is for {os:?} {its:?}, and this machine is linux/{architecture}");
+            Err(io::Error::other(words))
+        }
+    }
+}
+
+/// Architecture of this machine, as images name it.
+fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
         "x86_64" => "amd64",
         "aarch64" => "arm64",
         other => other,
-    };
+    }
+}
+
+/// Manifest for this machine's architecture, or the only manifest.
+fn chosen(mut manifests: Vec<Descriptor>) -> io::Result<Descriptor> {
+    let architecture = architecture();
     let fits = |one: &Descriptor| {
         one.platform.as_ref().is_some_and(|its| its.architecture == architecture && its.os == "linux")
     };
@@ -197,7 +252,7 @@ fn chosen(mut manifests: Vec<Descriptor>) -> io::Result<Descriptor> {
 }
 
 /// Path of a blob. The digest is checked to be hexadecimal, so the path cannot leave the directory.
-fn blob_path(layout: &Path, digest: &str) -> io::Result<PathBuf> {
+pub(super) fn blob_path(layout: &Path, digest: &str) -> io::Result<PathBuf> {
     let hex = digest.strip_prefix("sha256:").filter(|hex| {
         hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte))
     });
@@ -206,7 +261,7 @@ fn blob_path(layout: &Path, digest: &str) -> io::Result<PathBuf> {
 }
 
 /// Reads a small blob and verifies its digest.
-fn blob(layout: &Path, digest: &str) -> io::Result<Vec<u8>> {
+pub(super) fn blob(layout: &Path, digest: &str) -> io::Result<Vec<u8>> {
     let bytes = read(&blob_path(layout, digest)?)?;
     match digest.strip_prefix("sha256:") == Some(&hex(&sha256(&bytes))) {
         true => Ok(bytes),
@@ -252,6 +307,43 @@ mod tests {
     }
 
     #[test]
+    fn the_version_of_an_image_of_a_registry_is_its_digest() {
+        let ground = tempfile::tempdir().unwrap();
+        let version = |registry: &str, digits: &str| {
+            let text = format!("{registry}/tools@sha256:{}", digits.repeat(32));
+            fs::write(ground.path().join("tools.ref"), text).unwrap();
+            let image = find(ground.path(), "tools").unwrap();
+            assert_eq!(image.form, Form::Reference);
+            image.version
+        };
+        let first = version("registry.example", "5e");
+        assert_eq!((first.as_str(), version("mirror.example:5000", "5e")), ("5e5e5e5e5e5e", first.clone()));
+        assert_ne!(version("registry.example", "5f"), first);
+    }
+
+    #[test]
+    fn the_manifest_of_an_index_is_that_for_this_machine() {
+        let entry = |digest: &str, platform: &str| {
+            format!(r#"{{"mediaType":"m","digest":"{digest}","size":1,"platform":{platform}}}"#)
+        };
+        let of = |os: &str, its: &str| format!(r#"{{"os":"{os}","architecture":"{its}"}}"#);
+        let index = |entries: &[String]| format!(r#"{{"manifests":[{}]}}"#, entries.join(","));
+        let foreign = [entry("a", &of("linux", "riscv64")), entry("b", &of("windows", architecture()))];
+        let all = [&foreign[..], &[entry("c", &of("linux", architecture()))]].concat();
+        assert_eq!(chosen_in(index(&all).as_bytes()).unwrap(), Some("c".to_owned()));
+        let refused = chosen_in(index(&foreign).as_bytes()).unwrap_err().to_string();
+        assert!(refused.contains("no manifest for linux/"), "{refused}");
+        assert_eq!(chosen_in(br#"{"layers":[]}"#).unwrap(), None);
+        for document in [r#"{"layers":[],"manifests":[]}"#, "{}", "[]", "nonsense"] {
+            assert!(chosen_in(document.as_bytes()).is_err(), "{document}");
+        }
+        check_platform(of("linux", architecture()).as_bytes()).unwrap();
+        for config in [of("linux", "riscv64"), of("windows", architecture()), "{}".to_owned()] {
+            assert!(check_platform(config.as_bytes()).is_err(), "{config}");
+        }
+    }
+
+    #[test]
     fn unusable_entries_are_listed_separately() {
         let ground = tempfile::tempdir().unwrap();
         let images = ground.path();
@@ -263,11 +355,15 @@ mod tests {
         for file in ["packed.tar.gz", "Upper.tar", "notes.txt"] {
             fs::write(images.join(file), "").unwrap();
         }
+        fs::write(images.join("tagged.ref"), "registry.example/tools:1.0").unwrap();
+        let digest = format!("sha256:{}", "5e".repeat(32));
+        fs::write(images.join("pulled.ref"), format!("registry.example/tools@{digest}\n")).unwrap();
         let (had, others) = list_entries(images).unwrap();
-        assert_eq!(had, ["packed", "tree"]);
+        assert_eq!(had, ["packed", "pulled", "tree"]);
         let files: Vec<_> = others.iter().map(|one| one.split(' ').next().unwrap()).collect();
-        assert_eq!(files, ["Upper.tar", "broken", "notes.txt"]);
+        assert_eq!(files, ["Upper.tar", "broken", "notes.txt", "tagged.ref"]);
         assert!(others[1].contains("the index is invalid"), "{others:?}");
+        assert!(others[3].contains("a tag can change"), "{others:?}");
         assert!(list_entries(&images.join("none")).is_err());
     }
 
