@@ -41,6 +41,8 @@ struct Shared {
     documents: Mutex<HashMap<String, (String, Vec<u8>)>>,
     blobs: Mutex<HashMap<String, Vec<u8>>>,
     access: Mutex<Access>,
+    /// Runs before a blob is served.
+    before_blob: Mutex<Option<Box<dyn FnMut() + Send>>>,
     requests: Mutex<Vec<String>>,
     wrong: Mutex<Vec<String>>,
 }
@@ -109,6 +111,11 @@ impl Registry {
     pub fn document_as(&self, digest: &str, media_type: &str, content: Vec<u8>) {
         let document = (media_type.to_owned(), content);
         self.shared.documents.lock().unwrap().insert(digest.to_owned(), document);
+    }
+
+    /// Calls `run` before each blob is served.
+    pub fn before_blob(&self, run: impl FnMut() + Send + 'static) {
+        *self.shared.before_blob.lock().unwrap() = Some(Box::new(run));
     }
 
     /// The reference of a digest.
@@ -186,6 +193,9 @@ impl Shared {
     }
 
     fn blob(&self, digest: &str) -> Response {
+        if let Some(run) = &mut *self.before_blob.lock().unwrap() {
+            run();
+        }
         if !self.blobs.lock().unwrap().contains_key(digest) {
             return refusal(StatusCode::NOT_FOUND, "BLOB_UNKNOWN", "blob unknown to registry");
         }

@@ -366,3 +366,17 @@ fn a_registry_without_the_image_and_one_that_is_not_there_are_told_apart() {
     ground.make_digest(&digest).unwrap();
     ground.registry.assert_understood();
 }
+
+#[test]
+fn an_image_that_is_replaced_during_its_pull_is_not_used_under_its_name() {
+    let ground = Ground::new();
+    let first = ground.manifest(&[ground.layer(OCI_GZIP, tiny())]);
+    let other = gzip(&tar_of(&[("usr/lib/os-release", "other"), ("etc/name", "other")]));
+    let second = ground.manifest(&[ground.layer(OCI_GZIP, other)]);
+    let (path, text) = (ground.images.path().join("tools.ref"), ground.registry.reference(&second));
+    ground.registry.before_blob(move || fs::write(&path, &text).unwrap());
+    assert_eq!(ground.make_digest(&first), Err(BuildError::Busy));
+    assert_eq!(ground.there("trees"), Vec::<String>::new());
+    ground.make().unwrap();
+    assert_eq!(ground.there("trees"), [format!("tools-{}", &second[7..19])]);
+}

@@ -157,6 +157,8 @@ impl LocalImages {
         let work = self.work(&name);
         make_dir(&work, 0o700)?;
         let made = match self.fill(rootfs, &work).await {
+            // The operator replaced it meanwhile: the next call builds the new one.
+            Ok(_) if !self.names(rootfs).is_ok_and(|names| names.image == name) => Err(BuildError::Busy),
             Ok(version) => self.publish(&name, &version).await,
             Err(unmade) => Err(unmade),
         };
