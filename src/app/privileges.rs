@@ -27,10 +27,11 @@ use crate::{
 };
 
 /// Settings that the agent needs, as they are named on the command line.
-const AGENT_SETTINGS: [&str; 19] = [
+const AGENT_SETTINGS: [&str; 20] = [
     "data-dir",
     "docker-socket",
     "images",
+    "registry-auth-file",
     "apt-mirror",
     "pip-index",
     "npm-registry",

@@ -153,6 +153,7 @@ fn config(settings: &Settings) -> Result<Config, String> {
         runtime: settings.sandbox_runtime.clone(),
         images: image::Config {
             registered: settings.images.clone(),
+            registry_auth_file: settings.registry_auth_file.clone(),
             apt_mirror: settings.apt_mirror.as_ref().map(address),
             pip_index: settings.pip_index.as_ref().map(address),
             npm_registry: settings.npm_registry.as_ref().map(address),

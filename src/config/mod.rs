@@ -170,6 +170,11 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_IMAGES", value_name = "DIRECTORY")]
     pub images: Option<PathBuf>,
 
+    /// File with credentials for the registries of SOJOURN_IMAGES, in the format of Docker's config.json. Only node
+    /// agents read it [default: anonymous]
+    #[arg(long, env = "SOJOURN_REGISTRY_AUTH_FILE", value_name = "FILE")]
+    pub registry_auth_file: Option<PathBuf>,
+
     /// Debian mirror for the image debian and its packages [default: Debian's own]. May be at a private address, which
     /// environments with allow_package_managers then reach too; likewise the next two
     #[arg(long, env = "SOJOURN_APT_MIRROR", value_name = "URL")]

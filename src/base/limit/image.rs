@@ -46,6 +46,8 @@ pub const ROOTFS_MAX_IDLE: Duration = Duration::from_secs(14 * 86_400);
 pub const ROOTFS_MIN_AGE: Duration = Duration::from_secs(3_600);
 /// Max size of a file that refers to an image of a registry, in bytes.
 pub const IMAGE_REFERENCE_BYTES_MAX: u64 = 1_024;
+/// Max size of the file with the credentials for registries, in bytes.
+pub const REGISTRY_AUTH_FILE_BYTES_MAX: u64 = 1 << 20;
 /// Timeout of a connection to a registry: lookup, connect and TLS handshake.
 pub const REGISTRY_CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Timeout of a token, an index or a manifest of a registry.

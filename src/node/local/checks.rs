@@ -99,6 +99,7 @@ fn images(config: &image::Config) -> Result<String, String> {
     let place = directory.display();
     let (images, others) = image::list_entries(directory)
         .map_err(|error| format!("{place}: {error}; create it, or set SOJOURN_IMAGES"))?;
+    config.registry_auth_file.as_deref().map_or(Ok(()), image::check_registry_auth)?;
     match (images.as_slice(), others.as_slice()) {
         ([], []) => Ok(format!("{place} has none")),
         (images, []) => Ok(format!("{place} has {}", images.join(", "))),

@@ -16,6 +16,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::json;
 use sojourn::base::{seal::sha256, text::hex};
 use tokio::runtime::Runtime;
@@ -55,6 +56,8 @@ pub enum Access {
     Open,
     /// Anyone, with a token.
     Token,
+    /// These credentials, with a token: `user:password`.
+    Credentials(&'static str),
 }
 
 /// Digest of content.
@@ -153,6 +156,9 @@ impl Shared {
         let allowed = match &*self.access.lock().unwrap() {
             Access::Open => return self.wrong("a token is not needed", query),
             Access::Token => authorization.is_none(),
+            Access::Credentials(pair) => {
+                authorization == Some(format!("Basic {}", STANDARD.encode(pair)).as_str())
+            }
         };
         match allowed {
             true => axum::Json(json!({ "token": TOKEN, "expires_in": 300 })).into_response(),

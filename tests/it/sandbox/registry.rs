@@ -2,6 +2,7 @@
 
 use std::{fs, io::Write as _, process::Command};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use serde_json::{Value, json};
 use sojourn::{
     domain::rootfs::RootFs,
@@ -364,6 +365,29 @@ fn a_registry_without_the_image_and_one_that_is_not_there_are_told_apart() {
     ground.register(&format!("registry.invalid/{REPOSITORY}@{digest}"));
     ground.is_refused("its registry has no address");
     ground.make_digest(&digest).unwrap();
+    ground.registry.assert_understood();
+}
+
+#[test]
+fn an_image_that_needs_credentials_is_pulled_with_those_of_the_operator() {
+    let mut ground = Ground::new();
+    let digest = ground.manifest(&[ground.layer(OCI_GZIP, tiny())]);
+    ground.registry.restrict(Access::Credentials("puller:a secret"));
+    ground.is_refused_by_digest(&digest, "refuses access");
+    let file = ground.images.path().join(".auth.json");
+    ground.provider.images.registry_auth_file = Some(file.clone());
+    ground.is_refused("cannot be read");
+    let write = |auths: Value| fs::write(&file, json!({ "auths": auths }).to_string()).unwrap();
+    let registry = format!("127.0.0.1:{}", ground.registry.port);
+    let of = |pair: &str| json!({ "auth": STANDARD.encode(pair) });
+    write(json!("puller:a secret"));
+    ground.is_refused("is not JSON with `auths`");
+    write(json!({ "registry.example": of("puller:a secret") }));
+    ground.is_refused("refuses access");
+    write(json!({ &registry: of("puller:wrong") }));
+    ground.is_refused("refuses access");
+    write(json!({ "registry.example": of("puller:wrong"), &registry: of("puller:a secret") }));
+    ground.make().unwrap();
     ground.registry.assert_understood();
 }
 

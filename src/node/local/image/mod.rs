@@ -10,6 +10,7 @@ mod install;
 mod reaper;
 mod reference;
 mod registry;
+mod registry_auth;
 mod source;
 mod unpack;
 
@@ -42,6 +43,7 @@ use crate::{
     sandbox::{BuildError, Fault},
 };
 
+pub(super) use registry_auth::check as check_registry_auth;
 pub(super) use source::list_entries;
 
 /// Version of the installation of packages (`install`). Change it when that changes.
@@ -52,6 +54,8 @@ const INSTALLATION: &str = "1";
 pub struct Config {
     /// Directory of registered images.
     pub registered: Option<PathBuf>,
+    /// File with the credentials for registries.
+    pub registry_auth_file: Option<PathBuf>,
     /// Mirror of Debian packages; the next two are the indexes of Python and npm packages.
     pub apt_mirror: Option<String>,
     pub pip_index: Option<String>,
@@ -176,7 +180,8 @@ impl LocalImages {
                 let mut found = self.registered(&rootfs.image)?;
                 let version = found.version.clone();
                 if found.form == Form::Reference {
-                    found = registry::pull(&found, work).await?;
+                    found =
+                        registry::pull(&found, self.inner.config.registry_auth_file.as_deref(), work).await?;
                 }
                 (found, Some(version))
             }

@@ -26,7 +26,7 @@ use oci_client::{
 use tokio::{io::AsyncWriteExt as _, time::timeout};
 
 use super::{
-    reference,
+    reference, registry_auth,
     source::{self, Form, Registered},
 };
 use crate::{
@@ -57,13 +57,19 @@ const MISMATCH: &str = "what its registry sent does not match its digest";
 const DETAIL_BYTES_MAX: usize = 1_024;
 
 /// Pulls the image of a reference into the directory `layout` of `work`; the progress goes to the file `log`.
-pub(super) async fn pull(entry: &Registered, work: &Path) -> Result<Registered, BuildError> {
+pub(super) async fn pull(
+    entry: &Registered,
+    auth_file: Option<&Path>,
+    work: &Path,
+) -> Result<Registered, BuildError> {
     let failed = |reason: String| BuildError::Failed(format!("the image cannot be pulled: {reason}"));
     let reference = reference::read(&entry.path).map_err(failed)?;
+    let auth = registry_auth::find(auth_file, &reference).map_err(failed)?;
     let path = work.join("layout");
     let image = Registered { path, form: Form::Layout, version: entry.version.clone() };
     let pull = Pull {
         client: client(reference.registry()).map_err(|error| failed(error.to_string()))?,
+        auth,
         image,
         log: File::create(work.join("log"))?,
         reference,
@@ -104,6 +110,7 @@ fn client(registry: &str) -> Result<Client, OciDistributionError> {
 /// A pull in progress.
 struct Pull {
     client: Client,
+    auth: RegistryAuth,
     reference: Reference,
     /// The layout that is written.
     image: Registered,
@@ -113,7 +120,7 @@ struct Pull {
 impl Pull {
     async fn run(&self) -> Result<(), Unpulled> {
         self.progress("== pulling the image");
-        let auth = self.client.auth(&self.reference, &RegistryAuth::Anonymous, RegistryOperation::Pull);
+        let auth = self.client.auth(&self.reference, &self.auth, RegistryOperation::Pull);
         timeout(REGISTRY_DOCUMENT_TIMEOUT, auth).await.map_err(|_| SLOW.to_owned())??;
         make_dir(&self.image.path.join("blobs/sha256"), 0o700)?;
         let mut digest = self.reference.digest().unwrap_or_default().to_owned();
@@ -147,7 +154,7 @@ impl Pull {
     async fn document(&self, digest: &str) -> Result<Vec<u8>, Unpulled> {
         let path = source::blob_path(&self.image.path, digest)?;
         let reference = self.reference.clone_with_digest(digest.to_owned());
-        let pulled = self.client.pull_manifest_raw(&reference, &RegistryAuth::Anonymous, &DOCUMENTS);
+        let pulled = self.client.pull_manifest_raw(&reference, &self.auth, &DOCUMENTS);
         // The client reads it whole, so the time also bounds its size.
         let pulled = timeout(REGISTRY_DOCUMENT_TIMEOUT, pulled).await.map_err(|_| SLOW.to_owned())?;
         let (document, _) = pulled?;
