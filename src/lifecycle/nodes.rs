@@ -16,7 +16,11 @@ use uuid::Uuid;
 use super::{Error, Sandboxes};
 use crate::{
     base::limit::{NODE_HEARTBEAT_TIMEOUT, NODE_ROOTFS_TIMEOUT, SANDBOX_NODES_ASKED_MAX},
-    domain::{environment::Size, rootfs::RootFs},
+    domain::{
+        OrgId,
+        environment::Size,
+        rootfs::{Build, RootFs, State},
+    },
     sandbox::{Capabilities, Node, Sandbox},
     store::{self, process::ReachableNodes},
 };
@@ -158,6 +162,7 @@ impl Placements {
 
 /// Requirements of a new sandbox on its node, and its place among those that wait.
 pub(super) struct Placing {
+    pub org: OrgId,
     pub needs: Needs,
     /// The node with files of the session that exist nowhere else.
     pub kept: Option<Uuid>,
@@ -221,9 +226,12 @@ impl Sandboxes {
         let usable = self.nodes.usable()?;
         if let Some(kept) = placing.kept {
             if let Some(one) = usable.iter().find(|one| one.id == kept) {
-                let has_image = rootfs.is_host() || has_rootfs(one, rootfs).await;
-                let building = || Error::NotYet("its image is built on the node of its files".to_owned());
-                return has_image.then(|| Placements::one(one.clone())).ok_or_else(building);
+                // Of a sandbox that is replaced, or with one node, the creation says what is missing.
+                let may_lack = placing.is_in_queue && usable.len() > 1 && !rootfs.is_host();
+                if may_lack && !has_rootfs(one, rootfs).await {
+                    return Err(self.image_lacking(kept, placing.org, rootfs).await?);
+                }
+                return Ok(Placements::one(one.clone()));
             }
             if self.nodes.get(kept).is_some() && !self.is_lost(kept).await? {
                 return Err(Error::NotYet(NODE_SILENT.to_owned()));
@@ -254,6 +262,17 @@ impl Sandboxes {
             return Err(Error::NotYet("no node that answers can make its sandbox yet".to_owned()));
         }
         Ok(Placements { asked: with(asked).collect(), queue })
+    }
+
+    /// Why a session waits whose files are on a node that lacks its image; the image is requested there.
+    async fn image_lacking(&self, node: Uuid, org: OrgId, rootfs: &RootFs) -> Result<Error, Error> {
+        Ok(match self.store.request_rootfs_on_node(node, org, rootfs).await? {
+            Some(Build { state: State::Failed, error, .. }) => {
+                let reason = error.unwrap_or_else(|| "the build failed".to_owned());
+                Error::Unavailable(format!("its image cannot be built on the node of its files: {reason}"))
+            }
+            _ => Error::NotYet("its image is built on the node of its files".to_owned()),
+        })
     }
 
     /// Those of the nodes whose capabilities suit.
