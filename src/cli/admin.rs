@@ -26,7 +26,7 @@ pub(super) enum Admin {
         #[command(flatten)]
         database: Database,
     },
-    /// List nodes with what their sandboxes take
+    /// List nodes with the resources that are reserved for sandboxes
     ListNodes {
         #[command(flatten)]
         database: Database,
@@ -166,7 +166,7 @@ fn line_of(node: &NodeUse) -> String {
         format!("{:.1}/{all}", reserved as f64 / unit as f64)
     };
     format!(
-        "{} {state}, heard of at {}: {} sandboxes, {} CPUs, {} GiB reserved, {} sessions wait",
+        "{} {state}, last heartbeat {}: {} sandboxes, {} CPUs, {} GiB reserved, {} sessions wait",
         node.node_id,
         node.seen_at,
         node.sandboxes,

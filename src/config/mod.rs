@@ -188,7 +188,7 @@ pub struct Settings {
     #[arg(long, env = "SOJOURN_NPM_REGISTRY", value_name = "URL")]
     pub npm_registry: Option<Url>,
 
-    /// A sandbox exits when its node has not contacted it for this many seconds; its files stay. Sessions of a lost
+    /// A sandbox exits when no worker has contacted it for this many seconds; its files stay. Sessions of a lost
     /// node resume elsewhere after this plus 30 seconds, at least one minute
     #[arg(long, default_value_t = 120, env = "SOJOURN_SANDBOX_ORPHAN_SECONDS", value_name = "SECONDS")]
     pub sandbox_orphan_seconds: u64,

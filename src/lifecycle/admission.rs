@@ -1,6 +1,6 @@
 //! Admission of a new sandbox: capacity on a node and in the organization's share, or a bounded wait for it.
 //!
-//! Called by `session` before a sandbox is created. The wait is in the log with its reason and the position in the
+//! Called by `creation` before a sandbox is created. The wait is in the log with its reason and the position in the
 //! queue.
 
 use std::{

@@ -1,4 +1,4 @@
-//! Creation of a sandbox: placed, admitted, made, filled with the session's files, and recorded.
+//! Creation of a sandbox: placement, admission, restore of the session's files, record.
 //!
 //! Called by `leased_sandbox` when a tool first needs a sandbox, and by `session` for one that replaces another.
 

@@ -1,8 +1,8 @@
 //! The nodes of a worker, and on which of them a session gets its sandbox.
 //!
 //! A node joins when the worker first reaches it, and stays. While it does not answer, its sessions wait: the worker
-//! claims only jobs of nodes that it reaches. Called by `session` before a sandbox is created, and by `worker`, which
-//! keeps the list.
+//! claims only jobs of nodes that it reaches. Called by `admission` before a sandbox is created, by `session`, `idle` and
+//! `leased_sandbox` for the state of a node, and by `worker`, which keeps the list.
 
 use std::{
     collections::HashSet,
@@ -34,7 +34,7 @@ pub(crate) struct Nodes(Arc<Inner>);
 
 struct Inner {
     known: RwLock<Vec<WorkerNode>>,
-    /// Those that answered last.
+    /// Nodes that answered the most recent call.
     reachable: ReachableNodes,
     /// Number of nodes.
     count: watch::Sender<usize>,
@@ -78,7 +78,7 @@ impl Nodes {
         self.0.count.subscribe()
     }
 
-    /// Those that answered last.
+    /// Nodes that answered the most recent call.
     pub(crate) fn reachable(&self) -> &ReachableNodes {
         &self.0.reachable
     }

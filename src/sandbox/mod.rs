@@ -181,6 +181,9 @@ pub struct NodeStatus {
     pub capacity: NodeCapacity,
     /// Whether its disk has less free space than it keeps: then it makes no sandbox and no image.
     pub is_disk_low: bool,
+    /// Seconds after which its sandboxes end when no worker contacts them; `None` is never, or not known.
+    #[serde(default)]
+    pub orphan_seconds: Option<u64>,
 }
 
 /// Capabilities of a provider.

@@ -3,24 +3,24 @@
 use serde::Serialize;
 use utoipa::ToSchema;
 
-/// Resources of an organization's sandboxes: what they take, and what they may take.
+/// Resources reserved for an organization's sandboxes, with the maxima.
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = Capacity)]
 pub(crate) struct CapacityView {
     /// Number of sandboxes, frozen ones too.
-    pub sandboxes: Share,
+    pub sandboxes: ResourceUse,
     /// Memory that is reserved for them, in bytes.
-    pub memory_bytes: Share,
+    pub memory_bytes: ResourceUse,
     /// Size of all checkpoints in bytes; above the maximum no new sandbox is made.
-    pub checkpoint_bytes: Share,
+    pub checkpoint_bytes: ResourceUse,
     /// Sessions that wait for capacity, of the organization or of a node.
     pub sessions_waiting: i64,
 }
 
-/// A resource.
+/// Use of a resource and its maximum.
 #[derive(Debug, Serialize, ToSchema)]
-#[schema(as = CapacityShare)]
-pub(crate) struct Share {
+#[schema(as = ResourceUse)]
+pub(crate) struct ResourceUse {
     pub used: i64,
     /// Null means that the operator set no maximum.
     #[schema(required)]

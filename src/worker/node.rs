@@ -1,6 +1,6 @@
 //! Upkeep of the nodes of a worker: heartbeat, reaper of sandboxes, disks and root file systems without an owner.
 
-use std::collections::HashSet;
+use std::{collections::HashSet, time::Duration};
 
 use futures::StreamExt;
 use metrics::gauge;
@@ -11,7 +11,9 @@ use uuid::Uuid;
 use super::Worker;
 use crate::{
     base::{
-        limit::{NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX},
+        limit::{
+            NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX, SANDBOX_ORPHAN_MARGIN,
+        },
         loops::Loops,
     },
     lifecycle::{Sandboxes, WorkerNode},
@@ -62,11 +64,11 @@ impl Worker {
         }
     }
 
-    /// Records that a node is there, and lets its sandboxes live on. A node that does not answer sends no heartbeat, and
+    /// Records that a node is there, and lets its sandboxes live on. No heartbeat is recorded for a node that does not answer, and
     /// this worker claims no jobs of it.
     async fn beat(&self, node: &WorkerNode) {
         let Sandboxes { store, nodes, orphan_timeout, .. } = &self.runtime.sandboxes;
-        let (capacity, is_disk_low) = match &node.provider {
+        let status = match &node.provider {
             Ok(provider) => {
                 let status = provider.status().await;
                 gauge!("sojourn_node_up", "node" => node.id.to_string())
@@ -77,16 +79,22 @@ impl Worker {
                         if has_changed {
                             tracing::info!(node.id = %node.id, "a node answers again");
                         }
-                        (Some(status.capacity), status.is_disk_low)
+                        Some(status)
                     }
                     Err(fault) => {
                         return tracing::warn!(node.id = %node.id, %fault, "a node of this worker does not answer");
                     }
                 }
             }
-            Err(_) => (None, false),
+            Err(_) => None,
         };
-        match store.record_heartbeat(node.id, *orphan_timeout, capacity, is_disk_low).await {
+        let capacity = status.map(|status| status.capacity);
+        let is_disk_low = status.is_some_and(|status| status.is_disk_low);
+        // Its sandboxes run as long as the node says, whatever the setting of this worker.
+        let orphan_seconds = status.and_then(|status| status.orphan_seconds).unwrap_or(0);
+        let orphan_timeout =
+            (*orphan_timeout).max(Duration::from_secs(orphan_seconds) + SANDBOX_ORPHAN_MARGIN);
+        match store.record_heartbeat(node.id, orphan_timeout, capacity, is_disk_low).await {
             // Only after the heartbeat: sandboxes of a node that others consider lost must exit.
             Ok(()) => self.touch_sandboxes(node).await,
             Err(error) => tracing::warn!(%error, "the node's heartbeat failed"),

@@ -19,7 +19,7 @@ use crate::{
     },
     wire::{
         budget::{BudgetView, PatchBudget, UsageRow},
-        capacity::{CapacityView, Share},
+        capacity::{CapacityView, ResourceUse},
         price::PricesView,
     },
 };
@@ -114,9 +114,9 @@ pub(super) async fn capacity(caller: Caller<ReadUsage>) -> Result<Response> {
     let now = tx.capacity().await?;
     let max = caller.app.0.organization_max;
     Ok(respond(&CapacityView {
-        sandboxes: Share { used: now.sandboxes, max: max.sandboxes.map(u64::from) },
-        memory_bytes: Share { used: now.memory_bytes, max: max.memory_bytes },
-        checkpoint_bytes: Share { used: now.checkpoint_bytes, max: max.checkpoint_bytes },
+        sandboxes: ResourceUse { used: now.sandboxes, max: max.sandboxes.map(u64::from) },
+        memory_bytes: ResourceUse { used: now.memory_bytes, max: max.memory_bytes },
+        checkpoint_bytes: ResourceUse { used: now.checkpoint_bytes, max: max.checkpoint_bytes },
         sessions_waiting: now.waiting,
     }))
 }

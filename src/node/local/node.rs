@@ -18,8 +18,9 @@ impl Local {
 #[async_trait]
 impl Node for Local {
     async fn status(&self) -> Result<NodeStatus, Fault> {
-        let Self { node, capacity, .. } = *self;
-        Ok(NodeStatus { node, capacity, is_disk_low: self.space.is_low() })
+        let Self { node, capacity, orphan_after, .. } = *self;
+        let orphan_seconds = orphan_after.map(|after| after.as_secs());
+        Ok(NodeStatus { node, capacity, is_disk_low: self.space.is_low(), orphan_seconds })
     }
 }
 

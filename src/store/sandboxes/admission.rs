@@ -158,7 +158,7 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Forgets that a session waits.
+    /// Deletes the wait of a session.
     pub async fn end_sandbox_wait(&self, org: OrgId, session: SessionId) -> Result<()> {
         sqlx::query("delete from sandbox_wait where org_id = $1 and session_id = $2")
             .bind(org.uuid())

@@ -53,7 +53,7 @@ pub struct NodeUse {
     pub waiting: i64,
 }
 
-/// How much of the nodes is reserved, and who waits.
+/// Reserved part of the nodes, and waiting sessions.
 #[derive(Clone, Copy, Debug, Default, FromRow)]
 pub struct CapacityGauges {
     /// Sessions that wait for capacity for a sandbox.

@@ -105,8 +105,10 @@ async fn a_worker_places_sandboxes_where_there_is_capacity() {
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_of_a_lost_node_continue_on_another_from_their_checkpoint() {
     let machines = Machines::new();
-    let mut agents = [machines.agent(0, &[]), machines.agent(1, &[])];
-    let short = ["--sandbox-freeze-after-seconds=0.5", "--sandbox-orphan-seconds=30"];
+    // So that a node is lost after a minute: what it says counts, not the setting of the worker.
+    let orphan = ["--sandbox-orphan-seconds=30"];
+    let mut agents = [machines.agent(0, &orphan), machines.agent(1, &orphan)];
+    let short = ["--sandbox-freeze-after-seconds=0.5", orphan[0]];
     let service = machines.service(&short);
     let owner = &service.owner;
     let id = played(owner, "echo kept > note").await;
@@ -133,7 +135,7 @@ async fn sessions_of_a_lost_node_continue_on_another_from_their_checkpoint() {
     assert!(outputs(&settled).last().is_some_and(|last| last.contains("kept\n")), "{settled:?}");
     assert!(!has_no_disk(&machines.node(1 - lost)));
     // It comes back, and what it had is removed.
-    agents[lost] = machines.agent(lost, &[]);
+    agents[lost] = machines.agent(lost, &orphan);
     service.stop();
     let service = machines.service(&short);
     wait_until("the node that came back is clean", || has_no_disk(&machines.node(lost))).await;

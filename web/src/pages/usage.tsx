@@ -126,7 +126,7 @@ function Capacity() {
   });
   const now = query.data;
   if (!now) return <Trouble error={query.error} />;
-  const share = ({ used, max }: Schemas["CapacityShare"], said: (value: number) => string) =>
+  const share = ({ used, max }: Schemas["ResourceUse"], said: (value: number) => string) =>
     max == null ? said(used) : `${said(used)} of ${said(max)}`;
   const tiles = [
     ["Sandboxes", share(now.sandboxes, count)],

@@ -1,4 +1,4 @@
-//! LocalImages that the operator registered in the directory `SOJOURN_IMAGES`.
+//! Images that the operator registered in the directory `SOJOURN_IMAGES`.
 //!
 //! Called by `image`, and by `registry`, which pulls an image into a layout. A name maps to one entry of that directory and nothing else; organizations name images,
 //! never paths. The version is derived from the entry's metadata, so an operator replaces an image by

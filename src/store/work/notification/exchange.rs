@@ -16,7 +16,7 @@ use crate::{
         DELTA_ANNOUNCE_INTERVAL, DELTA_INTERVAL, NOTIFICATION_INTERVAL, PROCESS_HEARTBEAT_INTERVAL,
         PROCESS_HEARTBEAT_TTL, PROCESSES_REFRESH_INTERVAL,
     },
-    store::{Result, Store},
+    store::{Error, Result, Store},
 };
 
 /// Delay before listening again after the connection was lost.
@@ -91,7 +91,10 @@ impl Notifications {
                         self.publish_soon(Channel::Processes, Word::Processes);
                     }
                 }
-                Err(error) => tracing::debug!(%error, "the heartbeat of the process failed, retrying"),
+                Err(error @ Error::Unavailable { .. }) => {
+                    tracing::debug!(%error, "the heartbeat of the process failed, retrying");
+                }
+                Err(error) => tracing::warn!(%error, "the heartbeat of the process failed, retrying"),
             }
             // A rollout starts and ends many processes at once.
             sleep(PROCESSES_REFRESH_INTERVAL).await;
