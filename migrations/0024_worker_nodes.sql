@@ -5,6 +5,9 @@ set local lock_timeout = '2s';
 -- Such a version reads the first of them in `node_id`.
 alter table process add column node_ids uuid[];
 
+-- A job of kind `idle` no longer stays with a node that is silent for so long that its sandboxes have ended: another
+-- worker records the loss, so that an idle sandbox does not count for ever.
+
 -- A session waits for any of these nodes; null for one that a worker with a single node noted: then for `node_id`.
 alter table sandbox_wait
     add column node_ids uuid[],

@@ -179,7 +179,7 @@ struct Parts {
     blobs: Blobs,
     journal: Journal,
     process: Uuid,
-    /// Where sandboxes are made; `None` in a process that runs no turns.
+    /// Machines that make sandboxes; `None` in a process that runs no turns.
     nodes: Option<Nodes>,
     /// Agents of nodes that have not answered yet.
     agents: Option<Agents>,

@@ -32,7 +32,7 @@ pub struct Record {
     urls: Urls,
 }
 
-/// Who migrates the schema of a database.
+/// The process that migrates the schema of a database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Migration {
     /// This process, as the owner.

@@ -249,12 +249,7 @@ impl SandboxSession {
                 tracing::warn!(session.id = %self.fence.session, reason, "a checkpoint of a sandbox failed");
                 Ok(None)
             }
-            Err(
-                fault @ (Error::Stale
-                | Error::LogUnavailable(_)
-                | Error::NotYet(_)
-                | Error::PreparationFailure(..)),
-            ) => Err(fault),
+            Err(fault) => Err(fault),
         }
     }
 }

@@ -197,12 +197,12 @@ const SHARED_HOST: &str = "several organizations would share the kernel and the 
 
 impl Sandboxes {
     /// Whether the node of a claimed job is gone with its sandboxes: the job was claimed although this worker does not
-    /// reach the node, because its heartbeats stopped for too long. Those of a node that it knows may have begun again.
+    /// reach the node, because its heartbeats stopped for too long. They may have begun again since.
     pub(crate) async fn is_lost(&self, node: Uuid) -> Result<bool, store::Error> {
         if self.nodes.reachable().contains(node) {
             return Ok(false);
         }
-        Ok(self.nodes.get(node).is_none() || self.store.is_node_lost(node, NODE_HEARTBEAT_TIMEOUT).await?)
+        self.store.is_node_lost(node, NODE_HEARTBEAT_TIMEOUT).await
     }
 
     pub(super) async fn state_of(&self, node: Uuid) -> Result<NodeState, Error> {

@@ -220,14 +220,7 @@ impl SandboxSession {
                 }
                 None
             }
-            Err(
-                fault @ (Error::Stale
-                | Error::LogUnavailable(_)
-                | Error::NotYet(_)
-                | Error::PreparationFailure(..)),
-            ) => {
-                return Err(fault);
-            }
+            Err(fault) => return Err(fault),
         };
         self.terminate(sandbox, from, (ROTATED, Actor::system()), checkpoint).await?;
         match self.create(Place::Kept(old.node)).await {
@@ -250,12 +243,7 @@ impl SandboxSession {
                 self.record(vec![body]).await?;
                 Err(Error::Unavailable(reason))
             }
-            Err(
-                fault @ (Error::Stale
-                | Error::LogUnavailable(_)
-                | Error::NotYet(_)
-                | Error::PreparationFailure(..)),
-            ) => Err(fault),
+            Err(fault) => Err(fault),
         }
     }
 

@@ -18,14 +18,14 @@ use crate::{
 #[derive(Clone, Debug, FromRow)]
 pub struct SandboxWait {
     session_id: Uuid,
-    /// What is missing.
+    /// The missing resource.
     pub shortage: String,
     /// Number of sessions that are served before, plus 1; as of the last second.
     pub queue_position: i32,
     pub since: Timestamp,
 }
 
-/// What an organization takes.
+/// Resources that an organization takes.
 #[derive(Clone, Copy, Debug, FromRow)]
 pub struct OrganizationUse {
     /// Sandboxes, frozen ones too.

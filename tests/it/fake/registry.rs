@@ -48,7 +48,7 @@ struct Shared {
     wrong: Mutex<Vec<String>>,
 }
 
-/// Who may pull.
+/// Callers that may pull.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub enum Access {
     /// Anyone, without a token.

@@ -90,6 +90,19 @@ function Choice(props: { label: string; value: string; options: readonly string[
   );
 }
 
+function Tiles({ of }: { of: readonly (readonly [string, string])[] }) {
+  return (
+    <dl className="totals tiles">
+      {of.map(([label, value]) => (
+        <div key={label}>
+          <dt>{label}</dt>
+          <dd>{value}</dd>
+        </div>
+      ))}
+    </dl>
+  );
+}
+
 /** Balance, and spend caps over trailing days. */
 function Budget() {
   const query = useQuery({ queryKey: ["budget"], queryFn: ({ signal }) => take(api.GET("/v3/budget", { signal })) });
@@ -105,19 +118,10 @@ function Budget() {
     ["Last 28 days", cap("days_28")],
     ["Balance", budget.balance_micros == null ? "unlimited" : dollars(budget.balance_micros)],
   ] as const;
-  return (
-    <dl className="totals tiles">
-      {tiles.map(([label, value]) => (
-        <div key={label}>
-          <dt>{label}</dt>
-          <dd>{value}</dd>
-        </div>
-      ))}
-    </dl>
-  );
+  return <Tiles of={tiles} />;
 }
 
-/** What the sandboxes take, and may take. */
+/** Use of the resources of sandboxes, with the maxima. */
 function Capacity() {
   const query = useQuery({
     queryKey: ["capacity"],
@@ -134,16 +138,7 @@ function Capacity() {
     ["Checkpoints", share(now.checkpoint_bytes, bytes)],
     ["Sessions waiting", count(now.sessions_waiting)],
   ] as const;
-  return (
-    <dl className="totals tiles">
-      {tiles.map(([label, value]) => (
-        <div key={label}>
-          <dt>{label}</dt>
-          <dd>{value}</dd>
-        </div>
-      ))}
-    </dl>
-  );
+  return <Tiles of={tiles} />;
 }
 
 function Sums({ by, range }: { by: By; range: { from: string; to: string } }) {
