@@ -4,6 +4,7 @@
 //! in SQL; a property test verifies that both give the same row.
 
 use super::{
+    action::Closed,
     context::Context,
     delta::exec_ms,
     event::{ActorKind, Body, CancelMode, Event, TurnCompleted, informational},
@@ -25,6 +26,7 @@ impl Session {
             input_head: 0,
             running: None,
             queued: None,
+            action_head: 0,
             cancel_turn_id: None,
             ended: None,
             actor: event.draft.actor.clone(),
@@ -47,13 +49,7 @@ impl Session {
         self.updated_at = event.ts;
         let mut effects = Effects::default();
         match &event.draft.body {
-            Body::SessionUpdated { title, slug, metadata, limits } => {
-                let created = &mut self.created;
-                slug.iter().for_each(|slug| created.slug.clone_from(slug));
-                title.iter().for_each(|title| created.title.clone_from(title));
-                metadata.iter().for_each(|metadata| created.metadata.clone_from(metadata));
-                limits.iter().for_each(|limits| created.limits = *limits);
-            }
+            body @ Body::SessionUpdated { .. } => self.created.update(body),
             Body::SessionStatusChanged { to, .. } => {
                 self.status = *to;
                 self.stopped = Some(Stopped::by(event));
@@ -66,10 +62,7 @@ impl Session {
             }
             Body::SessionResumed {} => self.hold = None,
             Body::SessionPaused {} => self.hold = Some(Hold::Paused),
-            Body::SessionStopped { reason } => {
-                self.hold = Some(Hold::Stopped);
-                self.stopped = Some(Stopped { reason: reason.clone(), ..Stopped::by(event) });
-            }
+            Body::SessionStopped { reason } => self.hold_stopped(event, reason.clone()),
             Body::SessionCanceled {} => {
                 self.hold = Some(Hold::Canceled);
                 self.stopped = Some(Stopped::by(event));
@@ -92,6 +85,11 @@ impl Session {
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
+            Body::UserCustomToolResult(_) | Body::ActionClosed { reason: Closed::Expired, .. } => {
+                self.action_head = event.seq;
+            }
+            Body::TurnWaiting { active_seconds, .. } => self.wait_for_actions(*active_seconds),
+            Body::TurnResumed { .. } => self.resume_turn(),
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
             Body::SessionCreated(_)
             | Body::SessionRejected { .. }
@@ -101,6 +99,8 @@ impl Session {
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ToolResult { .. }
+            | Body::ActionRequired(_)
+            | Body::ActionClosed { reason: Closed::Withdrawn, .. }
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
@@ -108,6 +108,11 @@ impl Session {
         }
         self.add_usage(event.draft.turn_id, Usage::of(&event.draft));
         effects
+    }
+
+    fn hold_stopped(&mut self, event: &Event, reason: Option<String>) {
+        self.hold = Some(Hold::Stopped);
+        self.stopped = Some(Stopped { reason, ..Stopped::by(event) });
     }
 
     fn take_input(&mut self, event: &Event) {
@@ -120,6 +125,8 @@ impl Session {
             None => self.queued = Some(Turn::queued(turn_id, event.seq)),
         }
         match self.status {
+            // The running turn waits for actions; the input waits for its end.
+            Status::AwaitingInput if self.running.is_some() => {}
             Status::Idle | Status::Failed | Status::AwaitingInput => self.status = Status::Queued,
             Status::Queued | Status::Running | Status::Archived => {}
         }
@@ -137,6 +144,20 @@ impl Session {
         }
         if let Some(running) = &mut self.running {
             running.attempt = attempt;
+        }
+    }
+
+    fn wait_for_actions(&mut self, active_seconds: u64) {
+        if let Some(running) = &mut self.running {
+            (running.state, running.active_seconds) = (TurnState::Waiting, active_seconds);
+            self.status = Status::AwaitingInput;
+        }
+    }
+
+    fn resume_turn(&mut self) {
+        if let Some(running) = &mut self.running {
+            running.state = TurnState::Running;
+            self.status = Status::Running;
         }
     }
 
@@ -183,6 +204,17 @@ impl Session {
             };
         }
         Some(turn)
+    }
+}
+
+impl Created {
+    /// Applies `session.updated`.
+    fn update(&mut self, change: &Body) {
+        let Body::SessionUpdated { title, slug, metadata, limits } = change else { return };
+        slug.iter().for_each(|slug| self.slug.clone_from(slug));
+        title.iter().for_each(|title| self.title.clone_from(title));
+        metadata.iter().for_each(|metadata| self.metadata.clone_from(metadata));
+        limits.iter().for_each(|limits| self.limits = *limits);
     }
 }
 

@@ -4,11 +4,13 @@
 //! differences. A property test verifies `record == apply`.
 
 use super::{
+    action::ActionKind,
     cost::Cost,
-    event::{Body, Draft, TurnCompleted, caller_events, informational},
+    event::{Body, Draft, TurnCompleted, action_events, caller_events, informational},
     ids::*,
     usage::Usage,
 };
+use crate::base::Timestamp;
 
 /// Difference that some events of one turn or sandbox make.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -23,7 +25,19 @@ pub struct Delta {
     /// Whether an idle session becomes `failed`.
     pub fails: bool,
     pub start: Option<Start>,
+    pub wait: Option<Wait>,
+    /// Whether a waiting turn continues.
+    pub resumes: bool,
+    /// Actions that are opened, each the id of its event with the expiry.
+    pub actions: Vec<(EventId, ActionKind, Timestamp)>,
     pub end: Option<TurnCompleted>,
+}
+
+/// The wait of a turn for actions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub expires_at: Timestamp,
+    pub active_seconds: u64,
 }
 
 /// The start of a turn, with the input window that its worker saw.
@@ -65,6 +79,7 @@ impl Usage {
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
             | Body::ToolResult { .. }
+            | action_events!()
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
@@ -105,6 +120,13 @@ impl Delta {
                     delta.start =
                         Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });
                 }
+                Body::TurnWaiting { expires_at, active_seconds, .. } => {
+                    delta.wait = Some(Wait { expires_at: *expires_at, active_seconds: *active_seconds });
+                }
+                Body::TurnResumed { .. } => delta.resumes = true,
+                Body::ActionRequired(action) => {
+                    delta.actions.push((draft.id, action.kind, action.expires_at));
+                }
                 Body::SandboxRotationFailed { failed, .. } => delta.fails |= failed,
                 Body::TurnCompleted(completed) => delta.end = Some((**completed).clone()),
                 Body::SessionCreated(_)
@@ -118,6 +140,8 @@ impl Delta {
                 | Body::ExecStarted { .. }
                 | Body::ExecCompleted { .. }
                 | Body::ToolResult { .. }
+                | Body::UserCustomToolResult(_)
+                | Body::ActionClosed { .. }
                 | Body::ErrorModel(_)
                 | Body::ErrorRuntime(_)
                 | Body::ErrorTask(_)

@@ -36,6 +36,10 @@ kinds! {
     StepKind StepId "stp"
     /// An event of a log.
     EventKind EventId "evt"
+    /// An action that a turn needs from a caller; the id of its event `action.required`.
+    ActionIdKind ActionId "act"
+    /// A claim of an action.
+    ClaimKind ClaimId "clm"
     /// A sandbox.
     SandboxKind SandboxId "sbx"
     /// A checkpoint of a session's files.

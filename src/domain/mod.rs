@@ -3,12 +3,14 @@
 //! All modules above call this one; it calls none of them. No I/O, no async, no clock: the time and
 //! new ids are arguments, so the same inputs always give the same events.
 
+pub mod action;
 pub(crate) mod actor;
 pub mod apply;
 pub mod budget;
 pub mod context;
 pub mod conversation;
 pub(crate) mod cost;
+pub mod custom_tool;
 pub mod decide;
 pub mod delta;
 pub(crate) mod entry;

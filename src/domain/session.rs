@@ -8,10 +8,11 @@ use super::{
     actor::Actor,
     context::Context,
     conversation::ModelOptions,
+    custom_tool::AgentTool,
     environment::EnvironmentSnapshot,
     ids::*,
     source::PinnedSource,
-    turn::{LastTurn, Turn},
+    turn::{LastTurn, Turn, TurnState},
     usage::Usage,
 };
 use crate::base::Timestamp;
@@ -24,7 +25,7 @@ pub enum Status {
     Queued,
     /// A turn is running.
     Running,
-    /// The last turn ended with a question; accepts input.
+    /// The last turn ended with a question, or the running one waits for an action; accepts input.
     AwaitingInput,
     /// No turn is open; accepts input.
     Idle,
@@ -113,8 +114,8 @@ pub struct AgentSnapshot {
     pub model: String,
     pub model_options: ModelOptions,
     pub runtime: String,
-    /// Names of the tools that the agent may use; `None` allows all.
-    pub tools: Option<Vec<String>>,
+    /// The tools that the agent may use: names, and tools that a caller runs. `None` allows all of the service.
+    pub tools: Option<Vec<AgentTool>>,
 }
 
 /// Agent, credential and settings that a session pins when it is created.
@@ -188,6 +189,8 @@ pub struct Session {
     pub running: Option<Turn>,
     /// The queued turn, with the input that has joined it.
     pub queued: Option<Turn>,
+    /// `seq` of the newest event with which a caller, or an expiry, ended an action.
+    pub action_head: i64,
     /// The turn whose cancellation a caller requested.
     pub cancel_turn_id: Option<TurnId>,
     /// The most recent turn that ended.
@@ -239,6 +242,11 @@ impl Session {
     /// Returns whether input waits for a turn.
     pub fn is_pending(&self) -> bool {
         self.input_head > self.input_cursor
+    }
+
+    /// Returns whether the running turn waits for actions.
+    pub fn is_waiting(&self) -> bool {
+        self.running.as_ref().is_some_and(|turn| turn.state == TurnState::Waiting)
     }
 
     /// Returns whether it never had input and is open.

@@ -14,6 +14,8 @@ pub enum TurnState {
     Queued,
     /// A worker runs it.
     Running,
+    /// It waits for actions of callers; no worker has it.
+    Waiting,
     /// Ended without an error; see `yield_reason`.
     Ok,
     /// Ended by an error.
@@ -28,7 +30,7 @@ pub enum YieldReason {
     Completed,
     /// The agent asked a question.
     NeedsInput,
-    /// A tool call needs an action of the caller.
+    /// A tool call needed an action of a caller, and nobody answered in time.
     RequiresAction,
     /// `tokens`, `cost_micros` or another budget is used up.
     BudgetExceeded,

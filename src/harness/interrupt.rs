@@ -130,17 +130,21 @@ impl Run<'_> {
                 (YieldReason::DeadlineExceeded, Some(self.late_by()))
             }
         };
-        // Includes calls of an earlier attempt, which may not have started.
-        let open = self.fold.open_calls(self.turn.id);
-        // Concurrently, because each command may take time to terminate.
-        let ran = join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
         let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
-        let results = open.into_iter().zip(ran).flat_map(|(call, ran)| self.stopped_results(call, ran, why));
-        let results = before.into_iter().chain(results).collect();
+        let results = before.into_iter().chain(self.stop_calls(why).await).collect();
         match exceeded {
             Some(trip) => self.end_by(trip, results).await,
             None => self.end(reason, None, None, results).await,
         }
+    }
+
+    /// Ends whatever the open calls started, and returns their results.
+    pub(super) async fn stop_calls(&self, why: &str) -> Vec<Draft> {
+        // Includes calls of an earlier attempt, which may not have started.
+        let open = self.fold.open_calls(self.turn.id);
+        // Concurrently, because each command may take time to terminate.
+        let ran = join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
+        open.into_iter().zip(ran).flat_map(|(call, ran)| self.stopped_results(call, ran, why)).collect()
     }
 
     /// Returns the deadline of the turn.
@@ -150,7 +154,9 @@ impl Run<'_> {
 
     fn deadline_by(&self, limits: Limits) -> Option<Timestamp> {
         let seconds = limits.turn_seconds.into_iter().chain(self.duration_left(limits)).min()?;
-        self.started_at()?.checked_add(Duration::from_secs(seconds).try_into().ok()?)
+        // Time in which it waited for callers does not count.
+        let span = time::Duration::try_from(Duration::from_secs(seconds)).ok()?.checked_add(self.waited())?;
+        self.started_at()?.checked_add(span)
     }
 
     /// Returns the seconds that this turn may take before the session's limit is used up.
@@ -181,6 +187,9 @@ impl Run<'_> {
     /// Returns the result of a call that was stopped with its turn, and the event of the command
     /// that it ran until then.
     pub(super) fn stopped_results(&self, call: ToolCall, ran: Option<ExecSummary>, why: &str) -> Vec<Draft> {
+        if let Some(done) = self.unanswered(&call, why) {
+            return self.result_events(&call, done);
+        }
         let exec = ran.map(|exec| self.exec_event(&call, exec));
         let body = Body::ToolResult {
             call_id: call.call_id,

@@ -5,6 +5,7 @@
 //! alone, so a turn of another worker continues where its log ends.
 
 mod aborted;
+mod actions;
 mod interrupt;
 mod limits;
 mod next;
@@ -20,6 +21,7 @@ use async_trait::async_trait;
 use crate::domain::{
     Event, Session,
     budget::{Budget, MaxUsage},
+    custom_tool::CustomTool,
     event::Draft,
     log_fold::LogFold,
     piece::ResponseDelta,
@@ -36,12 +38,19 @@ pub use turn::{Ports, Turn, run};
 /// The log, as a leased turn may append to it.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Appends atomically and returns the events with their `seq` and time.
-    async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt>;
+    /// Appends atomically and returns the events with their `seq` and time. `actions_to` is the `seq` of the newest
+    /// end of an action that the turn has read: events that withdraw actions or wait for them are `Moved` if there
+    /// is a later one.
+    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt>;
     /// Adds the events that follow the fold in the log, also those that others appended.
     ///
     /// After an error, the fold has some of them.
     async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Halt>;
+    /// Closes actions of the turn whose time has passed by the clock of the database. Returns whether an action has
+    /// ended after the event at `read_to_seq`.
+    async fn actions_ended(&self, _read_to_seq: i64) -> Result<bool, Halt> {
+        Ok(false)
+    }
     /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
     /// Returns whether any reader streams response deltas.
@@ -88,6 +97,10 @@ pub trait Tools: Send + Sync {
     /// Checks a call; or words for the model: an unknown tool, arguments that are not valid. Needs no
     /// sandbox.
     fn check(&self, call: &ToolCall) -> Result<Call, String>;
+    /// Returns the tool of a call that a caller runs, if its arguments fit.
+    fn caller_tool(&self, _call: &ToolCall) -> Option<&CustomTool> {
+        None
+    }
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a command running;
     /// [`Tools::cancel`] ends it.
     async fn run(&self, call: &Call) -> Result<CallResult, Fault>;

@@ -22,6 +22,10 @@ pub(super) enum Next {
     },
     /// Run the calls of the last response that have no result yet, in its order.
     Run(Vec<ToolCall>),
+    /// Append the results of these calls, whose actions have ended.
+    Settle(Vec<ToolCall>),
+    /// Wait for callers: nothing else can run.
+    Wait,
     /// End the turn.
     Finish(Finish),
 }
@@ -33,6 +37,8 @@ pub(super) enum Finish {
     Completed,
     /// The agent asked its caller a question.
     Asked,
+    /// Nobody answered an action in time, and its tool ends the turn then.
+    Unanswered,
     /// The model declined.
     Refused,
     /// The response reached the call's `max_tokens`.
@@ -43,7 +49,7 @@ pub(super) enum Finish {
 pub(super) fn next(turn: Option<&TurnFold>, attempt: i32) -> Next {
     let Some(turn) = turn.filter(|turn| attempt <= turn.attempt) else { return Next::Start };
     match &turn.step {
-        Some(step) => after_step(step, turn.model_failures),
+        Some(step) => after_step(step, turn),
         None => Next::Ask { failures: turn.model_failures },
     }
 }
@@ -54,17 +60,21 @@ pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
         Body::StepCompleted(step) => Some(step),
         _ => None,
     })?;
-    match after_step(&LastStep::of(step), 0) {
+    match after_step(&LastStep::of(step), &TurnFold::default()) {
         Next::Finish(finish) => Some(finish),
-        Next::Start | Next::Ask { .. } | Next::Run(_) => None,
+        Next::Start | Next::Ask { .. } | Next::Run(_) | Next::Settle(_) | Next::Wait => None,
     }
 }
 
-fn after_step(step: &LastStep, failures: u32) -> Next {
+fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
+    if step.calls.iter().any(|one| one.ends_turn) {
+        return Next::Finish(Finish::Unanswered);
+    }
+    let failures = turn.model_failures;
     let pending: Vec<_> =
-        step.calls.iter().filter(|one| one.outcome.is_none()).map(|one| one.call.clone()).collect();
+        step.calls.iter().filter(|one| one.outcome.is_none()).map(|one| &one.call).collect();
     if !pending.is_empty() {
-        return Next::Run(pending);
+        return of_pending(&pending, turn);
     }
     if step.calls.iter().any(|one| one.call.tool == ASK && one.outcome == Some(Outcome::Ran)) {
         return Next::Finish(Finish::Asked);
@@ -79,4 +89,25 @@ fn after_step(step: &LastStep, failures: u32) -> Next {
         StopReason::Refusal => Next::Finish(Finish::Refused),
         StopReason::MaxTokens => Next::Finish(Finish::Truncated),
     }
+}
+
+/// Read-only calls pass those that wait for a caller. A call that changes something passes no earlier call, and no
+/// later call passes it.
+fn of_pending(pending: &[&ToolCall], turn: &TurnFold) -> Next {
+    let ended: Vec<_> =
+        pending.iter().filter(|call| turn.ended_action(&call.call_id).is_some()).copied().cloned().collect();
+    if !ended.is_empty() {
+        return Next::Settle(ended);
+    }
+    let (mut runnable, mut is_held) = (Vec::new(), false);
+    for &call in pending {
+        if turn.needs_caller(&call.call_id) {
+            is_held = true;
+        } else if !is_held || turn.is_read_only(&call.call_id) {
+            runnable.push(call.clone());
+        } else {
+            break;
+        }
+    }
+    if runnable.is_empty() { Next::Wait } else { Next::Run(runnable) }
 }

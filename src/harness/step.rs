@@ -175,7 +175,10 @@ impl<'a> Run<'a> {
     /// Returns the events of a response: the raw blocks and, in the same append, their projections.
     fn answer_events(&mut self, answer: Answer, step: StepId, index: u64, started: Timestamp) -> Vec<Draft> {
         let is_final = answer.tool_calls().next().is_none();
-        let views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
+        let mut views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
+        if answer.tool_calls().count() <= limit::TOOL_CALLS_PER_STEP_MAX {
+            self.open_actions(&answer, &mut views);
+        }
         let cost_micros = self.turn.tariff.step_micros(&answer.usage);
         let cost = Cost::of_step(cost_micros);
         let usage = Usage { steps: 1, tool_calls: 0, cost, ..answer.usage };
@@ -198,6 +201,17 @@ impl<'a> Run<'a> {
             draft.step_id = Some(step);
         }
         drafts
+    }
+
+    /// Adds the actions of calls that callers run, each behind its call.
+    fn open_actions(&self, answer: &Answer, views: &mut Vec<Draft>) {
+        for call in answer.tool_calls() {
+            let is_call = |draft: &Draft| matches!(&draft.body, Body::ToolCall { call_id, .. } if *call_id == call.call_id);
+            let Some(place) = views.iter().position(is_call) else { continue };
+            if let Some(action) = self.action(call, views[place].id) {
+                views.insert(place + 1, action);
+            }
+        }
     }
 
     fn view(&mut self, block: &Block, is_final: bool) -> Option<Draft> {

@@ -169,6 +169,9 @@ impl Run<'_> {
 
     /// Returns the result of a call that got no sandbox.
     fn without_sandbox(&self, call: &ToolCall) -> CallResult {
+        if let Some(done) = self.unanswered(call, "ended") {
+            return done;
+        }
         if self.never_began(call) {
             return CallResult::not_run("No sandbox could be started, so this tool did not run.");
         }

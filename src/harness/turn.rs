@@ -68,10 +68,10 @@ pub(super) struct Run<'a> {
     pub fresh: HashSet<String>,
 }
 
-/// Runs the turn until it yields.
+/// Runs the turn until it yields or waits for callers.
 ///
 /// `session` and `fold` are as they were read under the lease, the session first. Returns the fold once
-/// `turn.completed` is in the log. Dropping the future between two appends loses nothing: the log says where to
+/// `turn.completed`, or `turn.waiting`, is in the log: the lease ended with it. Dropping the future between two appends loses nothing: the log says where to
 /// go on.
 ///
 /// # Errors
@@ -96,13 +96,18 @@ impl<'a> Run<'a> {
         Self { turn, ports, session, fold, head, tally, budgets: Vec::new(), fresh: HashSet::new() }
     }
 
-    /// Performs the next action. Returns whether the turn ended.
+    /// Does what is next. Returns whether the turn ended or waits.
     async fn advance(&mut self) -> Result<bool, Halt> {
         match next(self.own(), self.turn.attempt) {
             Next::Start => self.start().await,
             Next::Ask { failures } => self.step(failures).await,
             Next::Run(calls) => self.run_tools(calls).await,
-            Next::Finish(finish) => self.finish(finish, Vec::new()).await,
+            Next::Settle(calls) => self.settle_actions(&calls).await,
+            Next::Wait => self.wait_for_actions().await,
+            Next::Finish(finish) => {
+                let stopped = self.stop_calls("ended").await;
+                self.finish(finish, stopped).await
+            }
         }
     }
 
@@ -142,6 +147,7 @@ impl<'a> Run<'a> {
         let (reason, error) = match finish {
             Finish::Completed => (YieldReason::Completed, None),
             Finish::Asked => (YieldReason::NeedsInput, None),
+            Finish::Unanswered => (YieldReason::RequiresAction, None),
             Finish::Refused => (YieldReason::Error, error("model_refusal", "the model declined to answer")),
             Finish::Truncated => (
                 YieldReason::Error,
@@ -211,6 +217,7 @@ impl<'a> Run<'a> {
             limit: limit.map(str::to_owned),
         };
         let mut drafts = before;
+        drafts.extend(self.withdrawals());
         drafts.push(self.draft(Body::TurnCompleted(Box::new(completed)), Actor::system()));
         self.record(drafts).await?;
         Ok(true)
@@ -219,7 +226,8 @@ impl<'a> Run<'a> {
     /// Appends events and the warnings that are due with them, and adds them to the fold.
     pub(super) async fn record(&mut self, mut drafts: Vec<Draft>) -> Result<(), Halt> {
         self.warn(&mut drafts);
-        let events = self.ports.journal.record(drafts).await?;
+        drafts.splice(0..0, self.resumption());
+        let events = self.ports.journal.record(drafts, self.fold.action_seq()).await?;
         events.iter().for_each(|event| self.tally.add(&event.draft));
         let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(()) };
         let follows = first.seq == self.head + 1;
@@ -229,7 +237,7 @@ impl<'a> Run<'a> {
             return Ok(());
         }
         // Others appended in between, such as a caller or the sandbox.
-        let ends = matches!(last.draft.body, Body::TurnCompleted(_));
+        let ends = matches!(last.draft.body, Body::TurnCompleted(_) | Body::TurnWaiting { .. });
         match self.ports.journal.catch_up(&mut self.fold).await {
             // The turn is over; the fold has what it has.
             Err(_) if ends => Ok(()),
@@ -241,7 +249,8 @@ impl<'a> Run<'a> {
         let mut tally = self.tally.clone();
         drafts.iter().for_each(|draft| tally.add(draft));
         // Nothing may follow the end of a turn.
-        let ends = drafts.last().is_some_and(|last| matches!(last.body, Body::TurnCompleted(_)));
+        let is_end = |last: &Draft| matches!(last.body, Body::TurnCompleted(_) | Body::TurnWaiting { .. });
+        let ends = drafts.last().is_some_and(is_end);
         let (limits, other_seconds) = (self.session.created.limits, self.session.duration_seconds());
         let due = tally.warnings(limits, self.active_seconds(), other_seconds);
         let place = drafts.len() - usize::from(ends);
@@ -280,7 +289,8 @@ impl<'a> Run<'a> {
     }
 
     pub(super) fn active_seconds(&self) -> u64 {
-        let active = self.started_at().map(|start| (self.ports.origin.now() - start).whole_seconds());
+        let since = |start: Timestamp| self.ports.origin.now() - start - self.waited();
+        let active = self.started_at().map(|start| since(start).whole_seconds());
         active.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
     }
 

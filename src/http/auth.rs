@@ -49,6 +49,8 @@ pub(super) struct SessionCaller<S: Scope> {
     pub actor: Actor,
     /// Highest event level that the caller may read.
     pub level: Level,
+    /// Scopes of the client token; `None` for a key.
+    token_scopes: Option<Vec<String>>,
     /// The secret that the caller authenticated with.
     pub proof: Proof,
     scope: PhantomData<fn() -> S>,
@@ -97,6 +99,15 @@ impl<S: Scope> Caller<S> {
 }
 
 impl<S: Scope> SessionCaller<S> {
+    /// Checks the scope of another kind of request that this one contains; the key has it, if there is one.
+    pub(super) fn check_token<T: Scope>(&self) -> Result<()> {
+        let Some(scopes) = &self.token_scopes else { return Ok(()) };
+        match T::TOKEN {
+            Some(wanted) if scopes.iter().any(|held| held == wanted) => Ok(()),
+            wanted => Err(missing_scope(wanted.unwrap_or(T::NAME))),
+        }
+    }
+
     /// Returns the author and origin to record with a command.
     pub(super) fn stamp(&self) -> Stamp {
         Stamp { actor: self.actor.clone(), origin: self.app.0.journal.origin().clone() }
@@ -165,6 +176,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
                 session,
                 actor: key_actor(&key),
                 level: Level::Internal,
+                token_scopes: None,
                 proof: Proof(secret.into()),
                 scope: PhantomData,
             });
@@ -184,6 +196,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             session,
             actor: token_actor(&token),
             level: token.level,
+            token_scopes: Some(token.scopes),
             proof: Proof(secret.into()),
             scope: PhantomData,
         })

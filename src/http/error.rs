@@ -213,6 +213,9 @@ impl From<Rejection> for ApiError {
             Rejection::TooDeep => Self::conflict("too_deep", message),
             Rejection::TooManyDescendants => Self::conflict("too_many_sessions_below", message),
             Rejection::OpenDescendants => Self::conflict("open_sessions_below", message),
+            Rejection::ActionResolved(..) => Self::conflict("action_resolved", message),
+            Rejection::ActionExpired => Self::conflict("action_expired", message),
+            Rejection::ActionClaimed => Self::conflict("action_claimed", message),
             Rejection::TurnRunning => Self::conflict("turn_running", message),
         }
     }

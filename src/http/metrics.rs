@@ -48,6 +48,7 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     gauge!("sojourn_sessions_overdue").set(overdue as f64);
     gauge!("sojourn_turns", "state" => "queued").set(now.turns_queued as f64);
     gauge!("sojourn_turns", "state" => "running").set(now.turns_running as f64);
+    gauge!("sojourn_turns", "state" => "waiting").set(now.turns_waiting as f64);
     gauge!("sojourn_jobs_ready").set(now.jobs_ready as f64);
     gauge!("sojourn_jobs_ready_age_seconds").set(now.jobs_ready_age_seconds);
     gauge!("sojourn_jobs_held").set(now.jobs_held as f64);
@@ -105,6 +106,7 @@ fn describe() {
         ),
         ("sojourn_steps_unpriced_total", "Model calls without a known price."),
         ("sojourn_tool_calls_total", "Tool calls, by outcome."),
+        ("sojourn_actions_total", "Actions that ended, by kind and outcome: `answered` or `expired`."),
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),
         ("sojourn_turns_ended_total", "Ended turns, by reason."),
         ("sojourn_turns_taken_over_total", "Turns taken over from a crashed worker."),

@@ -36,6 +36,8 @@ scopes! {
     ReadLog "sessions:read" Some("read");
     /// Send messages to a session; accepts client tokens.
     SteerSession "sessions:write" Some("steer");
+    /// Claim actions and answer them; accepts client tokens.
+    AnswerActions "sessions:write" Some("answer");
     /// Read agents.
     ReadAgents "agents:read" None;
     /// Create and change agents.

@@ -71,7 +71,7 @@ impl Journal {
         turn: Option<TurnId>,
         drafts: Vec<Draft>,
     ) -> Result<Vec<Event>, Halted> {
-        self.append(fence, turn, drafts).await.map_err(|error| error.halted)
+        self.append(fence, turn, drafts, None).await.map_err(|error| error.halted)
     }
 
     async fn append(
@@ -79,6 +79,7 @@ impl Journal {
         fence: Fence,
         turn: Option<TurnId>,
         drafts: Vec<Draft>,
+        actions_to: Option<i64>,
     ) -> Result<Vec<Event>, AppendError> {
         let Fence { org, session, .. } = fence;
         let ts = self.origin.now();
@@ -90,7 +91,7 @@ impl Journal {
             return Err(AppendError { halted: error.into(), drafts: unpack(events) });
         }
         let began = Instant::now();
-        let record = Record { fence, turn, ts, events };
+        let record = Record { fence, turn, ts, events, actions_to };
         let (recorded, record) = self.record_committer.record(record).await;
         let events = record.map(|record| record.events).unwrap_or_default();
         let halted = match recorded {
@@ -165,9 +166,27 @@ impl Writer {
         self.journal.record(self.fence, self.turn, drafts).await
     }
 
-    /// The same; returns the events if it fails.
-    pub async fn append(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, AppendError> {
-        self.journal.append(self.fence, self.turn, drafts).await
+    /// The same for a turn that has read the ends of its actions up to `actions_to`; returns the events if it fails.
+    ///
+    /// # Errors
+    /// `Moved` also if an action has ended since and the events withdraw actions or wait for them.
+    pub async fn append(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, AppendError> {
+        let depends =
+            |draft: &Draft| matches!(draft.body, Body::TurnWaiting { .. } | Body::ActionClosed { .. });
+        let actions_to = drafts.iter().any(depends).then_some(actions_to);
+        self.journal.append(self.fence, self.turn, drafts, actions_to).await
+    }
+
+    /// Closes the actions of its turn whose time has passed. Returns whether an action has ended after the event at
+    /// `read_to_seq`.
+    pub async fn actions_ended(&self, read_to_seq: i64) -> Result<bool, Error> {
+        let Some(turn) = self.turn else { return Ok(false) };
+        let Fence { org, session, .. } = self.fence;
+        let now = self.journal.store.actions_now(org, session, turn).await?;
+        if now.has_expired {
+            self.journal.expire_actions(org, session, turn).await?;
+        }
+        Ok(now.has_expired || now.action_head > read_to_seq)
     }
 
     /// Reads the fold of the log, as [`Journal::fold`] does.

@@ -5,6 +5,7 @@
 //! same time share one. A leased turn goes through [`Writer::record`]: one fenced statement,
 //! which concurrent turns of one process share. Notifications are sent after the commit.
 
+mod action;
 mod append_batch;
 mod committer;
 mod create_batch;
@@ -35,6 +36,7 @@ use crate::{
 use append_batch::RecordCommitter;
 use fold_cache::FoldCache;
 
+pub use action::Answered;
 pub use create_batch::{AgentCache, CreationCommitter, Decide, Request};
 pub use export::Export;
 pub use fold_cache::ReadFold;

@@ -4,6 +4,7 @@ use crate::{
     base::Timestamp,
     domain::{
         Event, OrgId, Session, SessionId, Status,
+        action::OpenWork,
         decide::{self, Command, Stamp},
         event::{Body, Draft},
     },
@@ -110,13 +111,14 @@ impl Unit {
     /// `Rejected` when the session is archived or paused.
     pub async fn wake_up(&mut self, id: SessionId, stamp: &Stamp) -> Result<Executed, Error> {
         let executed = self.execute(id, Command::Wake, stamp).await?;
-        if executed.session.running.is_some() || executed.session.queued.is_some() {
+        let Session { running, queued, .. } = &executed.session;
+        if (running.is_some() || queued.is_some()) && !executed.session.is_waiting() {
             self.enqueue(id).await?;
         }
         Ok(executed)
     }
 
-    async fn enqueue(&mut self, id: SessionId) -> Result<(), Error> {
+    pub(super) async fn enqueue(&mut self, id: SessionId) -> Result<(), Error> {
         let due = self.tx.enqueue_turn(id).await?;
         self.is_due(due);
         Ok(())
@@ -162,12 +164,7 @@ impl Unit {
 
     /// Archives a session and settles its open calls.
     pub async fn archive(&mut self, id: SessionId, stamp: &Stamp) -> Result<Executed, Error> {
-        let session = self.tx.lock_session(id).await?;
-        let open_calls = match &session.running {
-            Some(turn) => self.tx.open_calls(id, turn.id).await?,
-            None => Vec::new(),
-        };
-        let executed = self.execute_locked(session, Command::Archive { open_calls }, stamp).await?;
+        let executed = self.execute(id, Command::Archive, stamp).await?;
         self.tx.delete_tokens(id).await?;
         self.tx.delete_scheduled_wakes(id).await?;
         Ok(executed)
@@ -188,13 +185,20 @@ impl Unit {
         Ok(())
     }
 
-    async fn execute_locked(
+    pub(super) async fn execute_locked(
         &mut self,
         mut session: Session,
         command: Command,
         stamp: &Stamp,
     ) -> Result<Executed, Error> {
-        let drafts = decide::decide(&session, command, stamp)?;
+        let was_waiting = session.is_waiting();
+        let open = match &session.running {
+            Some(turn) if command.may_end_turn() && (was_waiting || matches!(command, Command::Archive)) => {
+                self.tx.open_work(session.id, turn.id).await?
+            }
+            _ => OpenWork::default(),
+        };
+        let drafts = decide::decide(&session, &open, command, stamp)?;
         if drafts.is_empty() {
             return Ok(Executed { session, events: Vec::new() });
         }
@@ -202,13 +206,17 @@ impl Unit {
         let events = numbered(&drafts, base, now);
         let ended: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
         let by = pack(self.tx.org(), session.id, drafts)?;
-        let is_due = session.status != Status::Archived && events.iter().any(wakes);
+        // Of a waiting turn that ended, the job is still there.
+        let has_ended = was_waiting && session.running.is_none();
+        let wakes = has_ended || events.iter().any(|event| wakes(event, &session));
+        let is_due = session.status != Status::Archived && wakes;
         let change = Change { session: &session, ended: &ended, base, events: &by, is_due };
         let written = self.tx.write_back(&change).await?;
         self.grew(session.id, base, now, by, written.has_deliveries);
         if is_due {
             self.is_due(written.due);
         }
+        self.withdraw_actions(session.id, &events).await?;
         self.wake(&session, &events).await?;
         Ok(Executed { session, events })
     }
@@ -260,9 +268,14 @@ impl Unit {
 
 /// Returns whether a worker must process the session.
 ///
-/// A turn that waits for a timer holds no worker, and a cancel must reach one.
-fn wakes(event: &Event) -> bool {
-    matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
+/// A turn that waits for a timer holds no worker, and a cancel must reach one. Input waits for a turn that waits for
+/// actions.
+fn wakes(event: &Event, session: &Session) -> bool {
+    match event.draft.body {
+        Body::UserMessage { .. } => !session.is_waiting(),
+        Body::TurnCancelRequested { .. } => true,
+        _ => false,
+    }
 }
 
 pub(super) fn numbered(drafts: &[Draft], base: i64, ts: Timestamp) -> Vec<Event> {

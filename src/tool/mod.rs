@@ -8,6 +8,7 @@
 mod ask;
 mod bash;
 mod catalogue;
+mod custom;
 mod edit;
 mod exec;
 mod glob;
@@ -38,6 +39,7 @@ use crate::{
 };
 
 pub use catalogue::{Catalog, names};
+pub use custom::{ToolProblem, check_custom, check_tools, custom_spec};
 pub use schedule_wake::shown;
 pub use start_session::Child;
 

@@ -3,7 +3,7 @@
 //! Called by the catalog. An error names each invalid field and what is allowed there, so that the
 //! model can correct the call. References outside the schema are not followed.
 
-use jsonschema::Validator;
+use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value};
 
 use crate::{
@@ -28,15 +28,22 @@ impl Schema {
         Self { validator, words: schema["properties"].to_string() }
     }
 
+    /// Compiles a schema of a caller. Patterns are matched in linear time.
+    ///
+    /// # Errors
+    /// Words for the caller: the schema is not valid.
+    pub(super) fn of_caller(schema: &Map<String, Value>) -> Result<Self, String> {
+        let words = schema.get("properties").map(ToString::to_string).unwrap_or_default();
+        let options = jsonschema::options().with_draft(Draft::Draft202012);
+        let built =
+            options.with_pattern_options(PatternOptions::regex()).build(&Value::Object(schema.clone()));
+        let validator = built
+            .map_err(|error| text::truncate(&error.to_string(), limit::TOOL_ERROR_BYTES_MAX).to_owned())?;
+        Ok(Self { validator, words })
+    }
+
     /// Validates arguments and returns them without nulls, which some models send for "absent".
     pub(super) fn check(&self, tool: &str, input: &Value) -> Result<Value, String> {
-        if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
-            let begin = text::truncate(sent, limit::TOOL_ERROR_BYTES_MAX);
-            return Err(format!(
-                "The arguments of `{tool}` were not a complete JSON object. They began with: {begin}\n\
-                 Nothing was run. Send the whole call again, shorter if it was truncated."
-            ));
-        }
         let input = match input {
             Value::Object(fields) => {
                 let given = fields.iter().filter(|(_, value)| !value.is_null());
@@ -44,9 +51,22 @@ impl Schema {
             }
             other => other.clone(),
         };
+        self.check_exact(tool, &input)?;
+        Ok(input)
+    }
+
+    /// Validates arguments as they are.
+    pub(super) fn check_exact(&self, tool: &str, input: &Value) -> Result<(), String> {
+        if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
+            let begin = text::truncate(sent, limit::TOOL_ERROR_BYTES_MAX);
+            return Err(format!(
+                "The arguments of `{tool}` were not a complete JSON object. They began with: {begin}\n\
+                 Nothing was run. Send the whole call again, shorter if it was truncated."
+            ));
+        }
         let faults: Vec<String> = self
             .validator
-            .iter_errors(&input)
+            .iter_errors(input)
             .take(ERRORS_SHOWN_MAX)
             .map(|fault| {
                 let place = fault.instance_path().to_string();
@@ -56,7 +76,7 @@ impl Schema {
             })
             .collect();
         if faults.is_empty() {
-            return Ok(input);
+            return Ok(());
         }
         let (faults, words) = (faults.join("\n"), &self.words);
         Err(format!("The arguments of `{tool}` are not valid. Nothing was run.\n{faults}\nIt takes: {words}"))

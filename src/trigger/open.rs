@@ -8,6 +8,7 @@ use crate::{
     domain::{
         AgentId, CredentialId, EnvironmentId, Session, SessionId,
         context::ContextChange,
+        custom_tool::AgentTool,
         decide::{Input, NewSession, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         schedule::SessionTemplate,
@@ -29,6 +30,8 @@ pub(crate) struct Choice {
     pub revision: Revision,
     /// Overrides the revision's model.
     pub model: Option<String>,
+    /// Replaces the revision's tools.
+    pub tools: Option<Vec<AgentTool>>,
     /// Whether scripted models are allowed.
     pub scripted: bool,
 }
@@ -99,7 +102,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     };
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
-    created.pin(pins(unit, Choice { agent, revision, model: None, scripted }).await?);
+    created.pin(pins(unit, Choice { agent, revision, model: None, tools: None, scripted }).await?);
     created.environment = match session_template.environment {
         Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
         None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
@@ -116,7 +119,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
 
 /// Returns agent, revision, model and credential, to be pinned for the life of a session.
 pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refused> {
-    let Choice { agent, revision, model, scripted } = choice;
+    let Choice { agent, revision, model, tools, scripted } = choice;
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
@@ -128,7 +131,7 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         model,
         model_options: revision.model_options,
         runtime: revision.runtime,
-        tools: revision.tools,
+        tools: tools.or(revision.tools),
     };
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }

@@ -60,6 +60,9 @@ impl Refused {
                 Some("open_sessions_below")
             }
             Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
+            Self::Journal(journal::Error::Rejected(Rejection::ActionResolved(..))) => Some("action_resolved"),
+            Self::Journal(journal::Error::Rejected(Rejection::ActionExpired)) => Some("action_expired"),
+            Self::Journal(journal::Error::Rejected(Rejection::ActionClaimed)) => Some("action_claimed"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }
     }

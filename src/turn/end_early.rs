@@ -12,9 +12,13 @@ use super::{
     reads_objects, tools::LeasedTools,
 };
 use crate::{
+    base::Timestamp,
     domain::{
-        Actor, Body, Session, TurnId,
+        ActionId, Actor, Body, Session, TurnId,
+        action::Closed,
         event::{Draft, Outcome, TurnCompleted},
+        log_fold::LogFold,
+        tool::ToolCall,
         turn::{TurnError, YieldReason},
     },
     harness::{self, Halt, Journal as _},
@@ -61,20 +65,7 @@ pub(crate) async fn end_early(
     for call in &open {
         harness::Tools::cancel(&tools, call).await;
     }
-    let mut drafts: Vec<_> = open
-        .into_iter()
-        .map(|call| {
-            draft(Body::ToolResult {
-                call_id: call.call_id,
-                tool: call.tool,
-                output: "The turn ended before this call could be settled; its outcome is unknown."
-                    .to_owned(),
-                is_error: true,
-                outcome: Outcome::Unknown,
-                duration_ms: 0,
-            })
-        })
-        .collect();
+    let mut drafts: Vec<_> = unsettled(&fold, turn, open).into_iter().map(draft).collect();
     let did_something = fold.turn(turn).is_some_and(|turn| turn.step.is_some());
     let running = session.running.as_ref().filter(|running| running.id == turn);
     if rejects {
@@ -99,5 +90,34 @@ pub(crate) async fn end_early(
         error,
         limit: spend.map(|spend| spend.limit.to_owned()),
     }))));
-    journal.record(drafts).await.map(drop)
+    journal.record(drafts, fold.action_seq()).await.map(drop)
+}
+
+/// Returns the results of open calls that nobody will settle, and the ends of their actions.
+fn unsettled(fold: &LogFold, turn: TurnId, open: Vec<ToolCall>) -> Vec<Body> {
+    let state = fold.turn(turn);
+    let result = |call: ToolCall| {
+        // Nothing ran it if it waits for a caller.
+        let (outcome, output) = match state.is_some_and(|state| state.needs_caller(&call.call_id)) {
+            true => (Outcome::NotRun, "The turn ended before anybody ran this tool."),
+            false => (
+                Outcome::Unknown,
+                "The turn ended before this call could be settled; its outcome is unknown.",
+            ),
+        };
+        Body::ToolResult {
+            call_id: call.call_id,
+            tool: call.tool,
+            output: output.to_owned(),
+            is_error: true,
+            outcome,
+            duration_ms: 0,
+        }
+    };
+    let actions = state.into_iter().flat_map(|state| state.open_actions());
+    let closed = |(action_id, ..): (ActionId, &str, Timestamp)| Body::ActionClosed {
+        action_id,
+        reason: Closed::Withdrawn,
+    };
+    open.into_iter().map(result).chain(actions.map(closed)).collect()
 }

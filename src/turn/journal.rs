@@ -39,23 +39,25 @@ pub(super) struct LeasedJournal {
 
 impl LeasedJournal {
     /// Appends the events together with the egress decisions counted since. Egress is closed before
-    /// the turn's end is recorded: no decision can follow it.
-    async fn record_with_egress(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
+    /// the end of the turn or its wait for actions is recorded: no decision can follow it.
+    async fn record_with_egress(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halted> {
         let egress = self.sandbox.egress();
-        if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_))) {
+        if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_) | Body::TurnWaiting { .. }))
+        {
             egress.close().await;
         }
         let taken = egress.take();
         let mut all = egress.drafts(&taken, &self.writer);
         let own = all.len();
         all.extend(drafts);
-        let appended = self.writer.append(all).await.map_err(|AppendError { halted, drafts }| {
-            egress.restore(&taken);
-            if matches!(halted, Halted::Failed(_)) {
-                self.kept.keep(drafts.into_iter().skip(own));
-            }
-            halted
-        })?;
+        let appended =
+            self.writer.append(all, actions_to).await.map_err(|AppendError { halted, drafts }| {
+                egress.restore(&taken);
+                if matches!(halted, Halted::Failed(_)) {
+                    self.kept.keep(drafts.into_iter().skip(own), actions_to);
+                }
+                halted
+            })?;
         self.kept.appended(&appended);
         if appended.iter().any(|event| matches!(event.draft.body, Body::TurnStarted { .. })) {
             self.started.send_replace(true);
@@ -66,8 +68,12 @@ impl LeasedJournal {
 
 #[async_trait]
 impl harness::Journal for LeasedJournal {
-    async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
-        self.record_with_egress(drafts).await.map_err(halt)
+    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt> {
+        self.record_with_egress(drafts, actions_to).await.map_err(halt)
+    }
+
+    async fn actions_ended(&self, read_to_seq: i64) -> Result<bool, Halt> {
+        self.writer.actions_ended(read_to_seq).await.map_err(unavailable)
     }
 
     async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Halt> {

@@ -22,12 +22,16 @@ struct Kept {
     drafts: Vec<Draft>,
     /// The last event that the lease appended before them.
     after: Option<EventId>,
+    /// `seq` of the newest end of an action that the turn had read.
+    actions_to: i64,
 }
 
 impl KeptDrafts {
     /// Keeps the events of an append whose outcome is unknown.
-    pub(super) fn keep(&self, drafts: impl IntoIterator<Item = Draft>) {
-        self.lock().drafts.extend(drafts);
+    pub(super) fn keep(&self, drafts: impl IntoIterator<Item = Draft>, actions_to: i64) {
+        let mut kept = self.lock();
+        kept.drafts.extend(drafts);
+        kept.actions_to = actions_to;
     }
 
     /// Remembers the last event of an append that succeeded.
@@ -53,8 +57,8 @@ impl KeptDrafts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Appends the kept events of the writer's turn that are not in the log. Returns whether they end the turn;
-    /// `None` if there were none.
+    /// Appends the kept events of the writer's turn that are not in the log. Returns whether they end the turn
+    /// or its lease; `None` if there were none.
     ///
     /// The writer must have a later epoch than the one that failed: then an append in progress cannot succeed
     /// any more.
@@ -64,12 +68,12 @@ impl KeptDrafts {
         if drafts.is_empty() {
             return Ok(None);
         }
-        let after = self.lock().after;
+        let Kept { after, actions_to, .. } = *self.lock();
         let ids: Vec<_> = drafts.iter().map(|draft| draft.id).chain(after).collect();
         let known = match writer.known(&ids).await {
             Ok(known) => known,
             Err(error) => {
-                self.keep(drafts);
+                self.keep(drafts, actions_to);
                 return Err(unavailable(error));
             }
         };
@@ -80,15 +84,16 @@ impl KeptDrafts {
             return Ok(None);
         }
         drafts.retain(|draft| !has(draft.id));
-        let ends_turn = drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_)));
+        let is_end = |draft: &Draft| matches!(draft.body, Body::TurnCompleted(_) | Body::TurnWaiting { .. });
+        let ends_turn = drafts.iter().any(is_end);
         if drafts.is_empty() {
             return Ok(None);
         }
-        match writer.append(drafts).await {
+        match writer.append(drafts, actions_to).await {
             Ok(_) => Ok(Some(ends_turn)),
             Err(AppendError { halted, drafts }) => {
                 if matches!(halted, Halted::Failed(_)) {
-                    self.keep(drafts);
+                    self.keep(drafts, actions_to);
                 }
                 Err(halt(halted))
             }

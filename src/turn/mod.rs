@@ -22,6 +22,7 @@ use crate::{
     base::SecretString,
     domain::{
         OrgId, Session, TurnId,
+        custom_tool::AgentTool,
         price::{SandboxSize, Tariff},
         source::told,
     },
@@ -57,7 +58,7 @@ pub(crate) struct LeasedTurn {
     turn: harness::Turn,
     writer: Writer,
     kept: KeptDrafts,
-    tools: Option<Vec<String>>,
+    tools: Option<Vec<AgentTool>>,
     read: ReadFold,
     sandbox: Arc<LeasedSandbox>,
     /// Whether its `turn.started` is in the log.
@@ -187,7 +188,7 @@ impl Runtime {
 /// Parts of a prepared turn.
 struct Parts {
     turn: harness::Turn,
-    tools: Option<Vec<String>>,
+    tools: Option<Vec<AgentTool>>,
     spec: SandboxSpec,
     policy: EgressPolicy,
 }

@@ -14,6 +14,7 @@ use crate::{
     domain::{
         Answer, Session,
         conversation::ModelRequest,
+        custom_tool::CustomTool,
         tool::{ToolCall, ToolSpec},
     },
     harness::{self, Delta, Model},
@@ -133,6 +134,10 @@ impl harness::Tools for TracedTools<'_> {
 
     fn check(&self, call: &ToolCall) -> Result<Call, String> {
         self.0.check(call)
+    }
+
+    fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
+        self.0.caller_tool(call)
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

@@ -18,13 +18,14 @@ use crate::{
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
+        custom_tool::{AgentTool, CustomTool},
         log_fold::{SANDBOX_TRACE, SandboxTrace},
         tool::{Replay, START_SESSION, ToolCall, ToolSpec},
     },
     harness,
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
-    tool::{Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle},
+    tool::{self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle},
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
@@ -36,6 +37,8 @@ const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
 pub(super) struct LeasedTools {
     catalogue: Catalog,
     specs: Vec<ToolSpec>,
+    /// Those of the tools that callers run.
+    custom: Vec<CustomTool>,
     writer: Writer,
     sandbox: Arc<LeasedSandbox>,
     services: Arc<SessionServices>,
@@ -68,22 +71,32 @@ impl From<lifecycle::Error> for Fault {
 }
 
 impl LeasedTools {
-    /// `allowed` names the agent's tools; `None` allows all but `start_session`, which must be listed
-    /// explicitly.
+    /// `allowed` are the agent's tools; `None` allows all of the catalogue but `start_session`, which must be listed
+    /// explicitly. Tools of callers follow those of the catalogue, in the order of the list.
     pub(super) fn new(
         catalogue: Catalog,
         sandboxes: &Sandboxes,
         writer: &Writer,
         sandbox: Arc<LeasedSandbox>,
-        allowed: Option<&[String]>,
+        allowed: Option<&[AgentTool]>,
     ) -> Self {
         let is_allowed = |spec: &ToolSpec| match allowed {
-            Some(names) => names.contains(&spec.name),
+            Some(tools) => tools.iter().any(|tool| tool.name() == spec.name),
             None => spec.name != START_SESSION,
         };
-        let specs = catalogue.specs().into_iter().filter(is_allowed).collect();
+        let mut specs: Vec<_> = catalogue.specs().into_iter().filter(is_allowed).collect();
+        let custom: Vec<_> = allowed.into_iter().flatten().filter_map(AgentTool::custom).cloned().collect();
+        specs.extend(custom.iter().map(tool::custom_spec));
         let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
-        Self { catalogue, specs, writer: writer.clone(), sandbox, services, running: Mutex::default() }
+        Self {
+            catalogue,
+            specs,
+            custom,
+            writer: writer.clone(),
+            sandbox,
+            services,
+            running: Mutex::default(),
+        }
     }
 
     /// Access to the sandbox for tools.
@@ -242,7 +255,19 @@ impl harness::Tools for LeasedTools {
             let names: Vec<_> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             return Err(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
         }
-        self.catalogue.check(call)
+        match self.custom.iter().find(|custom| custom.name == call.tool) {
+            None => self.catalogue.check(call),
+            // A call that fits has an action, and is never run here.
+            Some(custom) => {
+                tool::check_custom(custom, call)?;
+                Err("This call was not offered to the caller, so it did not run.".to_owned())
+            }
+        }
+    }
+
+    fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
+        let custom = self.custom.iter().find(|custom| custom.name == call.tool)?;
+        tool::check_custom(custom, call).is_ok().then_some(custom)
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

@@ -10,13 +10,14 @@ use crate::{
     base::{
         json,
         limit::{
-            CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, MODEL_MAX_TOKENS_DEFAULT,
-            MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN,
+            NAME_BYTES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
         AgentId, CredentialId, RevisionId,
         conversation::ModelOptions,
+        custom_tool::AgentTool,
         session::{AgentSnapshot, Limits},
         source::Repository,
         spend::SpendCaps,
@@ -61,9 +62,10 @@ pub(crate) struct CreateAgent {
     #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object")]
     pub spend_caps: SpendCaps,
-    /// Names of the allowed tools; absent allows all.
-    #[garde(inner(length(max = LIST_ITEMS_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX))))]
-    pub tools: Option<Vec<String>>,
+    /// The allowed tools: names, and tools that a caller runs (`type`: `custom`), which follow the others. Absent
+    /// allows all tools of the service.
+    #[garde(inner(length(max = AGENT_TOOLS_MAX)))]
+    pub tools: Option<Vec<AgentTool>>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -98,10 +100,10 @@ pub(crate) struct PatchAgent {
     #[garde(custom(validate_numbers))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub spend_caps: Option<SpendCaps>,
-    #[garde(inner(inner(length(max = LIST_ITEMS_MAX), inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX)))))]
+    #[garde(inner(inner(length(max = AGENT_TOOLS_MAX))))]
     #[serde(default, deserialize_with = "super::present")]
-    #[schema(value_type = Option<Vec<String>>)]
-    pub tools: Option<Option<Vec<String>>>,
+    #[schema(value_type = Option<Vec<AgentTool>>)]
+    pub tools: Option<Option<Vec<AgentTool>>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -148,7 +150,7 @@ pub(crate) struct AgentView {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<Repository>,
     #[schema(required)]
-    pub tools: Option<Vec<String>>,
+    pub tools: Option<Vec<AgentTool>>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
@@ -177,7 +179,7 @@ pub(crate) struct RevisionView {
     pub model_options: ModelOptions,
     pub runtime: String,
     #[schema(required)]
-    pub tools: Option<Vec<String>>,
+    pub tools: Option<Vec<AgentTool>>,
     /// SHA-256 of the configuration, hex-encoded.
     pub digest: String,
     /// Whether new sessions use this revision.
@@ -204,7 +206,7 @@ pub(crate) struct PinnedAgentView {
     pub model_options: ModelOptions,
     pub runtime: String,
     #[schema(required)]
-    pub tools: Option<Vec<String>>,
+    pub tools: Option<Vec<AgentTool>>,
 }
 
 impl PinnedAgentView {

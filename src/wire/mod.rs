@@ -3,10 +3,12 @@
 //! Used by `http`, `stream`, `webhook` and `cli`. Unknown input fields are rejected; `metadata`, `input`
 //! objects, `refs` and `raw` are passed through verbatim.
 
+pub(crate) mod action;
 pub(crate) mod admin;
 pub(crate) mod agent;
 pub(crate) mod budget;
 pub(crate) mod capacity;
+pub(crate) mod client_token;
 pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod credential;

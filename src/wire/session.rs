@@ -20,11 +20,13 @@ use crate::{
     base::{
         json,
         limit::{
-            DESTINATIONS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, DESTINATIONS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
+            TEXT_BYTES_MAX,
         },
     },
     domain::{
-        Actor, AgentId, CredentialId, EventId, Level, Session, SessionId, Status, Usage,
+        Actor, AgentId, CredentialId, EventId, Session, SessionId, Status, Usage,
+        custom_tool::AgentTool,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
@@ -52,6 +54,9 @@ pub(crate) struct CreateSession {
     /// Overrides the agent's model for this session.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub model: Option<String>,
+    /// Replaces the agent's tools for this session: names, and tools that a caller runs.
+    #[garde(inner(length(max = AGENT_TOOLS_MAX)))]
+    pub tools: Option<Vec<AgentTool>>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -244,7 +249,7 @@ pub(crate) struct ConversationRef {
 pub struct SessionView {
     pub id: SessionId,
     pub status: Status,
-    /// Refines `status` when one of these applies: `pending`, `creating_sandbox`, `waiting_for_capacity`, `rotating`,
+    /// Refines `status` when one of these applies: `requires_action`, `pending`, `creating_sandbox`, `waiting_for_capacity`, `rotating`,
     /// `paused` or `retrying`; otherwise null.
     #[schema(required)]
     pub phase: Option<&'static str>,
@@ -318,6 +323,7 @@ impl From<Session> for SessionView {
         let exit_status = session.exit_status();
         let phase = match session.hold {
             Some(Hold::Paused) => Some("paused"),
+            Some(Hold::Stopped | Hold::Canceled) | None if session.is_waiting() => Some("requires_action"),
             Some(Hold::Stopped | Hold::Canceled) | None => session.is_unused().then_some("pending"),
         };
         let created = session.created;
@@ -405,41 +411,6 @@ pub(crate) struct SessionRef {
     pub id: SessionId,
     pub status: Status,
     pub head: i64,
-}
-
-/// Client token to create.
-#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
-#[serde(deny_unknown_fields, default)]
-pub(crate) struct MintClientToken {
-    /// `read` and `steer`; both when absent.
-    #[garde(inner(length(min = 1, max = 2)))]
-    pub scopes: Option<Vec<ClientScope>>,
-    /// Lifetime in seconds: 60 to 86400 (clamped), default 3600.
-    #[garde(skip)]
-    pub ttl: Option<i64>,
-    /// Highest event level that the token can read; `progress` when absent.
-    #[garde(skip)]
-    pub level: Option<Level>,
-}
-
-/// Permission of a client token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum ClientScope {
-    Read,
-    Steer,
-}
-
-/// Client token; returned once.
-#[derive(Debug, Serialize, ToSchema)]
-#[schema(as = ClientToken)]
-pub(crate) struct ClientTokenView {
-    pub token: String,
-    /// Same value as `token`, under the name that session creation uses.
-    pub client_token: String,
-    pub scopes: Vec<ClientScope>,
-    #[serde(with = "time::serde::rfc3339")]
-    pub expires_at: OffsetDateTime,
 }
 
 pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {

@@ -4,6 +4,7 @@
 //! Every channel, buffer, page, loop and retry has a bound, here or beside the only code that needs
 //! it. Anything unbounded can take the service down.
 
+mod action;
 mod database;
 mod delta;
 mod egress;
@@ -21,6 +22,7 @@ use std::time::Duration;
 
 use super::backoff::Backoff;
 
+pub use action::*;
 pub use database::*;
 pub use delta::*;
 pub use egress::*;

@@ -2,6 +2,7 @@
 
 use super::{Rejection, Stamp, cancel};
 use crate::domain::{
+    action::OpenWork,
     event::{Body, Draft},
     operation,
     session::{Hold, Session, Status},
@@ -25,13 +26,14 @@ pub(super) fn start(session: &Session, has_sandbox: bool, stamp: &Stamp) -> Resu
 /// Ends the running and queued turns and stops the session until a new request.
 pub(super) fn stop(
     session: &Session,
+    open: &OpenWork,
     reason: Option<String>,
     stamp: &Stamp,
 ) -> Result<Vec<Draft>, Rejection> {
     if session.status == Status::Archived {
         return Err(Rejection::Archived);
     }
-    let mut drafts = cancel::turns(session, stamp);
+    let mut drafts = cancel::turns(session, open, stamp);
     if session.hold != Some(Hold::Stopped) {
         drafts.push(stamp.draft(None, Body::SessionStopped { reason }));
     }

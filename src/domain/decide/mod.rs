@@ -3,6 +3,7 @@
 //! Pure: state, command and stamp in, events out. Called by `journal::execute`, which holds the
 //! session's row lock and derives further effects (a wake, a delivery, a clean-up) from the events.
 
+mod answer;
 mod archive;
 mod cancel;
 mod context;
@@ -17,11 +18,16 @@ mod stamp;
 mod steer;
 
 use super::{
-    context::ContextChange, event::Draft, ids::*, operation::Request, registry::Tool, session::Session,
-    tool::ToolCall,
+    action::{ActionState, OpenWork, ToolAnswer},
+    context::ContextChange,
+    event::{CancelMode, Draft},
+    ids::*,
+    operation::Request,
+    registry::Tool,
+    session::Session,
 };
 
-use stamp::{cancel_request, canceled};
+use stamp::{canceled, end_or_request, withdrawn};
 
 pub use create::{NewSession, create};
 pub use input::Input;
@@ -36,11 +42,16 @@ pub enum Command {
     Steer(Input),
     /// End the running and the queued turn; or cancel a session that never had one.
     Cancel,
+    /// End the running turn only.
+    Interrupt,
     /// Close the session permanently.
-    Archive {
-        /// Tool calls of the running turn that have no result yet.
-        open_calls: Vec<ToolCall>,
-    },
+    Archive,
+    /// Answer an action, whose state is `state`.
+    Answer { state: ActionState, answer: ToolAnswer, claim: Option<ClaimId> },
+    /// Check that an action can be claimed.
+    ClaimAction(ActionState),
+    /// Close actions whose time has passed.
+    ExpireActions(Vec<ActionId>),
     /// Extend the sandbox's life; logged only if `sandbox` is set.
     Heartbeat { sandbox: Option<SandboxId> },
     /// Run an operation on the sandbox; an exec is logged from here on.
@@ -63,19 +74,42 @@ pub enum Command {
     Patch(Change),
 }
 
+impl Command {
+    /// Returns whether the command may end a turn that waits for actions. Then it is decided on the turn's open
+    /// work; an archive also on that of a turn which a worker runs.
+    pub fn may_end_turn(&self) -> bool {
+        match self {
+            Self::Cancel | Self::Interrupt | Self::Archive | Self::Stop { .. } => true,
+            Self::Steer(input) => input.interrupt,
+            _ => false,
+        }
+    }
+}
+
 /// Returns the events of a command, in order; none if it changes nothing.
+///
+/// `open` is the open work of the running turn, if [`Command::may_end_turn`].
 ///
 /// # Errors
 /// The [`Rejection`] states what the caller should do instead.
-pub fn decide(session: &Session, command: Command, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+pub fn decide(
+    session: &Session,
+    open: &OpenWork,
+    command: Command,
+    stamp: &Stamp,
+) -> Result<Vec<Draft>, Rejection> {
     match command {
-        Command::Steer(input) => steer::decide(session, input, stamp),
-        Command::Cancel => Ok(cancel::decide(session, stamp)),
-        Command::Archive { open_calls } => Ok(archive::decide(session, open_calls, stamp)),
+        Command::Steer(input) => steer::decide(session, open, input, stamp),
+        Command::Cancel => Ok(cancel::decide(session, open, stamp)),
+        Command::Interrupt => Ok(end_or_request(session, open, CancelMode::Interrupt, stamp)),
+        Command::Archive => Ok(archive::decide(session, open, stamp)),
+        Command::Answer { state, answer, claim } => answer::decide(session, &state, answer, claim, stamp),
+        Command::ClaimAction(state) => answer::claim(session, &state),
+        Command::ExpireActions(expired) => Ok(answer::expire(session, &expired, stamp)),
         Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),
         Command::Operate { operation, request } => operate::decide(session, operation, &request, stamp),
         Command::Start { has_sandbox } => lifecycle::start(session, has_sandbox, stamp),
-        Command::Stop { reason } => lifecycle::stop(session, reason, stamp),
+        Command::Stop { reason } => lifecycle::stop(session, open, reason, stamp),
         Command::Pause => lifecycle::pause(session, stamp),
         Command::Resume => lifecycle::resume(session, stamp),
         Command::Wake => lifecycle::wake(session),

@@ -1,8 +1,13 @@
 //! Reasons why a command is refused.
 
+use time::format_description::well_known::Rfc3339;
+
 use crate::{
-    base::limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
-    domain::SessionId,
+    base::{
+        Timestamp,
+        limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
+    },
+    domain::{SessionId, action::Ended},
 };
 
 /// Reason why a command is refused.
@@ -47,7 +52,20 @@ pub enum Rejection {
     /// The session to delete has open descendants.
     #[error("child sessions of this session are not archived; archive or delete them first")]
     OpenDescendants,
+    /// The action has ended: how, and when.
+    #[error("this action was {0} at {at}; a message still reaches the agent", at = shown(.1))]
+    ActionResolved(Ended, Timestamp),
+    /// The time of the action has passed.
+    #[error("the time to answer this action has passed; a message still reaches the agent")]
+    ActionExpired,
+    /// Another caller has claimed the action.
+    #[error("another caller has claimed this action; answer with its `claim`, or when the claim has expired")]
+    ActionClaimed,
     /// A turn is running and uses the files that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,
+}
+
+fn shown(at: &Timestamp) -> String {
+    at.format(&Rfc3339).unwrap_or_default()
 }

@@ -5,10 +5,11 @@ use serde_json::Map;
 use crate::{
     base::Origin,
     domain::{
-        TurnId, Usage,
-        event::{Actor, Body, CancelMode, Draft, TurnCompleted},
+        TurnId,
+        action::{Closed, OpenCall, OpenWork},
+        event::{Actor, Body, CancelMode, Draft, Outcome, TurnCompleted},
         session::Session,
-        turn::YieldReason,
+        turn::{Turn, YieldReason},
     },
 };
 
@@ -35,22 +36,68 @@ impl Stamp {
 }
 
 /// The end of a turn that a caller ends before a worker does.
-pub(super) fn canceled(turn_id: TurnId, usage: Usage) -> Body {
+pub(super) fn canceled(turn: &Turn) -> Body {
     Body::TurnCompleted(Box::new(TurnCompleted {
-        turn_id,
+        turn_id: turn.id,
         yield_reason: YieldReason::Canceled,
         result_event_id: None,
-        usage,
-        active_seconds: 0,
+        usage: turn.usage,
+        active_seconds: turn.active_seconds,
         error: None,
         limit: None,
         failed: false,
     }))
 }
 
-/// Requests the end of the running turn; `None` if that was requested before.
-pub(super) fn cancel_request(session: &Session, mode: CancelMode, stamp: &Stamp) -> Option<Draft> {
-    let running = session.running.as_ref()?;
-    (session.cancel_turn_id != Some(running.id))
-        .then(|| stamp.draft(Some(running.id), Body::TurnCancelRequested { turn_id: running.id, mode }))
+/// Ends the running turn if it waits for actions; else requests its end, unless that was requested before.
+pub(super) fn end_or_request(
+    session: &Session,
+    open: &OpenWork,
+    mode: CancelMode,
+    stamp: &Stamp,
+) -> Vec<Draft> {
+    let Some(running) = &session.running else { return Vec::new() };
+    if session.is_waiting() {
+        let mut drafts = withdrawn(session, running, open, "canceled", stamp);
+        drafts.push(stamp.draft(Some(running.id), canceled(running)));
+        return drafts;
+    }
+    let is_new = session.cancel_turn_id != Some(running.id);
+    let request = Body::TurnCancelRequested { turn_id: running.id, mode };
+    is_new.then(|| stamp.draft(Some(running.id), request)).into_iter().collect()
+}
+
+/// The open work of a turn, as it ends: calls get a result, and open actions are withdrawn. A waiting turn has
+/// started none of its open calls.
+pub(super) fn withdrawn(
+    session: &Session,
+    turn: &Turn,
+    open: &OpenWork,
+    why: &str,
+    stamp: &Stamp,
+) -> Vec<Draft> {
+    let result = |call: &OpenCall| {
+        let answer = call.action.as_ref().and_then(|(_, end)| end.as_ref()?.as_ref());
+        let (outcome, output) = match (answer, call.action.is_some() || session.is_waiting()) {
+            (Some(answer), _) => (Outcome::Ran, answer.text()),
+            (None, true) => (Outcome::NotRun, format!("The turn was {why} before anybody ran this tool.")),
+            (None, false) => {
+                (Outcome::Unknown, format!("The turn was {why} while this tool ran; its outcome is unknown."))
+            }
+        };
+        Body::ToolResult {
+            call_id: call.call_id.clone(),
+            tool: call.tool.clone(),
+            output,
+            is_error: answer.is_none_or(|answer| answer.is_error),
+            outcome,
+            duration_ms: 0,
+        }
+    };
+    let withdrawn = |call: &OpenCall| match call.action {
+        Some((action_id, None)) => Some(Body::ActionClosed { action_id, reason: Closed::Withdrawn }),
+        Some((_, Some(_))) | None => None,
+    };
+    let bodies = open.0.iter().map(result).chain(open.0.iter().filter_map(withdrawn));
+    bodies.map(|body| stamp.draft(Some(turn.id), body)).collect()
 }

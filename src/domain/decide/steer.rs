@@ -1,12 +1,18 @@
 //! Steer: the input joins the queued turn, or creates one.
 
-use super::{Input, Rejection, Stamp, cancel_request};
+use super::{Input, Rejection, Stamp, end_or_request};
 use crate::domain::{
+    action::OpenWork,
     event::{Body, CancelMode, Draft},
     session::{Session, Status},
 };
 
-pub(super) fn decide(session: &Session, input: Input, stamp: &Stamp) -> Result<Vec<Draft>, Rejection> {
+pub(super) fn decide(
+    session: &Session,
+    open: &OpenWork,
+    input: Input,
+    stamp: &Stamp,
+) -> Result<Vec<Draft>, Rejection> {
     if session.status == Status::Archived {
         return Err(Rejection::Archived);
     }
@@ -18,6 +24,6 @@ pub(super) fn decide(session: &Session, input: Input, stamp: &Stamp) -> Result<V
     let mut message = stamp.draft(Some(turn_id), body);
     message.refs = input.refs;
     // The message comes first: an interrupted turn must find its successor queued.
-    let interrupt = input.interrupt.then(|| cancel_request(session, CancelMode::Interrupt, stamp)).flatten();
-    Ok([Some(message), interrupt].into_iter().flatten().collect())
+    let interrupt = input.interrupt.then(|| end_or_request(session, open, CancelMode::Interrupt, stamp));
+    Ok([message].into_iter().chain(interrupt.into_iter().flatten()).collect())
 }

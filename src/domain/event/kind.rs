@@ -1,6 +1,7 @@
 //! Wire name and default visibility level of each event type.
 
 use super::{Body, Level, informational};
+use crate::domain::action::{Content, ToolAnswer};
 
 /// Ends a text whose rest is lost.
 const REST_LOST: &str = "\n[The rest of this text is lost.]";
@@ -11,6 +12,11 @@ impl Body {
         if let Self::UserMessage { text, .. }
         | Self::AgentMessage { text, .. }
         | Self::ToolResult { output: text, .. } = self
+        {
+            text.push_str(REST_LOST);
+        }
+        if let Self::UserCustomToolResult(ToolAnswer { content, .. }) = self
+            && let Some(Content::Text { text }) = content.last_mut()
         {
             text.push_str(REST_LOST);
         }
@@ -25,6 +31,8 @@ impl Body {
         matches!(
             self,
             Self::TurnStarted { .. }
+                | Self::TurnWaiting { .. }
+                | Self::TurnResumed { .. }
                 | Self::TurnCompleted(_)
                 | Self::SandboxRotationFailed { failed: true, .. }
         )
@@ -54,6 +62,11 @@ impl Body {
             Self::ToolCall { .. } => "tool.call",
             Self::ExecCompleted { .. } => "exec.completed",
             Self::ToolResult { .. } => "tool.result",
+            Self::ActionRequired(_) => "action.required",
+            Self::UserCustomToolResult(_) => "user.custom_tool_result",
+            Self::ActionClosed { .. } => "action.closed",
+            Self::TurnWaiting { .. } => "turn.waiting",
+            Self::TurnResumed { .. } => "turn.resumed",
             Self::ErrorModel(_) => "error.model",
             Self::ErrorRuntime(_) => "error.runtime",
             Self::ErrorTask(_) => "error.task",
@@ -92,7 +105,7 @@ impl Body {
     /// Returns the default visibility level of this event type.
     pub fn level(&self) -> Level {
         match self {
-            Self::UserMessage { .. } | Self::TurnCompleted(_) => Level::User,
+            Self::UserMessage { .. } | Self::ActionRequired(_) | Self::TurnCompleted(_) => Level::User,
             // Environment variables must not be shown to users of a web page.
             Self::SessionContextUpdated(_)
             | Self::StepCompleted(_)
@@ -118,6 +131,10 @@ impl Body {
             | Self::ToolCall { .. }
             | Self::ExecCompleted { .. }
             | Self::ToolResult { .. }
+            | Self::UserCustomToolResult(_)
+            | Self::ActionClosed { .. }
+            | Self::TurnWaiting { .. }
+            | Self::TurnResumed { .. }
             | informational!() => Level::Progress,
         }
     }

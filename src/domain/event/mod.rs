@@ -11,6 +11,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
+    action::{Action, Closed, ToolAnswer},
     context::ContextChange,
     ids::*,
     registry::Tool,
@@ -225,6 +226,36 @@ pub enum Body {
         outcome: Outcome,
         duration_ms: u64,
     },
+    /// The turn needs this from a caller. In the append of its step, after the `tool.call`.
+    #[serde(rename = "action.required")]
+    ActionRequired(Box<Action>),
+    /// A caller's result of a call of a custom tool; ends its action.
+    #[serde(rename = "user.custom_tool_result")]
+    UserCustomToolResult(ToolAnswer),
+    /// An action ended without an answer.
+    #[serde(rename = "action.closed")]
+    ActionClosed { action_id: ActionId, reason: Closed },
+    /// The turn waits for these actions, and no worker has it until they have ended, or until the first of them
+    /// expires. The status becomes `awaiting_input`.
+    #[serde(rename = "turn.waiting")]
+    TurnWaiting {
+        turn_id: TurnId,
+        action_ids: Vec<ActionId>,
+        /// `seq` of the newest ended action that the turn has read.
+        read_to_seq: i64,
+        #[serde(with = "time::serde::rfc3339")]
+        #[schema(value_type = String, format = DateTime)]
+        expires_at: Timestamp,
+        /// Time that workers spent on the turn so far, in whole seconds.
+        active_seconds: u64,
+    },
+    /// A worker continues the turn. The status becomes `running`.
+    #[serde(rename = "turn.resumed")]
+    TurnResumed {
+        turn_id: TurnId,
+        /// Time from `turn.waiting` to what ended the wait.
+        waited_ms: u64,
+    },
     /// A model call failed; includes the time of the retry, if there is one.
     #[serde(rename = "error.model")]
     ErrorModel(Failure),
@@ -432,6 +463,18 @@ macro_rules! informational {
     };
 }
 pub(crate) use informational;
+
+/// Actions of a turn and its wait for them; they use nothing.
+macro_rules! action_events {
+    () => {
+        $crate::domain::event::Body::ActionRequired(_)
+            | $crate::domain::event::Body::UserCustomToolResult(_)
+            | $crate::domain::event::Body::ActionClosed { .. }
+            | $crate::domain::event::Body::TurnWaiting { .. }
+            | $crate::domain::event::Body::TurnResumed { .. }
+    };
+}
+pub(crate) use action_events;
 
 /// Events of callers outside turns; they use nothing and no model reads them.
 macro_rules! caller_events {

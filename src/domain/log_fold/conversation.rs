@@ -14,7 +14,7 @@ use crate::{
     domain::{
         Event, Message, TurnId,
         conversation::Block,
-        event::{Body, StepCompleted, caller_events, informational},
+        event::{Body, StepCompleted, action_events, caller_events, informational},
         tool::ToolResult,
     },
 };
@@ -117,6 +117,7 @@ impl Conversation {
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }
+            | action_events!()
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)

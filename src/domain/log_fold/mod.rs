@@ -11,6 +11,7 @@ mod turn_fold;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    action::Closed,
     event::{Body, Draft, Event, Level},
     ids::*,
     tool::ToolCall,
@@ -20,10 +21,10 @@ use crate::base::limit::WARNINGS_FOLDED_MAX;
 pub use conversation::{Conversation, build};
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
 use turn_fold::is_of_turn;
-pub use turn_fold::{LastStep, StepCall, TurnFold};
+pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 13] = [
+pub const FOLDED: [&str; 18] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -31,6 +32,11 @@ pub const FOLDED: [&str; 13] = [
     "agent.message",
     "tool.call",
     "tool.result",
+    "action.required",
+    "action.closed",
+    "user.custom_tool_result",
+    "turn.waiting",
+    "turn.resumed",
     "error.model",
     "error.runtime",
     "limit.warning",
@@ -53,6 +59,8 @@ pub struct LogFold {
     warned: Vec<(String, u64)>,
     /// Whether the newest sandbox of the session may exist.
     has_sandbox: bool,
+    /// `seq` of the newest event with which a caller, or an expiry, ended an action.
+    action_seq: i64,
 }
 
 /// Returns whether a fold reads an event.
@@ -71,6 +79,7 @@ impl LogFold {
             turns: Vec::new(),
             warned: Vec::new(),
             has_sandbox: false,
+            action_seq: 0,
         }
     }
 
@@ -100,6 +109,9 @@ impl LogFold {
                 let surplus = self.warned.len().saturating_sub(WARNINGS_FOLDED_MAX);
                 self.warned.drain(..surplus);
             }
+            Body::UserCustomToolResult(_) | Body::ActionClosed { reason: Closed::Expired, .. } => {
+                self.action_seq = event.seq;
+            }
             Body::TurnCompleted(completed) => self.turns.retain(|(id, _)| *id != completed.turn_id),
             _ => {}
         }
@@ -124,6 +136,11 @@ impl LogFold {
     /// Returns `seq` and id of the last event in the fold.
     pub fn last(&self) -> Option<(i64, EventId)> {
         self.last
+    }
+
+    /// Returns the `seq` of the newest event with which a caller, or an expiry, ended an action; 0 without one.
+    pub fn action_seq(&self) -> i64 {
+        self.action_seq
     }
 
     /// Returns the `seq` of the last event in the fold; 0 without one.

@@ -6,10 +6,12 @@ use serde_json::Value;
 use crate::{
     base::Timestamp,
     domain::{
+        action::{Action, Closed, ToolAnswer},
         conversation::{Block, StopReason},
+        custom_tool::OnExpiry,
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
-        tool::ToolCall,
+        tool::{Replay, ToolCall},
     },
 };
 
@@ -38,6 +40,42 @@ pub struct TurnFold {
     pub(super) warned: Vec<(String, u64)>,
     /// Calls without a result.
     open: Vec<OpenCall>,
+    /// Actions of those calls.
+    actions: Vec<TurnAction>,
+    /// Since when it waits, and when an action last ended.
+    waiting: Option<Waiting>,
+    /// Time that it has waited for actions, in milliseconds.
+    pub waited_ms: u64,
+}
+
+/// An action of an open call.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct TurnAction {
+    id: ActionId,
+    call_id: String,
+    on_expiry: OnExpiry,
+    #[serde(with = "time::serde::rfc3339")]
+    opened_at: Timestamp,
+    #[serde(with = "time::serde::rfc3339")]
+    expires_at: Timestamp,
+    end: Option<ActionEnd>,
+}
+
+/// The end of an action for the call that needs it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum ActionEnd {
+    /// A caller's result, and the milliseconds until it came.
+    Answered { answer: ToolAnswer, after_ms: u64 },
+    /// Nobody answered in time; whether that ends the turn.
+    Expired { ends_turn: bool },
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Waiting {
+    #[serde(with = "time::serde::rfc3339")]
+    since: Timestamp,
+    #[serde(with = "time::serde::rfc3339::option")]
+    woken_at: Option<Timestamp>,
 }
 
 /// A response: why the model stopped, and its calls in order.
@@ -52,11 +90,14 @@ pub struct LastStep {
 pub struct StepCall {
     pub call: ToolCall,
     pub outcome: Option<Outcome>,
+    /// Whether it ends the turn, because nobody ran it in time.
+    pub ends_turn: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct OpenCall {
     call: ToolCall,
+    replay: Replay,
     /// Whether a sandbox was created or lost since the call was announced.
     met_sandbox: bool,
 }
@@ -65,16 +106,17 @@ impl LastStep {
     /// Reads the calls of a response.
     pub fn of(step: &StepCompleted) -> Self {
         let calls = step.blocks.iter().filter_map(|block| match block {
-            Block::ToolCall(call) => Some(StepCall { call: call.clone(), outcome: None }),
+            Block::ToolCall(call) => Some(StepCall { call: call.clone(), outcome: None, ends_turn: false }),
             Block::Text { .. } | Block::Thinking { .. } => None,
         });
         Self { stop: step.stop, calls: calls.collect() }
     }
 
-    fn answer(&mut self, call_id: &str, outcome: Outcome) {
+    fn answer(&mut self, call_id: &str, outcome: Outcome, ends_turn: bool) {
         let open = |one: &&mut StepCall| one.call.call_id == call_id && one.outcome.is_none();
         for one in self.calls.iter_mut().filter(open) {
             one.outcome = Some(outcome);
+            one.ends_turn = ends_turn;
             one.call.input = Value::Null;
         }
     }
@@ -103,15 +145,33 @@ impl TurnFold {
             Body::AgentMessage { .. } if event.draft.level == Level::User => {
                 self.result = Some(event.draft.id);
             }
-            Body::ToolCall { call_id, tool, input, .. } => {
+            Body::ToolCall { call_id, tool, input, replay, .. } => {
                 let call = ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() };
-                self.open.push(OpenCall { call, met_sandbox: false });
+                self.open.push(OpenCall { call, replay: *replay, met_sandbox: false });
+            }
+            Body::ActionRequired(action) => self.actions.push(TurnAction::of(action, event.ts)),
+            Body::UserCustomToolResult(answer) => {
+                let answered = |after_ms| ActionEnd::Answered { answer: answer.clone(), after_ms };
+                self.end_action(answer.action_id, event, answered);
+            }
+            Body::ActionClosed { action_id, reason: Closed::Expired } => {
+                let ends_turn = self.actions.iter().any(|one| one.id == *action_id && one.ends_turn());
+                self.end_action(*action_id, event, |_| ActionEnd::Expired { ends_turn });
+            }
+            Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
+            Body::TurnResumed { waited_ms, .. } => {
+                self.waiting = None;
+                self.waited_ms += waited_ms;
             }
             Body::ToolResult { call_id, outcome, .. } => {
                 self.open.retain(|open| open.call.call_id != *call_id);
+                let ends_turn =
+                    |end: &Option<ActionEnd>| matches!(end, Some(ActionEnd::Expired { ends_turn: true }));
+                let is_last = self.actions.iter().any(|one| one.call_id == *call_id && ends_turn(&one.end));
+                self.actions.retain(|one| one.call_id != *call_id);
                 self.has_acted |= *outcome != Outcome::NotRun;
                 if let Some(step) = &mut self.step {
-                    step.answer(call_id, *outcome);
+                    step.answer(call_id, *outcome, is_last);
                 }
             }
             Body::LimitWarning { limit, allowed, session_id: None, .. } if is_of_turn(limit) => {
@@ -119,6 +179,47 @@ impl TurnFold {
             }
             _ => {}
         }
+    }
+
+    fn end_action(&mut self, id: ActionId, event: &Event, end: impl FnOnce(u64) -> ActionEnd) {
+        if let Some(waiting) = &mut self.waiting {
+            waiting.woken_at = Some(event.ts);
+        }
+        let open = |one: &&mut TurnAction| one.id == id && one.end.is_none();
+        if let Some(action) = self.actions.iter_mut().find(open) {
+            action.end = Some(end(millis(event.ts - action.opened_at)));
+        }
+    }
+
+    /// Returns the end of the action of a call, if it has one that has ended.
+    pub fn ended_action(&self, call_id: &str) -> Option<&ActionEnd> {
+        self.actions.iter().find(|one| one.call_id == call_id)?.end.as_ref()
+    }
+
+    /// Returns the open actions: id, call and expiry.
+    pub fn open_actions(&self) -> impl Iterator<Item = (ActionId, &str, Timestamp)> {
+        let open = self.actions.iter().filter(|one| one.end.is_none());
+        open.map(|one| (one.id, one.call_id.as_str(), one.expires_at))
+    }
+
+    /// Returns whether a call has an action that is open.
+    pub fn needs_caller(&self, call_id: &str) -> bool {
+        self.open_actions().any(|(_, of, _)| of == call_id)
+    }
+
+    /// Returns whether a call without a result changes nothing.
+    pub fn is_read_only(&self, call_id: &str) -> bool {
+        self.open.iter().any(|open| open.call.call_id == call_id && open.replay == Replay::ReadOnly)
+    }
+
+    /// Returns whether it waits: its last wait has not been followed by a resumption.
+    pub fn is_waiting(&self) -> bool {
+        self.waiting.is_some()
+    }
+
+    /// Returns the milliseconds of the current wait, until what ended it, or until `now`.
+    pub fn current_wait_ms(&self, now: Timestamp) -> u64 {
+        self.waiting.as_ref().map_or(0, |waiting| millis(waiting.woken_at.unwrap_or(now) - waiting.since))
     }
 
     /// Notes that a sandbox was created or lost.
@@ -135,6 +236,27 @@ impl TurnFold {
     pub fn open_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.open.iter().map(|open| &open.call)
     }
+}
+
+impl TurnAction {
+    fn of(action: &Action, opened_at: Timestamp) -> Self {
+        Self {
+            id: action.id,
+            call_id: action.call_id.clone(),
+            on_expiry: action.on_expiry,
+            opened_at,
+            expires_at: action.expires_at,
+            end: None,
+        }
+    }
+
+    fn ends_turn(&self) -> bool {
+        self.on_expiry == OnExpiry::EndTurn
+    }
+}
+
+fn millis(span: time::Duration) -> u64 {
+    u64::try_from(span.whole_milliseconds()).unwrap_or_default()
 }
 
 /// Returns whether a limit starts again with each turn.

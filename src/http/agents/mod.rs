@@ -8,7 +8,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     base::{seal::sha256, text::hex},
-    domain::{AgentId, CredentialId, session::Limits},
+    domain::{AgentId, CredentialId, custom_tool::AgentTool, session::Limits},
     http::{
         path,
         prelude::*,
@@ -74,7 +74,7 @@ pub(super) async fn create(
             model: wanted.model,
             model_options: wanted.model_options,
             runtime: wanted.runtime.unwrap_or_else(|| BUILTIN_RUNTIME.to_owned()),
-            tools: wanted.tools,
+            tools: wanted.tools.map(in_order),
             digest: String::new(),
             created_at: now,
         };
@@ -240,17 +240,25 @@ async fn own_key(
 }
 
 /// Checks that the agent's model and tools exist in this deployment.
-fn check_config(app: &App, model: &str, tools: Option<&[String]>) -> Result<()> {
+fn check_config(app: &App, model: &str, tools: Option<&[AgentTool]>) -> Result<()> {
     app.check_model(model)?;
-    let known = tool::names();
-    let unknown = tools.unwrap_or_default().iter().find(|name| !known.contains(name));
-    match unknown {
-        None => Ok(()),
-        Some(name) => Err(ApiError::invalid(
-            "tools",
-            format!("unknown tool `{name}`; available tools are {}", known.join(", ")),
-        )),
-    }
+    check_tools(tools)
+}
+
+/// Checks a list of tools; the error names the place.
+pub(super) fn check_tools(tools: Option<&[AgentTool]>) -> Result<()> {
+    tool::check_tools(tools.unwrap_or_default()).map_err(|problem| {
+        let place = format!("tools[{}]", problem.index);
+        let param = problem.field.map(|field| format!("{place}.{field}")).unwrap_or(place);
+        let code = problem.is_schema.then_some("invalid_schema".into());
+        ApiError { code, ..ApiError::invalid(param, problem.message) }
+    })
+}
+
+/// Puts the tools that callers run behind the others, as they are stored.
+pub(super) fn in_order(mut tools: Vec<AgentTool>) -> Vec<AgentTool> {
+    tools.sort_by_key(|tool| tool.custom().is_some());
+    tools
 }
 
 /// Builds the revision that results from a change.
@@ -267,7 +275,7 @@ fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revisi
         next.model_options.clone_from(options);
     }
     if let Some(tools) = &change.tools {
-        next.tools.clone_from(tools);
+        next.tools = tools.clone().map(in_order);
     }
     check_config(app, &next.model, next.tools.as_deref())?;
     next.digest = digest_of(&next);
@@ -286,7 +294,7 @@ async fn same_or_conflict(
         && revision.model == wanted.model
         && revision.model_options == wanted.model_options
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
-        && revision.tools == wanted.tools
+        && revision.tools == wanted.tools.clone().map(in_order)
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps

@@ -102,6 +102,8 @@ fn scope(path: &str, method: Method) -> String {
         ("agents", Some("schedules")) => "schedules",
         ("agents", Some("hooks" | "invoke-tokens")) => "triggers",
         ("agents", Some("invoke")) => "sessions",
+        // Actions are of sessions.
+        ("pending", _) => "sessions",
         // The prompt is configuration of the agent.
         ("sessions", Some("agent")) => "agents",
         (group, _) => group,

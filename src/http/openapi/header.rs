@@ -29,6 +29,7 @@ use crate::{
     tags(
         (name = "sessions", description = "Create, follow, steer and end sessions."),
         (name = "events", description = "The log of a session: pages, streams, single events."),
+        (name = "actions", description = "What turns need from callers, and the results of custom tools."),
         (name = "turns", description = "Turns, steps and results of a session."),
         (name = "agents", description = "Prompt, model and tools of sessions, in immutable revisions."),
         (name = "credentials", description = "Provider keys, sealed at rest."),

@@ -19,6 +19,7 @@ use crate::{
         source::{PinnedSource, SourceStatus},
     },
     http::{
+        agents::{check_tools, in_order},
         path,
         prelude::*,
         scope::WriteSessions,
@@ -36,7 +37,8 @@ use crate::{
     stream::view,
     trigger::{self, Choice},
     wire::{
-        session::{ClientScope, CreateSession, CreatedSession, RevisionChoice, SessionView},
+        client_token::ClientScope,
+        session::{CreateSession, CreatedSession, RevisionChoice, SessionView},
         source::SourceView,
         webhook::CreateDestination,
     },
@@ -230,11 +232,17 @@ async fn decide_new(
             let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
             created.limits = wanted.limits.over(agent.limits);
             of_agent.clone_from(&agent.sources);
-            let choice = Choice { agent, revision, model: wanted.model, scripted: app.0.scripted };
+            let tools = wanted.tools.map(in_order);
+            check_tools(tools.as_deref())?;
+            let choice = Choice { agent, revision, model: wanted.model, tools, scripted: app.0.scripted };
             created.pin(trigger::pins(unit, choice).await?);
         }
-        None if input.is_some() || wanted.model.is_some() || wanted.revision.is_some() => {
-            return Err(ApiError::invalid("agent", "`input`, `model` and `revision` need an agent"));
+        None if input.is_some()
+            || wanted.model.is_some()
+            || wanted.tools.is_some()
+            || wanted.revision.is_some() =>
+        {
+            return Err(ApiError::invalid("agent", "`input`, `model`, `tools` and `revision` need an agent"));
         }
         None => {}
     }

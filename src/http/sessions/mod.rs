@@ -1,5 +1,6 @@
 //! Handlers of sessions, their sandbox and files.
 
+mod actions;
 mod archives;
 mod change;
 mod checkpoints;
@@ -51,7 +52,10 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(agent))
         .routes(routes!(sources::list))
         .routes(routes!(steer::steer, events::messages))
-        .routes(routes!(events::list))
+        .routes(routes!(events::list, actions::send))
+        .routes(routes!(actions::pending))
+        .routes(routes!(actions::claim))
+        .routes(routes!(actions::all_pending))
         .routes(routes!(events::stream))
         .routes(routes!(socket::connect))
         .routes(routes!(events::get))

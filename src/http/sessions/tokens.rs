@@ -9,7 +9,7 @@ use crate::{
     domain::{Level, SessionId, Status},
     http::{prelude::*, scope::WriteSessions},
     store::{column::word, token::NewToken},
-    wire::session::{ClientScope, ClientTokenView, MintClientToken},
+    wire::client_token::{ClientScope, ClientTokenView, MintClientToken},
 };
 
 /// Create a client token

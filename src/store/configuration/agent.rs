@@ -11,8 +11,12 @@ use crate::store::{
 use crate::{
     base::{Id, Timestamp},
     domain::{
-        AgentId, CredentialId, OrgId, RevisionId, conversation::ModelOptions, session::Limits,
-        source::Repository, spend::SpendCaps,
+        AgentId, CredentialId, OrgId, RevisionId,
+        conversation::ModelOptions,
+        custom_tool::{AgentTool, CustomTool},
+        session::Limits,
+        source::Repository,
+        spend::SpendCaps,
     },
 };
 
@@ -44,7 +48,8 @@ pub struct Revision {
     pub model: String,
     pub model_options: ModelOptions,
     pub runtime: String,
-    pub tools: Option<Vec<String>>,
+    /// Names first, then the tools that callers run; `None` for all of the service.
+    pub tools: Option<Vec<AgentTool>>,
     /// SHA-256 of all fields above except the ids, in hexadecimal.
     pub digest: String,
     pub created_at: Timestamp,
@@ -60,6 +65,7 @@ struct RevisionRow {
     model_options: String,
     runtime: String,
     tools: Option<Vec<String>>,
+    custom_tools: Option<String>,
     digest: String,
     created_at: Timestamp,
 }
@@ -79,8 +85,24 @@ struct AgentRow {
     revision: RevisionRow,
 }
 
+/// Returns the names among the tools of an agent, for their column.
+fn names_of(tools: Option<&[AgentTool]>) -> Option<Vec<&str>> {
+    let names = tools?.iter().filter(|tool| tool.custom().is_none());
+    Some(names.map(AgentTool::name).collect())
+}
+
+/// Returns the tools that callers run, for their column.
+fn custom_of(tools: Option<&[AgentTool]>) -> Option<String> {
+    let custom: Vec<_> = tools.into_iter().flatten().filter_map(AgentTool::custom).collect();
+    (!custom.is_empty()).then(|| json(&custom))
+}
+
 impl RevisionRow {
     fn revision(self) -> Result<Revision> {
+        let custom: Vec<Box<CustomTool>> =
+            self.custom_tools.as_deref().map(from_json).transpose()?.unwrap_or_default();
+        let custom = custom.into_iter().map(AgentTool::Custom);
+        let all = |names: Vec<String>| names.into_iter().map(AgentTool::Builtin).chain(custom).collect();
         Ok(Revision {
             id: Id::from_uuid(self.revision_id),
             agent: Id::from_uuid(self.agent_id),
@@ -89,7 +111,7 @@ impl RevisionRow {
             model: self.model,
             model_options: from_json(&self.model_options)?,
             runtime: self.runtime,
-            tools: self.tools,
+            tools: self.tools.map(all),
             digest: self.digest,
             created_at: self.created_at,
         })
@@ -132,7 +154,7 @@ macro_rules! agents {
         concat!(
             "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.sources::text,
                     a.created_at as agent_created_at, a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
-                    r.model_options::text, r.runtime, r.tools, r.digest, r.created_at
+                    r.model_options::text, r.runtime, r.tools, r.custom_tools::text, r.digest, r.created_at
              from agent a
              join revision r on r.org_id = a.org_id and r.revision_id = a.active_revision_id
              where a.org_id = $1 and a.deleted_at is null ",
@@ -144,7 +166,7 @@ macro_rules! agents {
 macro_rules! revisions {
     ($rest:literal) => {
         concat!(
-            "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, digest,
+            "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, custom_tools::text, digest,
                     created_at
              from revision
              where org_id = $1 ",
@@ -238,9 +260,9 @@ impl Tx {
         named!(
             query(
                 "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
-                                       tools, digest, created_at)
+                                       tools, custom_tools, digest, created_at)
                  values ($org_id, $revision_id, $agent_id, $number, $prompt, $model, $model_options::json, $runtime,
-                         $tools, $digest, $created_at)"
+                         $tools, $custom_tools::json, $digest, $created_at)"
             ),
             {
                 org_id: self.org.uuid(),
@@ -251,7 +273,8 @@ impl Tx {
                 model: &revision.model,
                 model_options: json(&revision.model_options),
                 runtime: &revision.runtime,
-                tools: &revision.tools,
+                tools: names_of(revision.tools.as_deref()),
+                custom_tools: custom_of(revision.tools.as_deref()),
                 digest: &revision.digest,
                 created_at: revision.created_at,
             }

@@ -1,17 +1,15 @@
 //! The event log. Only this file writes events, and it only appends.
 
-use serde::Deserialize;
-use serde_json::Value;
 use uuid::Uuid;
 
 use crate::store::{
-    Result, Store, Tx,
-    column::{from_json, json, threshold},
+    Error, Result, Store, Tx,
+    column::{json, threshold},
     parameter::{group, named},
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{Entry, EventId, OrgId, SessionId, TurnId, event::Draft, tool::ToolCall},
+    domain::{Entry, EventId, OrgId, SessionId, TurnId, action::OpenWork, event::Draft},
 };
 
 /// An event ready for its row, with the body truncated if the complete body is in a blob.
@@ -224,17 +222,11 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the calls of a turn that have no result yet, in order.
+    /// Returns the calls of a turn that have no result yet, in order, with their actions.
     ///
     /// Only the turn's last step can have some. Bodies are parsed here, because Postgres cannot
     /// parse JSON with a NUL.
-    pub async fn open_calls(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ToolCall>> {
-        /// A truncated body keeps its short fields, so these are present.
-        #[derive(Deserialize)]
-        struct CallFields {
-            call_id: String,
-            tool: String,
-        }
+    pub async fn open_work(&mut self, session: SessionId, turn: TurnId) -> Result<OpenWork> {
         let org = self.org.uuid();
         let rows: Vec<(String, String)> = sqlx::query_as(
             "select type, body::text
@@ -242,7 +234,7 @@ impl Tx {
              where org_id = $1
                and session_id = $2
                and turn_id = $3
-               and type in ('tool.call', 'tool.result')
+               and type = any($4)
                and seq > (
                    select coalesce(max(seq), 0)
                    from event
@@ -253,16 +245,12 @@ impl Tx {
         .bind(org)
         .bind(session.uuid())
         .bind(turn.uuid())
+        .bind(OpenWork::TYPES.as_slice())
         .fetch_all(self.connection())
         .await?;
-        let mut open: Vec<ToolCall> = Vec::new();
+        let mut open = OpenWork::default();
         for (kind, body) in rows {
-            let CallFields { call_id, tool } = from_json(&body)?;
-            if kind == "tool.call" {
-                open.push(ToolCall { call_id, tool, input: Value::Null });
-            } else {
-                open.retain(|call| call.call_id != call_id);
-            }
+            open.take(&kind, &body).map_err(|error| Error::Corrupt(error.to_string()))?;
         }
         Ok(open)
     }

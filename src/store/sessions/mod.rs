@@ -1,5 +1,6 @@
-//! Sessions: state, log, turns, tokens, lists; idempotency keys; purge.
+//! Sessions: state, log, turns, actions, tokens, lists; idempotency keys; purge.
 
+pub(crate) mod action;
 pub(crate) mod command;
 pub(crate) mod creation;
 pub(crate) mod event;

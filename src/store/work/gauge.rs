@@ -17,6 +17,8 @@ pub struct Gauges {
     pub turns_queued: i64,
     /// Turns that have started and not ended.
     pub turns_running: i64,
+    /// Turns that wait for actions of callers.
+    pub turns_waiting: i64,
     /// Jobs that a worker could take now.
     pub jobs_ready: i64,
     /// Age of the oldest ready job, in seconds.
@@ -42,13 +44,14 @@ pub struct Gauges {
 impl Store {
     /// Counts active rows.
     ///
-    /// By the indexes `turn_live`, `job_recent`, `job_scheduled`, `job_lease`, `sandbox_live` and
+    /// By the indexes `turn_live`, `turn_waiting`, `job_recent`, `job_scheduled`, `job_lease`, `sandbox_live` and
     /// `delivery_ready`, so idle sessions cost nothing.
     pub async fn gauges(&self) -> Result<Gauges> {
         Ok(sqlx::query_as(
             "select
                 (select count(*) from turn where state = 'queued') as turns_queued,
                 (select count(*) from turn where state = 'running') as turns_running,
+                (select count(*) from turn where state = 'waiting') as turns_waiting,
                 job.*,
                 (select count(*) from job where worker_id is not null) as jobs_held,
                 sandbox.*,

@@ -19,7 +19,7 @@ use crate::{
 macro_rules! overdue {
     ($seconds:literal) => {
         concat!(
-            "(session.status in ('queued', 'running')
+            "((session.status in ('queued', 'running') or session.running_turn_id is not null)
               and session.updated_at < now() - ",
             $seconds,
             " * interval '1 second'
@@ -42,12 +42,15 @@ const STUCK: &str = "
 with lost (org_id, session_id, kind, ready_at, node_id) as (
     (
         select distinct t.org_id, t.session_id, 'turn', now(), b.node_id
-        from turn t
+        from (
+            select org_id, session_id from turn where state in ('queued', 'running')
+            union all
+            select org_id, session_id from turn where state = 'waiting'
+        ) t
         join session s using (org_id, session_id)
         left join sandbox b
             on b.org_id = t.org_id and b.session_id = t.session_id and b.state <> 'ended'
-        where t.state in ('queued', 'running')
-          and s.status <> 'archived'
+        where s.status <> 'archived'
           and not exists (
               select from job j
               where j.org_id = t.org_id and j.session_id = t.session_id and j.kind = 'turn'
@@ -107,7 +110,7 @@ on conflict do nothing";
 impl Store {
     /// Inserts the missing job of every session with work; returns their number.
     ///
-    /// The work is an open turn, found by the index `turn_live`; a sandbox that outlived its
+    /// The work is an open turn, found by the indexes `turn_live` and `turn_waiting`; a sandbox that outlived its
     /// session or has no `idle` job, by `sandbox_live`; or an open operation, by `operation_open`.
     /// A job with nothing to do has no effect.
     pub async fn enqueue_stuck(&self, jobs_max: i64) -> Result<u64> {
@@ -115,13 +118,16 @@ impl Store {
         Ok(done.rows_affected())
     }
 
-    /// Counts the overdue sessions of all organizations; 0 when healthy. By the index `turn_live`.
+    /// Counts the overdue sessions of all organizations; 0 when healthy. By the indexes `turn_live` and
+    /// `turn_waiting`.
     pub async fn sessions_overdue(&self) -> Result<i64> {
         let row: (i64,) = sqlx::query_as(concat!(
             "select count(*)
              from session
              where (org_id, session_id) in (
                  select org_id, session_id from turn where state in ('queued', 'running')
+                 union all
+                 select org_id, session_id from turn where state = 'waiting'
              )
              -- A started turn of a suspended organization waits until it is resumed.
              and org_id not in (select org_id from org where suspended_at is not null)

@@ -26,7 +26,22 @@ fn seconds(time: std::time::Duration) -> String {
 
 /// Every bound of docs/limits.md, as it stands there.
 fn shown() -> Vec<(&'static str, String)> {
-    [of_requests(), of_things()].concat()
+    [of_requests(), of_things(), of_actions()].concat()
+}
+
+fn of_actions() -> Vec<(&'static str, String)> {
+    vec![
+        ("ACTION_EXPIRES_SECONDS", count(limit::ACTION_EXPIRES_SECONDS.1)),
+        ("ACTION_CLAIM_SECONDS", count(limit::ACTION_CLAIM_SECONDS.1)),
+        ("EVENTS_SENT_MAX", count(limit::EVENTS_SENT_MAX as u64)),
+        ("RESULT_CONTENT_MAX", count(limit::RESULT_CONTENT_MAX as u64)),
+        ("AGENT_TOOLS_MAX", count(limit::AGENT_TOOLS_MAX as u64)),
+        ("CUSTOM_TOOLS_MAX", count(limit::CUSTOM_TOOLS_MAX as u64)),
+        ("TOOL_SCHEMA_BYTES_MAX", bytes(limit::TOOL_SCHEMA_BYTES_MAX)),
+        ("TOOL_SCHEMA_DEPTH_MAX", count(limit::TOOL_SCHEMA_DEPTH_MAX as u64)),
+        ("TOOL_SCHEMA_NODES_MAX", count(limit::TOOL_SCHEMA_NODES_MAX as u64)),
+        ("CUSTOM_TOOL_DESCRIPTION_BYTES_MAX", bytes(limit::CUSTOM_TOOL_DESCRIPTION_BYTES_MAX)),
+    ]
 }
 
 fn of_requests() -> Vec<(&'static str, String)> {
@@ -117,6 +132,7 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("ORG_JOBS_MAX", count(limit::ORG_JOBS_MAX.unsigned_abs().into())),
         ("STEPS_DEFAULT", count(limit::STEPS_DEFAULT)),
         ("MODEL_MAX_TOKENS_DEFAULT", count(limit::MODEL_MAX_TOKENS_DEFAULT)),
+        ("TOOL_OUTPUT_BYTES_MAX", count(limit::TOOL_OUTPUT_BYTES_MAX as u64)),
         ("TURN_ATTEMPTS_MAX", count(limit::TURN_ATTEMPTS_MAX.unsigned_abs().into())),
         ("STREAMS_MAX", count(limit::STREAMS_MAX as u64)),
         ("READY_TIMEOUT", seconds(limit::READY_TIMEOUT)),
@@ -182,8 +198,14 @@ fn every_bound_that_a_caller_can_meet_is_told_with_its_number() {
     // Whatever bound the egress socket names is told, or listed here as one that nobody meets.
     let told: BTreeSet<_> =
         shown().iter().map(|(name, _)| *name).chain(INNER.map(|(name, _)| name)).collect();
-    let known =
-        ["limit/mod.rs", "limit/operation.rs", "limit/sandbox.rs", "limit/source.rs", "limit/trigger.rs"];
+    let known = [
+        "limit/action.rs",
+        "limit/mod.rs",
+        "limit/operation.rs",
+        "limit/sandbox.rs",
+        "limit/source.rs",
+        "limit/trigger.rs",
+    ];
     let known = known.map(|file| text(&format!("src/base/{file}"))).concat();
     let known = known.lines().filter_map(|line| line.strip_prefix("pub const ")?.split(':').next());
     let egress_socket = sources_of(&["src/http", "src/wire"]);

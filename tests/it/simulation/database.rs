@@ -9,11 +9,11 @@ use sojourn::{
     base::Timestamp,
     domain::{
         Event, SandboxId, Session, SessionId, Status, Turn, TurnId,
+        action::OpenWork,
         apply::fold,
         decide::{self, Command, NewSession, Rejection, Stamp},
         delta::{Delta, Start},
         event::{Body, Draft, TurnCompleted},
-        log_fold,
         session::Limits,
         turn::{LastTurn, TurnState},
     },
@@ -89,27 +89,28 @@ impl Database {
     }
 
     /// A caller's command, as `journal::Unit` executes it.
-    pub fn execute(
-        &mut self,
-        mut command: Command,
-        stamp: &Stamp,
-        now: Duration,
-    ) -> Result<usize, Rejection> {
-        if let (Command::Archive { open_calls }, Some(turn)) = (&mut command, &self.session.running) {
-            *open_calls = log_fold::open_calls(&self.log, turn.id);
-        }
-        let drafts = decide::decide(&self.session, command, stamp)?;
+    pub fn execute(&mut self, command: Command, stamp: &Stamp, now: Duration) -> Result<usize, Rejection> {
+        let was_waiting = self.session.is_waiting();
+        let open = match &self.session.running {
+            Some(turn) if command.may_end_turn() && (was_waiting || matches!(command, Command::Archive)) => {
+                open_work(&self.log, turn.id)
+            }
+            _ => OpenWork::default(),
+        };
+        let drafts = decide::decide(&self.session, &open, command, stamp)?;
         let events = number(drafts, self.session.head, stamp.origin.now());
         for event in &events {
             let effects = self.session.apply(event);
             self.ended.extend(effects.ended);
         }
         let wakes = |event: &Event| {
-            matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnCancelRequested { .. })
+            matches!(event.draft.body, Body::TurnCancelRequested { .. })
+                || (matches!(event.draft.body, Body::UserMessage { .. }) && !self.session.is_waiting())
         };
+        let has_ended = was_waiting && self.session.running.is_none();
         if self.session.status == Status::Archived && !events.is_empty() {
             self.lease.close();
-        } else if events.iter().any(wakes) {
+        } else if has_ended || events.iter().any(wakes) {
             self.lease.enqueue(now);
         }
         let count = events.len();
@@ -118,13 +119,25 @@ impl Database {
     }
 
     /// Append of a leased turn: the fenced statement, clause by clause.
-    pub fn record(&mut self, fence: Fence, drafts: Vec<Draft>, ts: Timestamp, now: Duration) -> Recorded {
+    ///
+    /// `drafts` are the events, and the newest end of an action that the turn has read.
+    pub fn record(
+        &mut self,
+        fence: Fence,
+        (drafts, actions_to): (Vec<Draft>, i64),
+        ts: Timestamp,
+        now: Duration,
+    ) -> Recorded {
+        let depends =
+            |draft: &Draft| matches!(draft.body, Body::TurnWaiting { .. } | Body::ActionClosed { .. });
+        let has_read = !drafts.iter().any(depends) || self.session.action_head <= actions_to;
         let delta = Delta::of(&drafts);
         if self.lease.epoch != fence.epoch || self.session.status == Status::Archived {
             self.refused += 1;
             return Recorded::Stale;
         }
-        if !self.fits(fence.turn, &delta) {
+        let is_canceled = delta.wait.is_some() && self.session.cancel_turn_id == Some(fence.turn);
+        if !self.fits(fence.turn, &delta) || !has_read || is_canceled {
             return Recorded::Moved;
         }
         let events = number(drafts, self.session.head, ts);
@@ -135,8 +148,17 @@ impl Database {
         if let Some(start) = delta.start {
             self.start(start, ts);
         }
-        if let Some(turn) = self.session.running.as_mut().filter(|turn| turn.id == fence.turn) {
+        let row = &mut self.session;
+        if let Some(turn) = row.running.as_mut().filter(|turn| turn.id == fence.turn) {
             turn.usage += delta.usage;
+            if delta.resumes {
+                (turn.state, row.status) = (TurnState::Running, Status::Running);
+            }
+            if let Some(wait) = delta.wait {
+                (turn.state, row.status) = (TurnState::Waiting, Status::AwaitingInput);
+                turn.active_seconds = wait.active_seconds;
+                self.lease.release(fence.worker, now, Duration::ZERO);
+            }
         }
         if let Some(end) = &delta.end {
             self.end(fence.turn, end, ts);
@@ -248,4 +270,18 @@ impl Database {
 
 fn number(drafts: Vec<Draft>, base: i64, ts: Timestamp) -> Vec<Event> {
     (base + 1..).zip(drafts).map(|(seq, draft)| Event { seq, ts, draft }).collect()
+}
+
+/// The calls of a turn without a result, as `store::event` reads them.
+fn open_work(log: &[Event], turn: TurnId) -> OpenWork {
+    let mut open = OpenWork::default();
+    for event in log.iter().filter(|event| event.draft.turn_id == Some(turn)) {
+        let body = &event.draft.body;
+        if matches!(body, Body::StepCompleted(_)) {
+            open = OpenWork::default();
+        }
+        let json = serde_json::to_value(body).expect("a body is JSON")["body"].to_string();
+        open.take(body.type_name(), &json).expect("the body is of its type");
+    }
+    open
 }

@@ -196,7 +196,7 @@ async fn call(world: &Arc<World>) {
             8..11 => Command::Steer(Input { interrupt: true, ..input("No, this.") }),
             11..15 => Command::Cancel,
             15..19 => Command::Patch(Change { limits: Some(limits(chance)), ..Change::default() }),
-            _ => Command::Archive { open_calls: Vec::new() },
+            _ => Command::Archive,
         };
         execute(world, command).await;
     }

@@ -423,9 +423,10 @@ struct LeasedJournal {
 
 #[async_trait]
 impl Journal for LeasedJournal {
-    async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halt> {
+    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt> {
         let (fence, ts) = (self.fence, self.world.origin.now());
-        let recorded = self.world.ask(move |database, now| database.record(fence, drafts, ts, now)).await;
+        let recorded =
+            self.world.ask(move |database, now| database.record(fence, (drafts, actions_to), ts, now)).await;
         match recorded.map_err(away)? {
             Recorded::Appended(events) => Ok(events),
             Recorded::Stale => Err(Halt::Stale),
@@ -493,5 +494,5 @@ async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
         limit: None,
         failed: true,
     }))));
-    journal.record(drafts).await.map(drop)
+    journal.record(drafts, 0).await.map(drop)
 }

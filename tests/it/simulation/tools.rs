@@ -155,7 +155,8 @@ impl LeasedTools {
             body,
         };
         let (fence, ts) = (self.fence, self.world.origin.now());
-        let said = self.world.ask(move |database, now| database.record(fence, vec![draft], ts, now)).await;
+        let said =
+            self.world.ask(move |database, now| database.record(fence, (vec![draft], 0), ts, now)).await;
         match said.map_err(away)? {
             Recorded::Appended(_) => Ok(()),
             Recorded::Stale | Recorded::Moved => Err(Fault::Stale),

@@ -74,7 +74,7 @@ pub fn check(method: &str, path: &str, status: u16, content_type: &str, body: &V
     if status >= 400 && body["error"].is_object() {
         pages::check_error(&body["error"]);
     }
-    if status == 200 && (path.ends_with("/events") || path.ends_with("/messages")) {
+    if method == "GET" && status == 200 && (path.ends_with("/events") || path.ends_with("/messages")) {
         body["data"].as_array().into_iter().flatten().for_each(pages::check_event);
     }
     let Some(template) = template(path) else {

@@ -118,7 +118,7 @@ async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
     let held = row();
     assert_eq!(admit(&held, second).await, Admission::Admitted);
     world.store.end_sandbox(held.org, held.session, held.sandbox).await.expect("an end");
-    world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
+    world.command(id, Command::Archive).await.expect("an archive");
     assert_eq!(admit(&row(), second).await, Admission::Stale);
     world.store.close().await;
 }

@@ -1,6 +1,7 @@
 //! Turns from message to result, over HTTP and in real sandboxes.
 
 mod abandoned;
+mod actions;
 mod admission;
 mod archive;
 mod blobs;

@@ -9,8 +9,8 @@ use super::{
     MemberRow, Record, Recorded,
     fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
-        Member, each, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query,
-        member_rows, start_fits,
+        Member, actions_read, each, fold_actions, fold_columns, fold_query, fold_session, fold_turn,
+        fold_usage, log_columns, log_query, member_rows, start_fits,
     },
 };
 use crate::{
@@ -46,7 +46,14 @@ impl Store {
     async fn record_fold_batch(&self, batch: &[Member<'_>]) -> Result<Vec<MemberRow>> {
         let (members, places) = members(batch.iter().map(|member| member.record.events.as_slice()));
         let columns = Columns::of(batch.iter().flat_map(|member| &member.record.events));
-        let query = fold_query!(RECORD_BATCH, each(batch), { members: members, places: places }, columns);
+        let opened = || batch.iter().flat_map(|member| &member.delta.actions);
+        let query = fold_query!(RECORD_BATCH, each(batch), {
+            members: members,
+            places: places,
+            opening: opened().map(|(event, ..)| event.uuid()).collect::<Vec<_>>(),
+            action_kinds: opened().map(|(_, kind, _)| word(kind)).collect::<Vec<_>>(),
+            expiries: opened().map(|(.., expires_at)| *expires_at).collect::<Vec<_>>()
+        }, columns);
         Ok(query.fetch_all(&self.append).await?)
     }
 }
@@ -57,7 +64,8 @@ const RECORD_BATCH: &str = concat!(
     "with ",
     fold_columns!(many_rows),
     ", locked as (
-    select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head
+    select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head,
+           s.action_head, s.cancel_turn_id
     from m
     join session s using (org_id, session_id)
     where ",
@@ -75,6 +83,8 @@ const RECORD_BATCH: &str = concat!(
     is_current!(),
     " and ",
     start_fits!(),
+    " and ",
+    actions_read!(),
     " and ",
     turn_open!(),
     "
@@ -95,12 +105,14 @@ const RECORD_BATCH: &str = concat!(
     fold_turn!("fit m"),
     "
 ), ",
+    fold_actions!(),
+    ", ",
     fold_usage!(),
     ", jobs as (
-    select j.org_id, j.session_id, s.more
+    select j.org_id, j.session_id, s.more or s.wakes_at is not null as stays, s.wakes_at
     from s
     join job j using (org_id, session_id)
-    where s.ends
+    where (s.ends or s.wakes_at is not null)
       and j.kind = 'turn'
       and j.worker_id = s.worker_id
     order by j.org_id, j.session_id
@@ -108,15 +120,18 @@ const RECORD_BATCH: &str = concat!(
 ), done as (
     delete from job j
     using jobs d
-    where not d.more
+    where not d.stays
       and j.org_id = d.org_id
       and j.session_id = d.session_id
       and j.kind = 'turn'
 ), again as (
     update job j
-    set worker_id = null, ready_at = now(), takeovers = 0
+    set worker_id = null,
+        ready_at = greatest(d.wakes_at, now()),
+        is_scheduled = d.wakes_at is not null and d.wakes_at > now(),
+        takeovers = 0
     from jobs d
-    where d.more
+    where d.stays
       and j.org_id = d.org_id
       and j.session_id = d.session_id
       and j.kind = 'turn'

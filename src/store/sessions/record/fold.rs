@@ -60,7 +60,8 @@ macro_rules! fold_columns {
             model text settles boolean input_tokens bigint output_tokens bigint cache_write_tokens bigint
             cache_read_tokens bigint steps bigint tool_calls bigint model_micros bigint
             sandbox_cpu_micros bigint sandbox_memory_micros bigint fee_micros bigint unpriced_steps bigint
-            exec_ms bigint fails boolean
+            exec_ms bigint fails boolean wakes_at timestamptz waited_at_seconds bigint resumes boolean
+            actions_to bigint
         )
     };
 }
@@ -115,6 +116,11 @@ macro_rules! fold_query {
             unpriced_steps: $of($members, |member| count(member.delta.usage.cost.unpriced_steps)),
             exec_ms: $of($members, |member| count(member.delta.exec_ms)),
             fails: $of($members, |member| member.delta.fails),
+            wakes_at: $of($members, |member| member.delta.wait.map(|wait| wait.expires_at)),
+            waited_at_seconds:
+                $of($members, |member| member.delta.wait.map(|wait| count(wait.active_seconds))),
+            resumes: $of($members, |member| member.delta.resumes),
+            actions_to: $of($members, |member| member.record.actions_to),
             $($name: $value),*
         }, $events)
     };
@@ -132,6 +138,16 @@ macro_rules! start_fits {
 }
 pub(super) use start_fits;
 
+/// Whether the turn of `m` has read how the actions of the session `u` ended, if its events depend on that. A turn
+/// does not wait when a caller has canceled it.
+macro_rules! actions_read {
+    () => {
+        "(m.actions_to is null or u.action_head <= m.actions_to)
+      and (m.wakes_at is null or u.cancel_turn_id is distinct from m.turn_id)"
+    };
+}
+pub(super) use actions_read;
+
 /// Advances the session `u` of each member by its differences.
 macro_rules! fold_session {
     ($members:literal, $condition:expr) => {
@@ -142,6 +158,8 @@ macro_rules! fold_session {
         status = case
             when m.attempt is not null then 'running'
             when m.fails and u.status = 'idle' then 'failed'
+            when m.wakes_at is not null then 'awaiting_input'
+            when m.status is null and m.resumes then 'running'
             when m.status is null then u.status
             when u.running_turn_id = m.turn_id and u.queued_turn_id is not null then 'queued'
             else m.status
@@ -180,7 +198,8 @@ macro_rules! fold_session {
         active_seconds = u.active_seconds + coalesce(m.active_seconds, 0),
         exec_ms = u.exec_ms + m.exec_ms,
         listed_in = case
-            when m.attempt is not null or m.status is not null or m.fails then pg_current_xact_id()
+            when m.attempt is not null or m.status is not null or m.fails or m.resumes or m.wakes_at is not null
+            then pg_current_xact_id()
             else u.listed_in
         end
     from ",
@@ -189,7 +208,7 @@ macro_rules! fold_session {
     where ",
             $condition,
             "
-    returning m.member, m.ts, m.worker_id, m.status is not null as ends, u.org_id, u.session_id,
+    returning m.member, m.ts, m.worker_id, m.status is not null as ends, m.wakes_at, u.org_id, u.session_id,
               u.head - m.events as base, u.queued_turn_id is not null as more, u.agent_id,
               case when m.uses then coalesce(m.model, ",
             snapshot!("u"),
@@ -204,7 +223,13 @@ macro_rules! fold_turn {
     ($members:literal) => {
         concat!(
             "update turn t
-    set state = case when m.attempt is not null then 'running' else coalesce(m.state, t.state) end,
+    set state = case
+            when m.attempt is not null then 'running'
+            when m.state is not null then m.state
+            when m.wakes_at is not null then 'waiting'
+            when m.resumes then 'running'
+            else t.state
+        end,
         attempt = coalesce(m.attempt, t.attempt),
         started_at = case when m.attempt = 1 then m.ts else t.started_at end,
         completed_at = case when m.status is not null then m.ts else t.completed_at end,
@@ -212,7 +237,7 @@ macro_rules! fold_turn {
         result_event_id = coalesce(m.result_event_id, t.result_event_id),
         error_code = coalesce(m.error_code, t.error_code),
         error_message = coalesce(m.error_message, t.error_message),
-        active_seconds = coalesce(m.active_seconds, t.active_seconds),
+        active_seconds = coalesce(m.active_seconds, m.waited_at_seconds, t.active_seconds),
         input_tokens = t.input_tokens + m.input_tokens,
         output_tokens = t.output_tokens + m.output_tokens,
         cache_write_tokens = t.cache_write_tokens + m.cache_write_tokens,
@@ -230,11 +255,37 @@ macro_rules! fold_turn {
     where t.org_id = m.org_id
       and t.session_id = m.session_id
       and t.turn_id = m.turn_id
-      and (m.attempt is not null or m.status is not null or m.uses)"
+      and (m.attempt is not null or m.status is not null or m.uses or m.resumes or m.wakes_at is not null)"
         )
     };
 }
 pub(super) use fold_turn;
+
+/// Stores the actions that the events in `appended` open, and ends those of turns that end.
+///
+/// The events `$opening` open actions of `$action_kinds` with `$expiries`.
+macro_rules! fold_actions {
+    () => {
+        "opened as (
+    insert into action (org_id, session_id, action_id, turn_id, kind, seq, expires_at)
+    select a.org_id, a.session_id, a.event_id, m.turn_id, o.kind, a.seq, o.expires_at
+    from unnest($opening::uuid[], $action_kinds::text[], $expiries::timestamptz[]) as o (event_id, kind, expires_at)
+    join appended a using (event_id)
+    join m using (org_id, session_id)
+), withdrawn as (
+    update action x
+    set outcome = 'withdrawn', ended_at = now()
+    from s
+    join m using (member)
+    where m.status is not null
+      and x.org_id = s.org_id
+      and x.session_id = s.session_id
+      and x.turn_id = m.turn_id
+      and x.outcome is null
+)"
+    };
+}
+pub(super) use fold_actions;
 
 /// Adds the usage of the members `m` whose sessions `s` were changed to the sums.
 macro_rules! fold_usage {

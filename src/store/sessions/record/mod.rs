@@ -27,6 +27,9 @@ pub struct Record {
     pub turn: Option<TurnId>,
     pub ts: Timestamp,
     pub events: Vec<Packed>,
+    /// For events that withdraw actions, or wait for them: `seq` of the newest end of an action that was read. They
+    /// are appended only while there is no later one.
+    pub actions_to: Option<i64>,
 }
 
 /// Result of a fenced append.
@@ -45,8 +48,8 @@ pub enum Recorded {
     Late,
     /// The epoch holds, but the row is not in the state that the events assume.
     ///
-    /// Either input arrived before the start, so the input window must be read again. Or the turn
-    /// has ended, and this statement was abandoned before that and executed late.
+    /// Either input arrived before the start, so the input window must be read again; or an action has ended, or a
+    /// cancel came, before the turn waits. Or the turn has ended, and this statement was abandoned before that and executed late.
     Moved,
 }
 

@@ -4,8 +4,8 @@ use super::{
     Record, Recorded, Row,
     fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
-        Member, fold_columns, fold_query, fold_session, fold_turn, fold_usage, log_columns, log_query, one,
-        start_fits,
+        Member, actions_read, fold_actions, fold_columns, fold_query, fold_session, fold_turn, fold_usage,
+        log_columns, log_query, one, start_fits,
     },
 };
 use crate::{
@@ -24,7 +24,8 @@ impl Store {
     /// Appends the events of one turn and applies their changes, if the fence holds.
     ///
     /// At the end of the turn the same statement removes the job, or makes it ready again when more
-    /// input waits, so no wake is lost. Without a turn the events belong to the session alone, for
+    /// input waits, so no wake is lost. When the turn waits for actions, it gives the job back until the first of
+    /// them expires. Without a turn the events belong to the session alone, for
     /// example events of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
         match self.try_record(record).await? {
@@ -39,7 +40,11 @@ impl Store {
         if member.delta.is_none() {
             return self.record_log(member).await;
         }
-        let query = fold_query!(RECORD, one(member), {}, Columns::of(&record.events));
+        let query = fold_query!(RECORD, one(member), {
+            opening: member.delta.actions.iter().map(|(event, ..)| event.uuid()).collect::<Vec<_>>(),
+            action_kinds: member.delta.actions.iter().map(|(_, kind, _)| word(kind)).collect::<Vec<_>>(),
+            expiries: member.delta.actions.iter().map(|(.., expires_at)| *expires_at).collect::<Vec<_>>()
+        }, Columns::of(&record.events));
         let row: Row = query.fetch_one(&self.append).await?;
         Ok(row.recorded())
     }
@@ -58,6 +63,8 @@ const RECORD: &str = concat!(
             is_current!(),
             " and ",
             start_fits!(),
+            " and ",
+            actions_read!(),
             " and ",
             turn_open!(),
             " and ",
@@ -78,6 +85,8 @@ const RECORD: &str = concat!(
     fold_turn!("s join m using (member)"),
     "
 ), ",
+    fold_actions!(),
+    ", ",
     fold_usage!(),
     ", done as (
     delete from job j
@@ -91,11 +100,13 @@ const RECORD: &str = concat!(
       and j.worker_id = m.worker_id
 ), again as (
     update job j
-    set worker_id = null, ready_at = now(), takeovers = 0
+    set worker_id = null,
+        ready_at = greatest(m.wakes_at, now()),
+        is_scheduled = m.wakes_at is not null and m.wakes_at > now(),
+        takeovers = 0
     from s
     cross join m
-    where m.status is not null
-      and s.more
+    where (m.status is not null and s.more or m.wakes_at is not null)
       and j.org_id = m.org_id
       and j.session_id = m.session_id
       and j.kind = 'turn'

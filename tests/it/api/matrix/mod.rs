@@ -117,6 +117,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
         ("turn_id", first(caller.get(&format!("{path}/turns")).await)),
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
         ("delivery_id", first(caller.get(&format!("{path}/deliveries")).await)),
+        ("action_id", never("act")),
         ("exec_id", id(&exec)),
         ("key_id", id(&key)),
         ("webhook_id", webhook),
@@ -257,7 +258,7 @@ async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
         world.service.caller(token["token"].as_str().expect("a token"))
     };
     let another = id(&world.owner.post("/sessions", json!({})).await.ok());
-    for scope in ["read", "steer"] {
+    for scope in ["read", "steer", "answer"] {
         let own = a_try.by(&mint(session, scope).await, mine).await;
         let expected = match a_try.row.token {
             None => 401,
@@ -376,6 +377,19 @@ async fn a_list_shows_no_row_of_another() {
                 from agent";
     let mut superuser = world.ground.database.superuser().await;
     sqlx::query(used).execute(&mut superuser).await.expect("a row");
+    // No worker runs here, so no turn opens an action.
+    let ids = (never("act"), never("evt"));
+    let action = json!({ "id": ids.0, "kind": "tool_result", "call_id": "c", "call_event_id": ids.1, "tool": "t",
+                         "expires_at": "2100-01-01T00:00:00Z" });
+    let opened = "with opened as (
+                      insert into event (org_id, session_id, seq, event_id, ts, type, level, actor, body, body_bytes)
+                      select org_id, session_id, 1000, gen_random_uuid(), now(), 'action.required', 1, '{}', $1::json, 1
+                      from session
+                      returning org_id, session_id, event_id, seq
+                  )
+                  insert into action (org_id, session_id, action_id, turn_id, kind, seq, expires_at)
+                  select org_id, session_id, event_id, gen_random_uuid(), 'tool_result', seq, 'infinity' from opened";
+    sqlx::query(opened).bind(action.to_string()).execute(&mut superuser).await.expect("a row");
     let is_list = |operation: &Operation| {
         let parameters = operation.description["parameters"].as_array();
         // A stream never ends; the matrix requests only its head.

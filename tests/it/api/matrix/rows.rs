@@ -89,8 +89,20 @@ pub fn table() -> BTreeMap<&'static str, Row> {
     ])
     .into_iter()
     .chain(organization())
+    .chain(actions())
     .chain(sandbox())
     .collect()
+}
+
+/// Operations on actions. No worker runs here, so no turn needs anything.
+fn actions() -> BTreeMap<&'static str, Row> {
+    let row = |scope, token, status, body| Row { scope, token, status, body };
+    BTreeMap::from([
+        ("sendEvents", row("sessions:write", Some("answer"), 404, Some(unknown_answer as fn() -> Value))),
+        ("listPending", row("sessions:read", Some("read"), 200, None)),
+        ("listAllPending", row("sessions:read", None, 200, None)),
+        ("claimAction", row("sessions:write", Some("answer"), 404, Some(|| json!({})))),
+    ])
 }
 
 /// Operations on the sandbox of a session and on its image. No worker runs here: a request that does not wait
@@ -184,4 +196,11 @@ fn unnamed() -> Value {
 /// A schedule that never runs during a test.
 pub fn yearly() -> Value {
     json!({ "cron": "0 0 1 1 *", "input": "x" })
+}
+
+/// A result of an action that never existed.
+fn unknown_answer() -> Value {
+    let content = json!([{ "type": "text", "text": "x" }]);
+    let result = json!({ "type": "user.custom_tool_result", "action_id": never("act"), "content": content });
+    json!({ "events": [result] })
 }

@@ -91,10 +91,7 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
                 world.command(one.session, Command::Steer(said("more", false))).await.expect("a message");
             }
             2 => {
-                world
-                    .command(one.session, Command::Archive { open_calls: Vec::new() })
-                    .await
-                    .expect("an end");
+                world.command(one.session, Command::Archive).await.expect("an end");
             }
             _ => {}
         }

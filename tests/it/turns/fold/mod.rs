@@ -337,7 +337,7 @@ async fn play(world: &World, acts: &[Act]) {
                 done => done,
             },
             Act::Archive => {
-                let done = world.command(id, Command::Archive { open_calls: Vec::new() }).await;
+                let done = world.command(id, Command::Archive).await;
                 hand.lease = None;
                 done
             }
@@ -373,7 +373,7 @@ async fn play(world: &World, acts: &[Act]) {
         }
     }
     // No job of this session may remain for the claims of the next case.
-    world.command(id, Command::Archive { open_calls: Vec::new() }).await.expect("an archive");
+    world.command(id, Command::Archive).await.expect("an archive");
     let closed = world.compare(id).await;
     assert_eq!((closed.status, closed.running, closed.queued), (Status::Archived, None, None));
     assert!(open_calls_anywhere(&world.log(id).await).is_empty());

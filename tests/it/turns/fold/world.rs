@@ -116,7 +116,7 @@ impl World {
     pub async fn command(&self, id: SessionId, command: Command) -> Result<(), Error> {
         let mut unit = self.journal.begin(self.org).await?;
         match command {
-            Command::Archive { .. } => unit.archive(id, &self.stamp()).await?,
+            Command::Archive => unit.archive(id, &self.stamp()).await?,
             command => unit.execute(id, command, &self.stamp()).await?,
         };
         unit.commit().await

@@ -1,0 +1,23 @@
+//! Bounds of actions and of the tools that callers run.
+
+/// Time in which a caller must answer an action, in seconds: min, default and max.
+pub const ACTION_EXPIRES_SECONDS: (u64, u64, u64) = (10, 86_400, 2_592_000);
+/// Time for which one caller may claim an action, in seconds: default and max.
+pub const ACTION_CLAIM_SECONDS: (u64, u64) = (60, 600);
+/// Events of one request to `POST /v3/sessions/:id/events`.
+pub const EVENTS_SENT_MAX: usize = 64;
+/// Parts of one result of a caller.
+pub const RESULT_CONTENT_MAX: usize = 64;
+/// Tools of an agent that callers run.
+pub const CUSTOM_TOOLS_MAX: usize = 64;
+/// Tools of an agent.
+pub const AGENT_TOOLS_MAX: usize = 256;
+/// Max size of the JSON Schema of such a tool, in bytes.
+pub const TOOL_SCHEMA_BYTES_MAX: usize = 16 << 10;
+/// Max depth of that schema, with its references followed.
+pub const TOOL_SCHEMA_DEPTH_MAX: usize = 32;
+/// Max number of subschemas and values that a schema has, with its references followed: references to references
+/// multiply.
+pub const TOOL_SCHEMA_NODES_MAX: usize = 10_000;
+/// Max length of such a tool's description, in bytes.
+pub const CUSTOM_TOOL_DESCRIPTION_BYTES_MAX: usize = 8 << 10;

@@ -1,0 +1,119 @@
+//! Actions of a turn: opened with the calls that need a caller, waited for, and settled by the answers.
+//!
+//! A wait holds no worker: `turn.waiting` gives the lease back in its own append, which is refused while there is
+//! an answer that the turn has not read.
+
+use std::time::Duration;
+
+use super::{Halt, turn::Run};
+use crate::{
+    base::Timestamp,
+    domain::{
+        ActionId, Actor, EventId,
+        action::{Action, ActionKind, Closed},
+        event::{Body, Draft},
+        log_fold::ActionEnd,
+        tool::ToolCall,
+    },
+    tool::CallResult,
+};
+
+impl Run<'_> {
+    /// Returns the action of a call that a caller runs; `None` for a call of another tool, or one whose arguments
+    /// do not fit.
+    pub(super) fn action(&self, call: &ToolCall, call_event_id: EventId) -> Option<Draft> {
+        let tool = self.ports.tools.caller_tool(call)?;
+        let id: EventId = self.ports.origin.id();
+        let expires_after = time::Duration::seconds(i64::try_from(tool.expires_seconds).unwrap_or(i64::MAX));
+        let action = Action {
+            id: ActionId::from_uuid(id.uuid()),
+            kind: ActionKind::ToolResult,
+            call_id: call.call_id.clone(),
+            call_event_id,
+            tool: call.tool.clone(),
+            input: call.input.clone(),
+            expires_at: self.ports.origin.now().saturating_add(expires_after),
+            on_expiry: tool.on_expiry,
+        };
+        Some(Draft { id, ..self.draft(Body::ActionRequired(Box::new(action)), Actor::agent()) })
+    }
+
+    /// Appends the results of calls whose actions have ended.
+    pub(super) async fn settle_actions(&mut self, calls: &[ToolCall]) -> Result<bool, Halt> {
+        let results = calls.iter().filter_map(|call| {
+            let done = self.caller_result(&call.call_id)?;
+            Some(self.result_events(call, done))
+        });
+        let results = results.flatten().collect();
+        self.record(results).await?;
+        Ok(false)
+    }
+
+    /// Waits until its actions have ended, without a worker. Returns whether the wait began; else there is an end
+    /// to read.
+    pub(super) async fn wait_for_actions(&mut self) -> Result<bool, Halt> {
+        let read_to_seq = self.fold.action_seq();
+        if self.ports.journal.actions_ended(read_to_seq).await? {
+            self.ports.journal.catch_up(&mut self.fold).await?;
+            return Ok(false);
+        }
+        let open: Vec<_> = self.own().into_iter().flat_map(|turn| turn.open_actions()).collect();
+        let Some(expires_at) = open.iter().map(|(.., expires_at)| *expires_at).min() else {
+            return Ok(false);
+        };
+        let body = Body::TurnWaiting {
+            turn_id: self.turn.id,
+            action_ids: open.into_iter().map(|(id, ..)| id).collect(),
+            read_to_seq,
+            expires_at,
+            active_seconds: self.active_seconds(),
+        };
+        self.record(vec![self.draft(body, Actor::system())]).await?;
+        Ok(true)
+    }
+
+    /// Returns the event with which a waiting turn continues; it comes first in the next append.
+    pub(super) fn resumption(&self) -> Option<Draft> {
+        let turn = self.own().filter(|turn| turn.is_waiting())?;
+        let waited_ms = turn.current_wait_ms(self.ports.origin.now());
+        Some(self.draft(Body::TurnResumed { turn_id: self.turn.id, waited_ms }, Actor::system()))
+    }
+
+    /// Returns the ends of the actions that are open when the turn ends.
+    pub(super) fn withdrawals(&self) -> Vec<Draft> {
+        let open = self.own().into_iter().flat_map(|turn| turn.open_actions());
+        let closed = |(action_id, ..): (ActionId, &str, Timestamp)| Body::ActionClosed {
+            action_id,
+            reason: Closed::Withdrawn,
+        };
+        open.map(|action| self.draft(closed(action), Actor::system())).collect()
+    }
+
+    /// Returns the result of a call whose action has ended.
+    pub(super) fn caller_result(&self, call_id: &str) -> Option<CallResult> {
+        Some(match self.own()?.ended_action(call_id)? {
+            ActionEnd::Answered { answer, after_ms } => CallResult {
+                is_error: answer.is_error,
+                duration: Duration::from_millis(*after_ms),
+                ..CallResult::ok(answer.text())
+            },
+            ActionEnd::Expired { .. } => CallResult::unknown(
+                "Nobody answered this call in time. It is unknown whether it took effect: check before you call \
+                 the tool again.",
+            ),
+        })
+    }
+
+    /// Returns the result of a call that needs a caller, for a turn that ends now.
+    pub(super) fn unanswered(&self, call: &ToolCall, why: &str) -> Option<CallResult> {
+        let is_open = self.own().is_some_and(|turn| turn.needs_caller(&call.call_id));
+        let not_run = || CallResult::not_run(format!("The turn was {why} before anybody ran this tool."));
+        self.caller_result(&call.call_id).or_else(|| is_open.then(not_run))
+    }
+
+    /// Returns the time that the turn has waited for actions, with the current wait.
+    pub(super) fn waited(&self) -> time::Duration {
+        let waited = self.own().map(|turn| turn.waited_ms + turn.current_wait_ms(self.ports.origin.now()));
+        time::Duration::milliseconds(waited.and_then(|waited| i64::try_from(waited).ok()).unwrap_or_default())
+    }
+}

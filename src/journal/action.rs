@@ -1,0 +1,115 @@
+//! Actions: answers and claims of callers, and expiry.
+
+use super::{Error, Journal, Unit};
+use crate::{
+    base::Timestamp,
+    domain::{
+        ActionId, Actor, ClaimId, EventId, OrgId, Session, SessionId, TurnId,
+        action::{Closed, Ended, ToolAnswer},
+        decide::{Command, Stamp},
+        event::{Body, Event},
+    },
+    store,
+};
+
+/// The event of an answer.
+#[derive(Debug)]
+pub struct Answered {
+    pub event: EventId,
+    pub seq: i64,
+    /// Whether this request appended it; else an equal one did before.
+    pub is_new: bool,
+    /// The session after the answer.
+    pub session: Session,
+}
+
+impl Unit {
+    /// Answers an action. The same answer again returns the first event.
+    ///
+    /// The turn continues when its last open action has ended: the job is made ready in this transaction.
+    ///
+    /// # Errors
+    /// `Rejected` when the action has ended, its time has passed, or another caller has claimed it;
+    /// `Store(NotFound)` when the session has no such action.
+    pub async fn answer(
+        &mut self,
+        id: SessionId,
+        answer: ToolAnswer,
+        claim: Option<ClaimId>,
+        stamp: &Stamp,
+    ) -> Result<Answered, Error> {
+        let session = self.tx.lock_session(id).await?;
+        let action = answer.action_id;
+        let found = self.tx.action(id, action).await?;
+        if let Some(seq) = found.answer_seq {
+            let (event, body) = self.tx.event_at(id, seq).await?;
+            if serde_json::from_str::<ToolAnswer>(&body).is_ok_and(|first| first == answer) {
+                return Ok(Answered { event, seq, is_new: false, session });
+            }
+        }
+        let turn = found.state.turn;
+        let command = Command::Answer { state: found.state, answer, claim };
+        let executed = self.execute_locked(session, command, stamp).await?;
+        let Some(Event { seq, draft, .. }) = executed.events.first() else {
+            unreachable!("an answer is always an event")
+        };
+        self.tx.end_actions(id, &[action], Ended::Answered, Some(*seq)).await?;
+        if executed.session.is_waiting() && !self.tx.has_open_actions(id, turn).await? {
+            self.enqueue(id).await?;
+        }
+        metrics::counter!("sojourn_actions_total", "kind" => "tool_result", "outcome" => "answered")
+            .increment(1);
+        Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
+    }
+
+    /// Claims an action, so that until the end of the claim only its owner may answer. Returns that end.
+    ///
+    /// # Errors
+    /// As for [`Unit::answer`].
+    pub async fn claim_action(
+        &mut self,
+        id: SessionId,
+        action: ActionId,
+        claim: ClaimId,
+        seconds: u64,
+        stamp: &Stamp,
+    ) -> Result<Timestamp, Error> {
+        let session = self.tx.lock_session(id).await?;
+        let state = self.tx.action(id, action).await?.state;
+        self.execute_locked(session, Command::ClaimAction(state), stamp).await?;
+        Ok(self.tx.claim_action(id, action, claim, seconds).await?)
+    }
+
+    /// Marks actions as withdrawn that these events withdraw.
+    pub(super) async fn withdraw_actions(
+        &mut self,
+        id: SessionId,
+        events: &[Event],
+    ) -> Result<(), store::Error> {
+        let withdrawn = |event: &Event| match &event.draft.body {
+            Body::ActionClosed { action_id, reason: Closed::Withdrawn } => Some(*action_id),
+            _ => None,
+        };
+        let ids: Vec<_> = events.iter().filter_map(withdrawn).collect();
+        if ids.is_empty() { Ok(()) } else { self.tx.end_actions(id, &ids, Ended::Withdrawn, None).await }
+    }
+}
+
+impl Journal {
+    /// Closes the actions of a turn whose time has passed. Whoever does it, it happens once.
+    pub(super) async fn expire_actions(&self, org: OrgId, id: SessionId, turn: TurnId) -> Result<(), Error> {
+        let stamp = Stamp { actor: Actor::system(), origin: self.origin.clone() };
+        let mut unit = self.begin(org).await?;
+        let session = unit.tx.lock_session(id).await?;
+        if session.running.as_ref().is_none_or(|running| running.id != turn) {
+            return Ok(());
+        }
+        let expired = unit.tx.expired_actions(id, turn).await?;
+        unit.execute_locked(session, Command::ExpireActions(expired.clone()), &stamp).await?;
+        unit.tx.end_actions(id, &expired, Ended::Expired, None).await?;
+        unit.commit().await?;
+        metrics::counter!("sojourn_actions_total", "kind" => "tool_result", "outcome" => "expired")
+            .increment(expired.len() as u64);
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! Request and response bodies of actions, and the events that callers send.
+
+use garde::Validate;
+use serde::{Deserialize, Serialize};
+use time::OffsetDateTime;
+use utoipa::ToSchema;
+
+use super::session::SessionRef;
+use crate::{
+    base::limit::{
+        ACTION_CLAIM_SECONDS, EVENTS_SENT_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
+    },
+    domain::{
+        ActionId, ClaimId, EventId, SessionId,
+        action::{Action, Content},
+    },
+};
+
+/// An open action of a session: what its turn needs from a caller.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct PendingAction {
+    /// Large arguments are cut in `input`; the event `call_event_id` has them.
+    #[serde(flatten)]
+    pub action: Action,
+    pub session_id: SessionId,
+    /// Until then only the owner of a claim may answer.
+    #[serde(with = "time::serde::rfc3339::option")]
+    #[schema(required)]
+    pub claimed_until: Option<OffsetDateTime>,
+}
+
+/// Events for a session, in order. All are appended, or none.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct SendEvents {
+    #[garde(length(min = 1, max = EVENTS_SENT_MAX), dive)]
+    pub events: Vec<SentEvent>,
+}
+
+/// An event that a caller sends.
+#[derive(Debug, Deserialize, Validate, ToSchema)]
+#[serde(tag = "type", deny_unknown_fields)]
+pub(crate) enum SentEvent {
+    /// A message; waits for the running turn.
+    #[serde(rename = "user.message")]
+    Message {
+        #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
+        text: String,
+    },
+    /// Ends the running turn. Without one, nothing is appended.
+    #[serde(rename = "user.interrupt")]
+    Interrupt {},
+    /// The result of a call of a custom tool.
+    #[serde(rename = "user.custom_tool_result")]
+    CustomToolResult {
+        #[garde(skip)]
+        action_id: ActionId,
+        /// At most 30,000 bytes of text; put more into a file and name it.
+        #[garde(length(min = 1, max = RESULT_CONTENT_MAX), custom(validate_content))]
+        content: Vec<Content>,
+        /// Whether the call failed; the model sees this.
+        #[garde(skip)]
+        #[serde(default)]
+        is_error: bool,
+        /// The caller's claim of the action, if it has one.
+        #[garde(skip)]
+        #[serde(default)]
+        claim: Option<ClaimId>,
+    },
+}
+
+fn validate_content(content: &[Content], _context: &()) -> garde::Result {
+    let bytes: usize = content.iter().map(|Content::Text { text }| text.len()).sum();
+    match bytes {
+        0..=TOOL_OUTPUT_BYTES_MAX => Ok(()),
+        _ => Err(garde::Error::new(format!(
+            "has {bytes} bytes of text; at most {TOOL_OUTPUT_BYTES_MAX} are accepted: put the rest where the agent \
+             can read it, such as a file"
+        ))),
+    }
+}
+
+/// The appended events, and the session after them.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SentEvents {
+    /// One for each event sent, in order.
+    pub data: Vec<SentEventRef>,
+    pub session: SessionRef,
+}
+
+/// An appended event.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct SentEventRef {
+    /// Null for an interrupt of a session that runs nothing.
+    #[schema(required)]
+    pub id: Option<EventId>,
+    #[schema(required)]
+    pub seq: Option<i64>,
+    #[serde(rename = "type")]
+    pub kind: &'static str,
+}
+
+/// Claim of an action.
+#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct ClaimAction {
+    /// Time for which only this caller may answer, in seconds (default 60).
+    #[garde(inner(range(min = 1, max = ACTION_CLAIM_SECONDS.1)))]
+    #[schema(minimum = 1, maximum = 600)]
+    pub seconds: Option<u64>,
+}
+
+/// A claimed action. Send the claim with the answer.
+#[derive(Debug, Serialize, ToSchema)]
+pub(crate) struct ClaimedAction {
+    pub claim: ClaimId,
+    #[serde(with = "time::serde::rfc3339")]
+    pub claimed_until: OffsetDateTime,
+}
