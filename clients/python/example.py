@@ -1,5 +1,5 @@
-"""An agent asks a question and gets an answer, a webhook reports the end; then a sandbox
-without an agent.
+"""An agent asks a question and gets an answer, a webhook reports the end; another calls tools
+of this process; then a sandbox without an agent.
 
 tests/clients runs this.
 """
@@ -74,6 +74,7 @@ def ask(hook: str) -> tuple[str, str]:
             raise AssertionError("an unknown session was found")
         use(client)
         invoke(client)
+        run(client)
         return session, created["destinations"][0]["secret"] or ""
 
 
@@ -92,6 +93,45 @@ def invoke(client: Sojourn) -> None:
             assert error.status == 401
         else:
             raise AssertionError("a revoked token started a session")
+
+
+def custom(name: str) -> dict[str, object]:
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    return {"type": "custom", "name": name, "description": f"{name} of a city", "input_schema": schema}
+
+
+#: A step with two calls of custom tools, and one without.
+CALLS = [{"tools": [{"tool": name, "input": {"city": "Paris"}} for name in ("weather", "time")]}, {"text": "done"}]
+
+
+def run(client: Sojourn) -> None:
+    """The agent calls tools that run in this process."""
+    tools = [custom("weather"), custom("time")]
+    session = client.create(agent="example", tools=tools, input={"script": CALLS})["session"]["id"]
+    waiting = client.settled(session)
+    assert waiting["last_turn"] and waiting["last_turn"]["state"] == "waiting"
+    # Another process has claimed a call and died.
+    pending = f"/sessions/{session}/pending"
+    [weather, _] = client.call("GET", pending)["data"]
+    client.call("POST", f"{pending}/{weather['id']}/claim", json={"seconds": 2})
+    ran: list[str] = []
+
+    def weather_of(arguments: dict[str, str], call_id: str) -> object:
+        ran.append(call_id)
+        return {"city": arguments["city"], "sky": "\u2028" * 20_000}
+
+    def time_of(arguments: dict[str, str], call_id: str) -> object:
+        ran.append(call_id)
+        raise LookupError("no clock")
+
+    result = client.run(session, {"weather": weather_of, "time": time_of})
+    assert result["last_turn"] and result["last_turn"]["yield_reason"] == "completed"
+    assert len(ran) == len(set(ran)) == 2
+    events = client.call("GET", f"/sessions/{session}/events", type="user.custom_tool_result", level="progress")["data"]
+    sent = {event["body"].get("is_error", False): event["body"]["content"][0]["text"] for event in events}
+    assert sent[True] == "LookupError: no clock"
+    assert sent[False].startswith('{"city": "Paris"') and sent[False].endswith("[cut at 30,000 bytes]")
+    assert 29_990 < len(sent[False].encode()) <= 30_000
 
 
 def use(client: Sojourn) -> None:
@@ -117,6 +157,24 @@ def use(client: Sojourn) -> None:
         raise AssertionError("a missing file was read")
 
 
+async def run_together(client: AsyncSojourn) -> None:
+    """Two calls of one step run at the same time, each once, whoever of two processes runs them."""
+    tools = [custom("weather"), custom("time")]
+    session = (await client.create(agent="example", tools=tools, input={"script": CALLS}))["session"]["id"]
+    both = asyncio.Barrier(2)
+    ran: list[str] = []
+
+    async def answer(arguments: dict[str, str], call_id: str) -> str:
+        ran.append(call_id)
+        await both.wait()
+        return f"answer of {call_id}"
+
+    handlers = {"weather": answer, "time": answer}
+    results = await asyncio.gather(*(client.run(session, handlers) for _ in range(2)))
+    assert all(result["last_turn"]["yield_reason"] == "completed" for result in results if result["last_turn"])
+    assert len(ran) == len(set(ran)) == 2
+
+
 async def follow_together(session: str) -> None:
     """Follows two sessions and the list at the same time."""
     async with AsyncSojourn(URL, KEY) as client:
@@ -134,6 +192,7 @@ async def follow_together(session: str) -> None:
         results = await asyncio.gather(listed(), *(client.settled(one) for one in wanted))
         assert all(one["last_turn"]["yield_reason"] == "completed" for one in results if one)
         assert session in {one["id"] async for one in client.pages("/sessions", limit=2)}
+        await run_together(client)
         sandbox = (await client.create())["session"]["id"]
         await client.write_file(sandbox, "data", bytes(range(256)))
         ran, data = await asyncio.gather(client.exec(sandbox, "sleep 1; echo done"), client.read_file(sandbox, "data"))
@@ -165,7 +224,7 @@ def main() -> None:
     verify(session, secret)
     asyncio.run(asyncio.wait_for(follow_together(session), 60))
     server.shutdown()
-    print("the Python client: streams, answers, webhooks, files, commands and errors work")
+    print("the Python client: streams, answers, custom tools, webhooks, files, commands and errors work")
 
 
 if __name__ == "__main__":

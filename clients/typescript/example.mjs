@@ -1,5 +1,5 @@
-// An agent asks a question and gets an answer, a webhook reports the end; then a sandbox without
-// an agent. tests/clients runs this.
+// An agent asks a question and gets an answer, a webhook reports the end; another calls tools of this
+// process; then a sandbox without an agent. tests/clients runs this.
 import assert from "node:assert/strict";
 import { createServer } from "node:http";
 import { Sojourn, SojournError, verifyWebhook, WebhookError } from "sojourn-client";
@@ -77,6 +77,35 @@ const path = { ...agent, invoke_token_id: made.id };
 await client.take(client.api.DELETE("/v3/agents/{agent_id}/invoke-tokens/{invoke_token_id}", { params: { path } }));
 await assert.rejects(outside.invoke("example", { input: "x" }), (error) => error.status === 401);
 
+// Tools that run in this process. Another process has claimed one of two calls, and died.
+const input_schema = { type: "object", properties: { city: { type: "string" } }, required: ["city"] };
+const tools = ["weather", "time"].map((name) => ({ type: "custom", name, description: `${name} of a city`, input_schema }));
+const calls = tools.map(({ name }) => ({ tool: name, input: { city: "Paris" } }));
+const script = [{ tools: calls }, { text: "done" }];
+const asking = (await client.create({ agent: "example", tools, input: { script } })).session.id;
+assert.equal((await client.settled(asking)).last_turn.state, "waiting");
+const of = { session_id: asking };
+const open = await client.take(client.api.GET("/v3/sessions/{session_id}/pending", { params: { path: of } }));
+const claimed = { params: { path: { ...of, action_id: open.data[0].id } }, body: { seconds: 2 } };
+await client.take(client.api.POST("/v3/sessions/{session_id}/pending/{action_id}/claim", claimed));
+const ids = [];
+const handlers = {
+  weather: async ({ city }, callId) => (ids.push(callId), { city, sky: "\u2028".repeat(20_000) }),
+  time: (_, callId) => {
+    ids.push(callId);
+    throw new RangeError("no clock");
+  },
+};
+const both = await Promise.all([client.run(asking, handlers), client.run(asking, handlers)]);
+assert.deepEqual(both.map(({ last_turn }) => last_turn.yield_reason), ["completed", "completed"]);
+assert.deepEqual([ids.length, new Set(ids).size], [2, 2]);
+const answered = { params: { path: of, query: { type: "user.custom_tool_result", level: "progress" } } };
+const sent = (await client.take(client.api.GET("/v3/sessions/{session_id}/events", answered))).data.map(({ body }) => body);
+const [failed] = sent.filter(({ is_error }) => is_error);
+const [sky] = sent.filter(({ is_error }) => !is_error);
+assert.equal(failed.content[0].text, "RangeError: no clock");
+assert.match(sky.content[0].text, /^{"city":"Paris".*\[cut at 30,000 bytes\]$/s);
+
 // A sandbox without an agent: files in, a command, files out.
 const sandbox = (await client.create({})).session.id;
 const text = "green \u2028\r\n";
@@ -96,4 +125,4 @@ await assert.rejects(client.readFile(sandbox, "none"), (error) => error instance
 assert.equal((await client.archive(sandbox)).status, "archived");
 server.closeAllConnections();
 server.close();
-console.log("the TypeScript client: streams, answers, webhooks, files, commands and errors work");
+console.log("the TypeScript client: streams, answers, custom tools, webhooks, files, commands and errors work");

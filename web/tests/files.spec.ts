@@ -88,7 +88,7 @@ bare("a sandbox that sleeps is woken when a person says so", async ({ page }) =>
   try {
     const session = await service.play(bash("echo kept > here.txt"), { title: "It sleeps" });
     await service.until(session, "idle");
-    await expect.poll(async () => (await service.call("GET", `/sessions/${session}`)).sandbox?.state, { timeout: 30_000 }).toBe("hibernated");
+    await expect.poll(async () => (await service.call("GET", `/sessions/${session}`)).sandbox?.state).toBe("hibernated");
     await page.addInitScript((key) => sessionStorage.setItem("sojourn.key", key), KEY);
     await page.goto(`${service.url}/#/sessions/${session}/files`);
     await expect(page.getByRole("heading", { name: "The sandbox is hibernated" })).toBeVisible();

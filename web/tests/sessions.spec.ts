@@ -17,8 +17,8 @@ test("a session is watched live through a restart of the service", async ({ read
   await service.down();
   await expect(reader.getByText("Reconnecting…")).toBeVisible();
   await service.up();
-  await expect(reader.getByText("Live", { exact: true })).toBeVisible({ timeout: 30_000 });
-  await expect(timeline.getByText("all parts are done").first()).toBeVisible({ timeout: 45_000 });
+  await expect(reader.getByText("Live", { exact: true })).toBeVisible();
+  await expect(timeline.getByText("all parts are done").first()).toBeVisible();
   await service.until(session, "idle");
 
   // The page shows exactly the log: no event twice, none missing, in order.
@@ -119,10 +119,11 @@ test("a webhook's deliveries are seen and sent again", async ({ reader, service 
   const delivered = reader.getByRole("row").filter({ hasText: "delivered" });
   await expect(delivered.first()).toBeVisible();
   // The message, the answer, the end of the turn.
-  await expect.poll(() => receiver.deliveries.length).toBe(3);
+  await expect.poll(() => receiver.deliveries.length).toBeGreaterThanOrEqual(3);
   const before = receiver.deliveries.length;
   await delivered.first().getByRole("button", { name: "Redeliver" }).click();
-  await expect.poll(() => receiver.deliveries.length).toBe(before + 1);
+  // At least once: a delivery whose answer came too late is sent again too.
+  await expect.poll(() => receiver.deliveries.length).toBeGreaterThan(before);
   const events = receiver.deliveries.map(({ body }) => body.eventId);
   expect(events.slice(0, before)).toContain(events[before]);
   receiver.stop();

@@ -4,10 +4,12 @@
 import createClient, { type Client } from "openapi-fetch";
 import { SojournError } from "./error.js";
 import { type ExecFrame, follow, followExec, type FollowOptions } from "./follow.js";
+import { run, type ToolHandlers } from "./run.js";
 import type { components, paths } from "./schema.js";
 
 export { SojournError } from "./error.js";
 export type { Event, ExecFrame, FollowOptions } from "./follow.js";
+export type { ToolHandler, ToolHandlers } from "./run.js";
 export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
 export type { components, paths } from "./schema.js";
 
@@ -159,17 +161,30 @@ export class Sojourn {
     return follow({ url: this.url, key: this.key }, session, options);
   }
 
-  /** Waits until no turn is queued or running, then returns the result. */
+  /**
+   * Waits until no turn is queued or running, then returns the result. A turn that waits for a caller
+   * (`last_turn.state` is `waiting`) counts as settled; see `run`.
+   */
   async settled(session: string, signal?: AbortSignal): Promise<Schemas["ResultView"]> {
     const params = { path: { session_id: session } };
-    const rests = async () => {
+    const runs = async () => {
       const now = await this.take(this.api.GET("/v3/sessions/{session_id}", { params }));
-      return now.status !== "queued" && now.status !== "running";
+      return now.status === "queued" || now.status === "running";
     };
-    if (await rests()) return this.result(session);
-    for await (const event of this.follow(session, { level: "user", signal })) {
-      if (event.type === "turn.completed" && (await rests())) break;
+    if (!(await runs())) return this.result(session);
+    for await (const { type } of this.follow(session, { type: "turn.*", signal })) {
+      if ((type === "turn.completed" || type === "turn.waiting") && !(await runs())) break;
     }
+    return this.result(session);
+  }
+
+  /**
+   * Runs the custom tools of a session until it neither runs nor waits, then returns the result. A call is
+   * claimed first, so that one of several processes runs it, and its result is sent until the service answers.
+   * The calls of a step run together. A call of a tool without a handler stays open for another process.
+   */
+  async run(session: string, tools: ToolHandlers, signal?: AbortSignal): Promise<Schemas["ResultView"]> {
+    await run(this, session, tools, signal);
     return this.result(session);
   }
 

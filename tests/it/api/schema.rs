@@ -1,7 +1,10 @@
 //! The schema isolates organizations even when a query lacks the condition.
 
-use sojourn::store::migrate;
+use std::time::{Duration, Instant};
+
+use sojourn::store::{Store, migrate};
 use sqlx::{Connection, PgConnection, Row};
+use tokio::time::sleep;
 
 use super::World;
 use crate::support::database::Database;
@@ -118,7 +121,7 @@ async fn audit_records_cannot_be_changed_or_deleted() {
         .execute(&mut superuser)
         .await
         .expect("it is dropped");
-    world.store.roll_months().await.expect("the months");
+    roll_months_until(&world.store, &mut superuser, "to_regclass($1) is not null", &last).await;
     let urls = [("app", &database.app_url), ("system", &database.system_url), ("owner", &database.owner_url)];
     for (role, url) in urls {
         let mut connection = PgConnection::connect(url).await.expect("the role may connect");
@@ -200,7 +203,12 @@ async fn a_month_of_deliveries_is_made_ahead_and_one_that_is_over_goes() {
             sqlx::query_scalar(sqlx::AssertSqlSafe(count)).fetch_one(&mut superuser).await.expect("a count");
         assert_eq!(count, 2, "{parent}");
     }
-    world.store.roll_months().await.expect("the months");
+    for parent in ["delivery", "delivery_attempt"] {
+        // This month and the next two, without the one of three months ago.
+        let months = "(select count(*) from pg_class where relname ~ ('^' || $1 || '_[0-9]{6}$') and relkind = 'r') = 3
+             and to_regclass($1 || to_char(date_trunc('month', now() at time zone 'utc') + interval '2 months', '_YYYYMM')) is not null";
+        roll_months_until(&world.store, &mut superuser, months, parent).await;
+    }
     for (parent, time) in [("delivery", "created_at"), ("delivery_attempt", "at")] {
         let sql = format!(
             "select (select count(*) from {parent}_default),
@@ -331,12 +339,23 @@ async fn months_are_rolled_beside_a_dump_without_stopping_a_writer() {
     };
     tokio::join!(roll, write);
     sqlx::raw_sql("commit").execute(&mut dump).await.expect("the end of the dump");
-    world.store.roll_months().await.expect("the months");
-    let is_made: bool = sqlx::query_scalar("select to_regclass($1) is not null")
-        .bind(&last)
-        .fetch_one(&mut superuser)
-        .await
-        .expect("a look");
-    assert!(is_made, "{last} is created once the reader is gone");
+    // Created once the reader is gone.
+    roll_months_until(&world.store, &mut superuser, "to_regclass($1) is not null", &last).await;
     world.end().await;
+}
+
+/// Rolls the months until `condition` of `table`, an expression of SQL, holds: a partition whose lock is not
+/// granted at once is created or dropped in a later call.
+async fn roll_months_until(store: &Store, look: &mut PgConnection, condition: &'static str, table: &str) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        store.roll_months().await.expect("it does not wait");
+        let query = format!("select {condition}");
+        let query = sqlx::query_scalar(sqlx::AssertSqlSafe(query)).bind(table);
+        if query.fetch_one(&mut *look).await.expect("a look") {
+            return;
+        }
+        assert!(Instant::now() < deadline, "not after 60 s: {condition}, {table}");
+        sleep(Duration::from_millis(100)).await;
+    }
 }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -11,10 +12,14 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
+from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of
 from .errors import SojournError
 
 if TYPE_CHECKING:
     from . import models
+
+#: Functions that run custom tools, by name: from the arguments and the id of a call to its result, or an awaitable of it.
+AsyncTools = Mapping[str, Callable[[Any, str], object]]
 
 
 class AsyncSojourn:
@@ -156,15 +161,77 @@ class AsyncSojourn:
         return self._follow(Tail("/sessions", filters))
 
     async def settled(self, session: str) -> models.ResultView:
-        """Waits until no turn is queued or running; returns the result."""
-        if not await self._rests(session):
-            async for event in self.follow(session, level="user"):
-                if event["type"] == "turn.completed" and await self._rests(session):
+        """Waits until no turn is queued or running; returns the result.
+
+        A turn that waits for a caller (`last_turn.state` is `waiting`) counts as settled; see `run`.
+        """
+        if await self._runs(session):
+            async for event in self.follow(session, type="turn.*"):
+                if event["type"] in ("turn.completed", "turn.waiting") and not await self._runs(session):
                     break
         return await self.result(session)
 
-    async def _rests(self, session: str) -> bool:
-        return (await self.get(session))["status"] not in ("queued", "running")
+    async def _runs(self, session: str) -> bool:
+        return (await self.get(session))["status"] in ("queued", "running")
+
+    async def run(self, session: str, tools: AsyncTools) -> models.ResultView:
+        """Runs the custom tools of a session until it neither runs nor waits; returns the result.
+
+        `tools` maps the name of a tool to a function of its arguments and the id of the call.
+        The function may be a coroutine function; the calls of a step run together. What
+        it returns is the result: a string, or another value as JSON, cut at 30,000 bytes. The model is
+        told of an `Exception`. Use the id as the key of whatever must happen once.
+
+        A call is claimed first, so that one of several processes runs it, and its result is sent until
+        the service answers. A call of a tool without a function stays open for another process.
+        """
+        head = (await self._patient(Call("GET", at("sessions", session))))["head"]
+        events = self.follow(session, after=head, level="user")
+        pending = at("sessions", session, "pending")
+        while True:
+            page = await self._patient(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
+            actions = [action for action in page["data"] if action["tool"] in tools]
+            ran = await asyncio.gather(*(self._run_tool(action, tools) for action in actions))
+            if rests(await self._patient(Call("GET", at("sessions", session)))):
+                return await self.result(session)
+            if not all(ran):
+                # Claimed by another process, which may have died: the claim ends.
+                await asyncio.sleep(LOOK)
+                continue
+            async for event in events:
+                if event["type"] in ("action.required", "turn.completed"):
+                    break
+
+    async def _run_tool(self, action: Any, tools: AsyncTools) -> bool:
+        """Runs one call; returns false if another process has claimed it."""
+        try:
+            claim = (await self._patient(claiming(action)))["claim"]
+            call = input_call(action)
+            arguments = (await self._patient(call))["body"]["input"] if call else action["input"]
+            try:
+                value = tools[action["tool"]](arguments, action["call_id"])
+                text, is_error = text_of(await value if inspect.isawaitable(value) else value), False
+            except Exception as error:
+                text, is_error = error_of(error), True
+            await self._patient(answering(action, claim, text, is_error))
+        except SojournError as error:
+            if error.code == "action_claimed":
+                return False
+            if not is_ended(error):
+                raise
+        return True
+
+    async def _patient(self, call: Call) -> Any:
+        """Repeats a call until the service answers."""
+        attempt = 0
+        while True:
+            try:
+                return taken(await self._answer(call))
+            except (httpx.TransportError, SojournError) as error:
+                if isinstance(error, SojournError) and not may_pass(error):
+                    raise
+            attempt += 1
+            await asyncio.sleep(pause(attempt))
 
     async def _follow(self, tail: Tail) -> AsyncIterator[Any]:
         timeout = httpx.Timeout(ANSWER, read=SILENCE)

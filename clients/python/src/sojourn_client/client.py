@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, cast
 
@@ -11,10 +11,14 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
+from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of
 from .errors import SojournError
 
 if TYPE_CHECKING:
     from . import models
+
+#: Functions that run custom tools, by name: from the arguments and the id of a call to its result.
+Tools = Mapping[str, Callable[[Any, str], object]]
 
 
 class Sojourn:
@@ -152,15 +156,76 @@ class Sojourn:
         return self._follow(Tail("/sessions", filters))
 
     def settled(self, session: str) -> models.ResultView:
-        """Waits until no turn is queued or running; returns the result."""
-        if not self._rests(session):
-            for event in self.follow(session, level="user"):
-                if event["type"] == "turn.completed" and self._rests(session):
+        """Waits until no turn is queued or running; returns the result.
+
+        A turn that waits for a caller (`last_turn.state` is `waiting`) counts as settled; see `run`.
+        """
+        if self._runs(session):
+            for event in self.follow(session, type="turn.*"):
+                if event["type"] in ("turn.completed", "turn.waiting") and not self._runs(session):
                     break
         return self.result(session)
 
-    def _rests(self, session: str) -> bool:
-        return self.get(session)["status"] not in ("queued", "running")
+    def _runs(self, session: str) -> bool:
+        return self.get(session)["status"] in ("queued", "running")
+
+    def run(self, session: str, tools: Tools) -> models.ResultView:
+        """Runs the custom tools of a session until it neither runs nor waits; returns the result.
+
+        `tools` maps the name of a tool to a function of its arguments and the id of the call.
+        Calls run one after the other. What it returns is
+        the result: a string, or another value as JSON, cut at 30,000 bytes. The model is told of an
+        `Exception`. Use the id as the key of whatever must happen once.
+
+        A call is claimed first, so that one of several processes runs it, and its result is sent until
+        the service answers. A call of a tool without a function stays open for another process.
+        """
+        head = self._patient(Call("GET", at("sessions", session)))["head"]
+        events = self.follow(session, after=head, level="user")
+        pending = at("sessions", session, "pending")
+        while True:
+            page = self._patient(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
+            actions = [action for action in page["data"] if action["tool"] in tools]
+            ran = [self._run_tool(action, tools) for action in actions]
+            if rests(self._patient(Call("GET", at("sessions", session)))):
+                return self.result(session)
+            if not all(ran):
+                # Claimed by another process, which may have died: the claim ends.
+                time.sleep(LOOK)
+                continue
+            for event in events:
+                if event["type"] in ("action.required", "turn.completed"):
+                    break
+
+    def _run_tool(self, action: Any, tools: Tools) -> bool:
+        """Runs one call; returns false if another process has claimed it."""
+        try:
+            claim = self._patient(claiming(action))["claim"]
+            call = input_call(action)
+            arguments = self._patient(call)["body"]["input"] if call else action["input"]
+            try:
+                text, is_error = text_of(tools[action["tool"]](arguments, action["call_id"])), False
+            except Exception as error:
+                text, is_error = error_of(error), True
+            self._patient(answering(action, claim, text, is_error))
+        except SojournError as error:
+            if error.code == "action_claimed":
+                return False
+            if not is_ended(error):
+                raise
+        return True
+
+    def _patient(self, call: Call) -> Any:
+        """Repeats a call until the service answers."""
+        attempt = 0
+        while True:
+            try:
+                return taken(self._answer(call))
+            except (httpx.TransportError, SojournError) as error:
+                if isinstance(error, SojournError) and not may_pass(error):
+                    raise
+            attempt += 1
+            time.sleep(pause(attempt))
 
     def _follow(self, tail: Tail) -> Iterator[Any]:
         timeout = httpx.Timeout(ANSWER, read=SILENCE)

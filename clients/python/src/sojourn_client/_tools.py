@@ -1,0 +1,76 @@
+"""Shared by both clients: calls of custom tools and their results."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from ._call import Call, at
+from .errors import SojournError
+
+#: How long only this caller may answer a call that it runs, in seconds; the longest that the service allows.
+CLAIM = 600
+#: Longest result that the service accepts, in bytes.
+RESULT = 30_000
+#: Ends a result that was cut.
+CUT = "\n[cut at 30,000 bytes]"
+
+
+def claiming(action: Any) -> Call:
+    """The call that claims an action."""
+    path = at("sessions", action["session_id"], "pending", action["id"], "claim")
+    return Call("POST", path, json={"seconds": CLAIM})
+
+
+def answering(action: Any, claim: str, text: str, is_error: bool) -> Call:
+    """The call that sends the result of a custom tool."""
+    event = {
+        "type": "user.custom_tool_result",
+        "action_id": action["id"],
+        "content": [{"type": "text", "text": text}],
+        "is_error": is_error,
+        "claim": claim,
+    }
+    return Call("POST", at("sessions", action["session_id"], "events"), json={"events": [event]})
+
+
+def input_call(action: Any) -> Call | None:
+    """The call that reads the arguments, if they are too large for the list of actions."""
+    if action.get("input") is not None:
+        return None
+    return Call("GET", at("sessions", action["session_id"], "events", action["call_event_id"]))
+
+
+def text_of(result: object) -> str:
+    """The text for the model: a string as it is, everything else as JSON, cut at 30,000 bytes."""
+    text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
+    encoded = text.encode(errors="replace")
+    if len(encoded) <= RESULT:
+        return encoded.decode()
+    return encoded[: RESULT - len(CUT)].decode(errors="ignore") + CUT
+
+
+def error_of(error: Exception) -> str:
+    """The text for the model when a handler raised."""
+    return text_of(f"{type(error).__name__}: {error}")
+
+
+def rests(session: Any) -> bool:
+    """Whether the session neither runs a turn nor waits for an action."""
+    return session["status"] not in ("queued", "running") and not waits(session)
+
+
+def waits(session: Any) -> bool:
+    """Whether the turn of the session waits for an action."""
+    turn = session.get("last_turn")
+    return turn is not None and turn["state"] == "waiting"
+
+
+def may_pass(error: SojournError) -> bool:
+    """Whether the same call may succeed later, also while the same request still runs."""
+    return error.passes or error.code == "in_flight"
+
+
+def is_ended(error: SojournError) -> bool:
+    """Whether the action has ended, or its session is gone."""
+    return error.status in (404, 409)

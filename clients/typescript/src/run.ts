@@ -1,0 +1,121 @@
+// Runs the custom tools of a session in this process.
+import { SojournError } from "./error.js";
+import type { Sojourn } from "./index.js";
+import type { components } from "./schema.js";
+
+type Action = components["schemas"]["PendingAction"];
+
+/**
+ * Runs a call of a custom tool. What it returns is the result for the model: a string, or another value as JSON,
+ * cut at 30,000 bytes. If it throws, the model is told. Use `callId` as the key of whatever must happen once.
+ */
+export type ToolHandler = (input: any, callId: string) => unknown;
+
+/** Handlers by the name of their tool. */
+export type ToolHandlers = Record<string, ToolHandler>;
+
+/** How long only this caller may answer a call that it runs; the longest that the service allows. */
+const CLAIM_SECONDS = 600;
+/** Longest result that the service accepts. */
+const RESULT_BYTES = 30_000;
+const CUT = "\n[cut at 30,000 bytes]";
+/** Pause before a call is repeated: doubled after each failure. */
+const PAUSE_MS = { first: 250, longest: 5_000 };
+/** Poll interval while another process has claimed a call. */
+const LOOK_MS = 1_000;
+
+/** Runs calls until the session neither runs a turn nor waits for an action. */
+export async function run(client: Sojourn, session: string, tools: ToolHandlers, signal?: AbortSignal): Promise<void> {
+  const path = { session_id: session };
+  const query = { kind: "tool_result", limit: 100 } as const;
+  const get = () => patient(() => client.take(client.api.GET("/v3/sessions/{session_id}", { params: { path } })), signal);
+  const pending = () =>
+    patient(() => client.take(client.api.GET("/v3/sessions/{session_id}/pending", { params: { path, query } })), signal);
+  const events = client.follow(session, { after: (await get()).head, level: "user", signal });
+  try {
+    while (!signal?.aborted) {
+      const mine = (await pending()).data.filter(({ tool }) => Object.hasOwn(tools, tool));
+      const ran = await Promise.all(mine.map((action) => runTool(client, action, tools[action.tool]!, signal)));
+      const { status, last_turn } = await get();
+      if (status !== "queued" && status !== "running" && last_turn?.state !== "waiting") return;
+      if (ran.includes(false)) {
+        // Claimed by another process, which may have died: the claim ends.
+        await wait(LOOK_MS);
+        continue;
+      }
+      for (;;) {
+        const { value, done } = await events.next();
+        if (done || value.type === "action.required" || value.type === "turn.completed") break;
+      }
+    }
+  } finally {
+    await events.return(undefined);
+  }
+}
+
+/** Runs one call. Returns false if another process has claimed it. */
+async function runTool(client: Sojourn, action: Action, handler: ToolHandler, signal?: AbortSignal): Promise<boolean> {
+  const path = { session_id: action.session_id };
+  try {
+    const params = { path: { ...path, action_id: action.id }, header: once() };
+    const claiming = { params, body: { seconds: CLAIM_SECONDS } };
+    const { claim } = await patient(
+      () => client.take(client.api.POST("/v3/sessions/{session_id}/pending/{action_id}/claim", claiming)),
+      signal,
+    );
+    const input = action.input ?? (await largeInput(client, action, signal));
+    let text: string;
+    let is_error = false;
+    try {
+      text = textOf(await handler(input, action.call_id));
+    } catch (error) {
+      [text, is_error] = [textOf(String(error)), true];
+    }
+    const content = [{ type: "text" as const, text }];
+    const event = { type: "user.custom_tool_result" as const, action_id: action.id, content, is_error, claim };
+    const sending = { params: { path, header: once() }, body: { events: [event] } };
+    await patient(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
+  } catch (error) {
+    if (!(error instanceof SojournError)) throw error;
+    if (error.code === "action_claimed") return false;
+    // The action has ended, or its session is gone.
+    if (error.status !== 404 && error.status !== 409) throw error;
+  }
+  return true;
+}
+
+/** Reads arguments that are too large for the list of actions. */
+async function largeInput(client: Sojourn, action: Action, signal?: AbortSignal): Promise<unknown> {
+  const path = { session_id: action.session_id, event_id: action.call_event_id };
+  const get = () => client.api.GET("/v3/sessions/{session_id}/events/{event_id}", { params: { path } });
+  const event = await patient(() => client.take(get()), signal);
+  return (event.body as { input?: unknown }).input;
+}
+
+/** Repeats a call until the service answers. */
+async function patient<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+  for (let pause = PAUSE_MS.first; ; pause = Math.min(pause * 2, PAUSE_MS.longest)) {
+    try {
+      return await call();
+    } catch (error) {
+      const passes =
+        !(error instanceof SojournError) || error.status >= 500 || error.status === 429 || error.code === "in_flight";
+      if (!passes || signal?.aborted) throw error;
+    }
+    await wait(pause);
+  }
+}
+
+/** One key for all repetitions of a request. */
+const once = () => ({ "Idempotency-Key": crypto.randomUUID() });
+
+function textOf(result: unknown): string {
+  const text = typeof result === "string" ? result : (JSON.stringify(result) ?? "");
+  const bytes = new TextEncoder().encode(text);
+  if (bytes.length <= RESULT_BYTES) return text;
+  // A character that was cut in two is left out.
+  const kept = new TextDecoder().decode(bytes.subarray(0, RESULT_BYTES - CUT.length), { stream: true });
+  return kept + CUT;
+}
+
+const wait = (ms: number) => new Promise((done) => setTimeout(done, ms));
