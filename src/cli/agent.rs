@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::bail;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -64,6 +65,10 @@ pub(super) struct Fields {
     /// Tools that the agent may use, comma-separated
     #[arg(long, value_delimiter = ',')]
     tools: Option<Vec<String>>,
+    /// File with a JSON list of custom tools, which the agent has beside --tools; - for standard input
+    #[arg(long, value_name = "FILE", requires = "tools")]
+    #[serde(skip)]
+    custom_tools: Option<PathBuf>,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -86,7 +91,14 @@ impl Fields {
         if let Some(file) = self.prompt_file.take() {
             self.prompt = Some(input::text(&file)?);
         }
-        input::body(named, &self)
+        let mut body = input::body(named, &self)?;
+        if let (Some(file), Some(tools)) = (&self.custom_tools, body["tools"].as_array_mut()) {
+            match input::json(file)? {
+                Value::Array(custom) => tools.extend(custom),
+                _ => bail!("{} is not a JSON list of custom tools", file.display()),
+            }
+        }
+        Ok(body)
     }
 }
 

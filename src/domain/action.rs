@@ -52,6 +52,10 @@ pub enum Closed {
     Withdrawn,
 }
 
+/// The result of a call that no caller answered in time, for the model.
+pub const EXPIRED: &str = "Nobody answered this call in time. It is unknown whether it took effect: check before you \
+                           call the tool again.";
+
 /// A part of a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]

@@ -10,7 +10,7 @@ use crate::{
     base::Timestamp,
     domain::{
         ActionId, Actor, EventId,
-        action::{Action, ActionKind, Closed},
+        action::{self, Action, ActionKind, Closed},
         event::{Body, Draft},
         log_fold::ActionEnd,
         tool::ToolCall,
@@ -97,10 +97,7 @@ impl Run<'_> {
                 duration: Duration::from_millis(*after_ms),
                 ..CallResult::ok(answer.text())
             },
-            ActionEnd::Expired { .. } => CallResult::unknown(
-                "Nobody answered this call in time. It is unknown whether it took effect: check before you call \
-                 the tool again.",
-            ),
+            ActionEnd::Expired { .. } => CallResult::unknown(action::EXPIRED),
         })
     }
 

@@ -217,6 +217,8 @@ impl<'a> Run<'a> {
             limit: limit.map(str::to_owned),
         };
         let mut drafts = before;
+        // An action that would be withdrawn in the append that opens it is not opened.
+        drafts.retain(|draft| !matches!(draft.body, Body::ActionRequired(_)));
         drafts.extend(self.withdrawals());
         drafts.push(self.draft(Body::TurnCompleted(Box::new(completed)), Actor::system()));
         self.record(drafts).await?;

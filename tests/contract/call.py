@@ -52,6 +52,16 @@ def settled(session):
     raise SystemExit(f"{session} does not become idle")
 
 
+def waiting(agent):
+    """Creates a session whose turn waits for results; returns its id and those of its actions."""
+    tool = {"type": "custom", "name": "ask_weather", "description": "The weather.", "input_schema": {"type": "object"}}
+    script = [{"tools": [{"tool": "ask_weather", "input": {}} for _ in range(SPARE)]}, {"text": "Done."}]
+    made = call("POST", "/sessions", {"agent": agent, "tools": [tool], "input": {"script": script}})
+    session = made["session"]["id"]
+    settled(session)
+    return session, [row["id"] for row in call("GET", f"/sessions/{session}/pending?limit={SPARE}")["data"]]
+
+
 def fill():
     """Creates one resource of each kind, and spare ones; returns the main ones, and ids by dictionary name."""
     hook = {"url": "http://127.0.0.1:9/hook"}
@@ -76,13 +86,15 @@ def fill():
     organization = lambda number: call("POST", "/admin/organizations", {"name": f"spare {number}"}, OPERATOR)
     main_inbound = inbound(-1)
     credential = call("POST", "/credentials", {"provider": "openai", "key": "sk-contract"})["id"]
+    to_claim, to_answer = waiting("main"), waiting("main")
     existing = {
         "agent": agent["id"], "credential": credential, "trigger": main_inbound["id"],
-        "trigger_secret": main_inbound["secret"], "file": "contract",
+        "trigger_secret": main_inbound["secret"], "file": "contract", "to_claim": to_claim, "to_answer": to_answer,
     }
     return existing, {
         "session": [main],
         "agent": [agent["id"]],
+        "action": to_claim[1],
         "turn": rows(f"/sessions/{main}/turns"),
         "event": rows(f"/sessions/{main}/events"),
         "destination": rows(f"/sessions/{main}/destinations"),
@@ -119,7 +131,7 @@ def fill():
 
 # Dictionary of each path parameter; a missing one is an error.
 PARAMETERS = {
-    "session_id": "session", "agent_id": "agent", "turn_id": "turn", "event_id": "event",
+    "session_id": "session", "action_id": "action", "agent_id": "agent", "turn_id": "turn", "event_id": "event",
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
     "webhook_delivery_id": "webhook_delivery", "exec_id": "exec", "schedule_id": "schedule", "trigger_id": "inbound",

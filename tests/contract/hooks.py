@@ -62,6 +62,18 @@ def make_acceptable(case, operation):
         path["agent_id"] = EXISTING["agent"]
     if operation == "activateRevision":
         path["revision"] = "1"
+    if operation == "claimAction":
+        path["session_id"], actions = EXISTING["to_claim"]
+        path["action_id"] = actions[valid[operation] % len(actions)]
+    if operation == "sendEvents" and isinstance(case.body, dict):
+        path["session_id"], actions = EXISTING["to_answer"]
+        for event in case.body.get("events", []):
+            if event.get("type") == "user.custom_tool_result" and actions:
+                event["action_id"] = actions.pop()
+                event.pop("claim", None)
+            if event.get("type") == "user.interrupt":
+                # It would withdraw the actions.
+                event.update(type="user.message", text="Go on.")
     if operation == "deleteOrganization":
         case.query["confirm"] = path["organization_id"]
     if operation == "readFile":

@@ -100,6 +100,7 @@ REFUSES = [
     Rule("deleteOrganization", "invalid", r"confirm", r"`confirm` must be the id of the organization",
          "it repeats the id of the path"),
     # Times.
+    Rule("sendEvents", "invalid", r"events\[\d+\]\.content", r"", "the texts of a result have a size in all", False),
     Rule("createKey", "invalid", r"expires_at", r"`expires_at` must be in the future",
          "it is compared with the time"),
     # Existence. Each operation also has to accept a request (NEVER_ACCEPTED).
@@ -123,7 +124,15 @@ REFUSES = [
     Rule("createTrigger", "too_many_triggers", r"", r"", "20 exist", False),
     Rule("createSession updateSession", "slug_taken", r"slug", r"", "the slug is unique", False),
     Rule(ANY, "idempotency_mismatch", r"Idempotency-Key|idempotency_key", r"", "another request was sent with the key"),
+    Rule("claimAction", "not_found", r"", r"", "the action has to exist", False),
+    Rule("sendEvents", "not_found", r"events\[\d+\]", r"", "the action has to exist"),
+    Rule("createAgent updateAgent createSession", "invalid", r"tools(\[\d+\].*)?", r"", "a tool has a name of its own, which the service knows or not"),
+    Rule("createAgent updateAgent createSession", "invalid_schema", r"tools\[\d+\]\.input_schema.*", r"", "a JSON Schema"),
     # States.
+    Rule("claimAction sendEvents", "action_claimed", r".*", r"", "another caller has claimed the action", False),
+    Rule("claimAction sendEvents", "action_resolved", r".*", r"", "the action has ended", False),
+    Rule("sendEvents", "archived", r"events\[\d+\]", r"", "the session is archived", False),
+    Rule("sendEvents", "no_agent", r"events\[\d+\]", r"", "the session was created without an agent", False),
     Rule("archiveSession cancelSession createCheckpoint createDestination execInSession heartbeatSession listFiles mintClientToken "
          "pauseSession readArchive readFile registerTool restoreSession resumeSession startSession steerSession stopSession "
          "updateContext updateSession wakeSession writeArchive writeFile", "archived", r"", r"", "the session is archived", False),

@@ -13,6 +13,7 @@ import { AuditPage } from "./pages/audit";
 import { CredentialsPage } from "./pages/credentials";
 import { EnvironmentsPage } from "./pages/environments";
 import { KeysPage } from "./pages/keys";
+import { PendingPage, usePending } from "./pages/pending";
 import { SessionsPage } from "./pages/sessions";
 import { SignInPage } from "./pages/sign-in";
 import { UsagePage } from "./pages/usage";
@@ -31,7 +32,7 @@ const queries = new QueryClient({
 
 /** Navigation entries by group. Each entry has a route below. */
 const PLACES = [
-  ["Work", [["/", "Sessions"], ["/agents", "Agents"]]],
+  ["Work", [["/", "Sessions"], ["/pending", "Pending"], ["/agents", "Agents"]]],
   ["Set up", [["/environments", "Environments"], ["/credentials", "Credentials"], ["/webhooks", "Webhooks"], ["/keys", "Keys"]]],
   ["History", [["/usage", "Usage"], ["/audit", "Audit"]]],
 ] as const;
@@ -99,6 +100,7 @@ function Frame() {
         <Switch>
           <Route path="/" component={SessionsPage} />
           <Route path="/sessions/:id/:tab?">{({ id, tab }) => <SessionPage key={id} id={id} tab={tab} />}</Route>
+          <Route path="/pending" component={PendingPage} />
           <Route path="/agents" component={AgentsPage} />
           <Route path="/agents/:id/:tab?">{({ id, tab }) => <AgentPage key={id} id={id} tab={tab} />}</Route>
           <Route path="/environments" component={EnvironmentsPage} />
@@ -125,8 +127,16 @@ function Place({ href, name, here }: { href: string; name: string; here: string 
   return (
     <Link href={href} aria-current={isHere ? "page" : undefined}>
       {name}
+      {href === "/pending" && <PendingCount />}
     </Link>
   );
+}
+
+/** Number of open actions of the organization, as far as one page has them. */
+function PendingCount() {
+  const { query, list } = usePending();
+  if (list.length === 0) return null;
+  return <span className="tally">{list.length}{query.hasNextPage && "+"}</span>;
 }
 
 // The page's address is after `#`, so the link must not change it.

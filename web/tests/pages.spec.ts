@@ -34,7 +34,7 @@ async function menu(page: Page): Promise<void> {
 for (const { name, scheme, width, height } of LOOKS) {
   test(`every page holds by ${name}`, async ({ reader: page, service }) => {
     test.setTimeout(180_000);
-    const { agent, review } = await scene(service);
+    const { agent, review, waiting } = await scene(service);
     await page.setViewportSize({ width, height });
     await page.emulateMedia({ colorScheme: scheme });
     const to = async (place: string, path: string, sign: Locator) => {
@@ -66,6 +66,9 @@ for (const { name, scheme, width, height } of LOOKS) {
     await look(page, "session-events", name);
     await to("session-deliveries", `/sessions/${review}/deliveries`, page.getByText("receiver.example"));
     await makes("new-destination", "Add a destination");
+
+    await to("session-waiting", `/sessions/${waiting}`, page.getByLabel("Result of deploy"));
+    await to("pending", "/pending", page.getByLabel("Result of deploy"));
 
     await to("agents", "/agents", page.getByRole("link", { name: "reviewer" }));
     await makes("new-agent", "New agent");

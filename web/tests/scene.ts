@@ -46,6 +46,8 @@ export interface Scene {
   agent: string;
   /** Asks a question; has files in its sandbox. */
   review: string;
+  /** Waits for the results of two calls of a custom tool. */
+  waiting: string;
 }
 
 /** Creates the scene once per service. */
@@ -78,13 +80,25 @@ async function make(service: Service): Promise<Scene> {
     metadata: { team: "billing", pull_request: 412 },
   });
   await service.until(review, "awaiting_input");
+  const waiting = await waits(service);
   await triggers(service, agent, ids.get("night-watch") ?? "");
   await settings(service);
-  return { agent, review };
+  return { agent, review, waiting };
 }
 
 async function run(service: Service, agent: string, title: string, script: Json[], more: Json = {}): Promise<string> {
   return (await service.call("POST", "/sessions", { agent, title, input: { script, text: title }, ...more })).session.id;
+}
+
+/** A session that waits for the caller's results. */
+async function waits(service: Service): Promise<string> {
+  const input_schema = { type: "object", properties: { stage: { type: "string" }, version: { type: "string" } } };
+  const tools = [{ type: "custom", name: "deploy", description: "Deploys a version to a stage.", input_schema }];
+  const calls = ["staging", "canary"].map((stage) => ({ tool: "deploy", input: { stage, version: "4.2.0" } }));
+  const script = [{ text: "The tests pass. I deploy to both stages.", tools: calls, usage: cost(3_100, 180) }, { text: "It is deployed." }];
+  const waiting = await run(service, "release-notes", "Deploy 4.2 to staging", script, { tools });
+  await service.until(waiting, "awaiting_input");
+  return waiting;
 }
 
 /** One session for each kind of end, and one that keeps running. */

@@ -167,13 +167,16 @@ export class Sojourn {
    */
   async settled(session: string, signal?: AbortSignal): Promise<Schemas["ResultView"]> {
     const params = { path: { session_id: session } };
-    const runs = async () => {
-      const now = await this.take(this.api.GET("/v3/sessions/{session_id}", { params }));
-      return now.status === "queued" || now.status === "running";
-    };
-    if (!(await runs())) return this.result(session);
-    for await (const { type } of this.follow(session, { type: "turn.*", signal })) {
-      if ((type === "turn.completed" || type === "turn.waiting") && !(await runs())) break;
+    const get = () => this.take(this.api.GET("/v3/sessions/{session_id}", { params }));
+    // A turn whose actions have ended is about to continue.
+    const runs = async ({ status, last_turn }: Schemas["Session"]) =>
+      last_turn?.state === "waiting"
+        ? (await this.take(this.api.GET("/v3/sessions/{session_id}/pending", { params }))).data.length === 0
+        : status === "queued" || status === "running";
+    const now = await get();
+    if (!(await runs(now))) return this.result(session);
+    for await (const { type } of this.follow(session, { after: now.head, type: "turn.*", signal })) {
+      if ((type === "turn.completed" || type === "turn.waiting") && !(await runs(await get()))) break;
     }
     return this.result(session);
   }

@@ -28,9 +28,9 @@ const LOOK_MS = 1_000;
 export async function run(client: Sojourn, session: string, tools: ToolHandlers, signal?: AbortSignal): Promise<void> {
   const path = { session_id: session };
   const query = { kind: "tool_result", limit: 100 } as const;
-  const get = () => patient(() => client.take(client.api.GET("/v3/sessions/{session_id}", { params: { path } })), signal);
+  const get = () => untilAnswered(() => client.take(client.api.GET("/v3/sessions/{session_id}", { params: { path } })), signal);
   const pending = () =>
-    patient(() => client.take(client.api.GET("/v3/sessions/{session_id}/pending", { params: { path, query } })), signal);
+    untilAnswered(() => client.take(client.api.GET("/v3/sessions/{session_id}/pending", { params: { path, query } })), signal);
   const events = client.follow(session, { after: (await get()).head, level: "user", signal });
   try {
     while (!signal?.aborted) {
@@ -59,7 +59,7 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
   try {
     const params = { path: { ...path, action_id: action.id }, header: once() };
     const claiming = { params, body: { seconds: CLAIM_SECONDS } };
-    const { claim } = await patient(
+    const { claim } = await untilAnswered(
       () => client.take(client.api.POST("/v3/sessions/{session_id}/pending/{action_id}/claim", claiming)),
       signal,
     );
@@ -74,7 +74,7 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
     const content = [{ type: "text" as const, text }];
     const event = { type: "user.custom_tool_result" as const, action_id: action.id, content, is_error, claim };
     const sending = { params: { path, header: once() }, body: { events: [event] } };
-    await patient(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
+    await untilAnswered(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
   } catch (error) {
     if (!(error instanceof SojournError)) throw error;
     if (error.code === "action_claimed") return false;
@@ -88,12 +88,12 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
 async function largeInput(client: Sojourn, action: Action, signal?: AbortSignal): Promise<unknown> {
   const path = { session_id: action.session_id, event_id: action.call_event_id };
   const get = () => client.api.GET("/v3/sessions/{session_id}/events/{event_id}", { params: { path } });
-  const event = await patient(() => client.take(get()), signal);
+  const event = await untilAnswered(() => client.take(get()), signal);
   return (event.body as { input?: unknown }).input;
 }
 
 /** Repeats a call until the service answers. */
-async function patient<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+async function untilAnswered<T>(call: () => Promise<T>, signal?: AbortSignal): Promise<T> {
   for (let pause = PAUSE_MS.first; ; pause = Math.min(pause * 2, PAUSE_MS.longest)) {
     try {
       return await call();

@@ -1,13 +1,13 @@
 //! `sojourn session ...`: create, follow, steer and end sessions.
 
+mod actions;
 mod create;
 mod export;
 mod sandbox;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use anyhow::bail;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -65,12 +65,27 @@ pub(super) enum Session {
         #[arg(long)]
         watch: bool,
     },
-    /// Answer the question that a session waits for
+    /// Answer the question of a session, or send the result of a custom tool that its turn waits for
     Answer {
         session: String,
+        /// Answer or result; - for standard input
         text: String,
+        /// Action to answer, if several are open
+        #[arg(long)]
+        action: Option<String>,
+        /// Tell the agent that the call failed
+        #[arg(long)]
+        error: bool,
         #[arg(long)]
         watch: bool,
+    },
+    /// List the open actions that turns wait for, oldest first
+    Pending {
+        /// Only of this session [default: all sessions]
+        session: Option<String>,
+        /// Also of the sessions below it
+        #[arg(long, requires = "session")]
+        children: bool,
     },
     /// Cancel the running turn and queued turns
     Cancel { session: String },
@@ -168,15 +183,17 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             return send_message(&client, &session, &json!({ "text": text, "mode": mode }), watch, json)
                 .await;
         }
-        Session::Answer { session, text, watch } => {
-            let status = client.get(&format!("/sessions/{session}")).await?["status"].clone();
-            if status != "awaiting_input" {
-                bail!(
-                    "the session is {} and asks no question; use `steer` to send a message",
-                    print::cell(&status)
-                );
+        Session::Answer { session, text, action, error, watch } => {
+            let text = if text == "-" { input::text(Path::new("-"))? } else { text };
+            let answer = actions::Answer { session: &session, text, action, error };
+            let (sent, seq) = actions::answer(&client, answer).await?;
+            if watch {
+                return watch::until_settled(&client, &session, seq - 1, json).await;
             }
-            return send_message(&client, &session, &json!({ "text": text }), watch, json).await;
+            print::answer(&sent, json, sent["id"].as_str().unwrap_or_default());
+        }
+        Session::Pending { session, children } => {
+            actions::pending(&client, session.as_deref(), children, json).await?;
         }
         Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,
         Session::Export { session, output } => export::export(&client, &session, output).await?,

@@ -21,9 +21,9 @@ pub(super) struct Wanted<'a> {
     pub json: bool,
 }
 
-/// Follows a session until no turn runs or is queued, and prints its result.
+/// Follows a session until no turn runs or is queued, and prints its result, or what its turn waits for.
 ///
-/// The exit code reports the last turn's reason: 0 completed, 3 waits for input, 4 a limit was exceeded, 5
+/// The exit code reports the last turn's reason: 0 completed, 3 waits for a caller, 4 a limit was exceeded, 5
 /// canceled, 6 an error.
 pub(super) async fn until_settled(
     client: &Client,
@@ -34,23 +34,36 @@ pub(super) async fn until_settled(
     let wanted = Wanted { after, level: "progress", kind: None, limit: None, json };
     let mut events = pin!(client.follow(session, wanted.level, past(client, session, &wanted).await?));
     // Read the state after printing past events: the event that settles the session is then still to come.
-    while !is_settled(&client.get(&format!("/sessions/{session}")).await?) {
+    let actions = loop {
+        if let Some(actions) = settled(client, session).await? {
+            break actions;
+        }
         while let Some(event) = events.next().await {
             let event = event?;
             show(&event, json);
-            if event["type"] == "turn.completed" {
+            if event["type"] == "turn.completed" || event["type"] == "turn.waiting" {
                 break;
             }
         }
-    }
+    };
     let result = client.get(&format!("/sessions/{session}/result")).await?;
     if json {
         print::line(&result.to_string());
     } else if let Some(text) = result["result"]["body"]["text"].as_str() {
         print::line(&format!("\n{text}"));
     }
+    if !actions.is_empty() {
+        eprintln!("the turn waits for {}; see `sojourn session pending {session}`", names(&actions));
+        return Ok(exit_code("requires_action"));
+    }
     let reason = result["last_turn"]["yield_reason"].as_str();
     Ok(exit_code(reason.unwrap_or("completed")))
+}
+
+/// The tools of these actions, such as `ask_weather, book_table`.
+fn names(actions: &[Value]) -> String {
+    let tools = actions.iter().filter_map(|action| action["tool"].as_str());
+    print::plain(&tools.collect::<Vec<_>>().join(", "))
 }
 
 /// Prints existing events and, with `follow`, new ones.
@@ -134,8 +147,16 @@ fn show(event: &Value, json: bool) {
     if json { print::line(&event.to_string()) } else { print::line(&print::event(event)) }
 }
 
-fn is_settled(session: &Value) -> bool {
-    !matches!(session["status"].as_str(), Some("queued" | "running"))
+/// Returns the actions that the turn waits for, or none if no turn runs; `None` while one is queued, runs, or
+/// continues because its actions have ended.
+async fn settled(client: &Client, session: &str) -> anyhow::Result<Option<Vec<Value>>> {
+    let now = client.get(&format!("/sessions/{session}")).await?;
+    if now["last_turn"]["state"] == "waiting" {
+        let actions = print::all(client, &format!("/sessions/{session}/pending")).await?;
+        return Ok(Some(actions).filter(|actions| !actions.is_empty()));
+    }
+    let runs = matches!(now["status"].as_str(), Some("queued" | "running"));
+    Ok((!runs).then(Vec::new))
 }
 
 fn exit_code(reason: &str) -> u8 {

@@ -6,7 +6,7 @@ use crate::{
     base::Origin,
     domain::{
         TurnId,
-        action::{Closed, OpenCall, OpenWork},
+        action::{self, Closed, OpenCall, OpenWork},
         event::{Actor, Body, CancelMode, Draft, Outcome, TurnCompleted},
         session::Session,
         turn::{Turn, YieldReason},
@@ -77,11 +77,15 @@ pub(super) fn withdrawn(
     stamp: &Stamp,
 ) -> Vec<Draft> {
     let result = |call: &OpenCall| {
-        let answer = call.action.as_ref().and_then(|(_, end)| end.as_ref()?.as_ref());
-        let (outcome, output) = match (answer, call.action.is_some() || session.is_waiting()) {
-            (Some(answer), _) => (Outcome::Ran, answer.text()),
-            (None, true) => (Outcome::NotRun, format!("The turn was {why} before anybody ran this tool.")),
-            (None, false) => {
+        let end = call.action.as_ref().map(|(_, end)| end.as_ref());
+        let answer = end.and_then(|end| end?.as_ref());
+        let not_run = || format!("The turn was {why} before anybody ran this tool.");
+        let (outcome, output) = match end {
+            Some(Some(Some(answer))) => (Outcome::Ran, answer.text()),
+            Some(Some(None)) => (Outcome::Unknown, action::EXPIRED.to_owned()),
+            Some(None) => (Outcome::NotRun, not_run()),
+            None if session.is_waiting() => (Outcome::NotRun, not_run()),
+            None => {
                 (Outcome::Unknown, format!("The turn was {why} while this tool ran; its outcome is unknown."))
             }
         };

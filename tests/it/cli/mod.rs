@@ -1,5 +1,6 @@
 //! The command line against a running service.
 
+mod actions;
 mod production;
 mod triggers;
 

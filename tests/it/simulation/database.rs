@@ -157,7 +157,8 @@ impl Database {
             if let Some(wait) = delta.wait {
                 (turn.state, row.status) = (TurnState::Waiting, Status::AwaitingInput);
                 turn.active_seconds = wait.active_seconds;
-                self.lease.release(fence.worker, now, Duration::ZERO);
+                let wait: Duration = (wait.expires_at - ts).try_into().unwrap_or_default();
+                self.lease.wait(fence.worker, now + wait);
             }
         }
         if let Some(end) = &delta.end {

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use sojourn::domain::{
     Actor, Event, Status,
     context::ContextChange,
+    custom_tool::OnExpiry,
     decide::{Change, Command, Input, NewSession, Stamp},
     event::ActorKind,
     session::{AgentSnapshot, Created, Limits, Source},
@@ -13,6 +14,7 @@ use sojourn::domain::{
 use tokio::time::sleep;
 
 use super::{
+    actions::answer,
     chance::Chance,
     database::Database,
     ledger::{Counts, Ledger},
@@ -48,6 +50,9 @@ impl Report {
         all.calls += one.calls;
         all.unknown += one.unknown;
         all.exhausted += one.exhausted;
+        all.waits += one.waits;
+        all.answers += one.answers;
+        all.expired += one.expired;
         all.slowest_cancel = all.slowest_cancel.max(one.slowest_cancel);
         all.worst_overshoot = all.worst_overshoot.max(one.worst_overshoot);
         self.refused += run.refused;
@@ -75,6 +80,8 @@ fn plan(chance: &Chance) -> Plan {
         database_fails_one_in: rarely(40),
         model_fails_one_in: chance.pick(&[0, 2, 4, 12]),
         sandboxes_die_one_in: rarely(4),
+        expires_seconds: 1 + chance.below(30),
+        on_expiry: chance.pick(&[OnExpiry::Tell, OnExpiry::Tell, OnExpiry::EndTurn]),
     }
 }
 
@@ -102,6 +109,7 @@ async fn run(world: &Arc<World>) -> Report {
         call(&caller).await;
         let _ = done.send(());
     });
+    enter(world, answer(Arc::clone(world)));
     while callers.try_recv().is_err() {
         inject_fault(world, &mut processes, &mut report).await;
         sleep(world.chance.millis(0, world.plan.trouble_every_ms)).await;
@@ -215,7 +223,7 @@ fn input(text: &str) -> Input {
     Input { text: text.to_owned(), ..Input::default() }
 }
 
-fn stamp(world: &World) -> Stamp {
+pub fn stamp(world: &World) -> Stamp {
     let actor = Actor { id: None, display: None, kind: ActorKind::Human };
     Stamp { actor, origin: world.origin.clone() }
 }

@@ -88,6 +88,13 @@ impl Lease {
         }
     }
 
+    /// Releases the job until `ready_at`: its turn waits, and nobody failed.
+    pub fn wait(&mut self, worker: WorkerId, ready_at: Duration) {
+        if let Some(job) = self.held(worker) {
+            *job = Job { worker: None, ready_at, takeovers: 0 };
+        }
+    }
+
     /// Finishes the job, or makes it ready again when there is more work.
     pub fn finish(&mut self, worker: WorkerId, now: Duration, more: bool) {
         if self.held(worker).is_some() {

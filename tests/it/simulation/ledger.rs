@@ -1,15 +1,16 @@
 //! Invariants of a log, checked with each event that is appended.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
 use sojourn::{
     base::Timestamp,
     domain::{
-        Event, Message, TurnId,
-        event::{Body, StepCompleted},
+        ActionId, Event, Message, TurnId,
+        action::{Closed, ToolAnswer},
+        event::{Body, Outcome, StepCompleted},
         log_fold,
         session::Limits,
         tool::Replay,
@@ -31,6 +32,10 @@ pub struct Ledger {
     /// Ends of turns are also checked against the clock.
     is_quiet: bool,
     calls: BTreeMap<String, Call>,
+    /// Opened actions; `None` is one that is open.
+    actions: BTreeMap<ActionId, Option<End>>,
+    /// `seq` of the newest answer or expiry.
+    action_seq: i64,
     turns: HashMap<TurnId, Turn>,
     running: Option<TurnId>,
     /// The replaced limits and the time of the change: a turn may have been prepared under them.
@@ -51,6 +56,9 @@ pub struct Counts {
     pub calls: u64,
     pub unknown: u64,
     pub exhausted: u64,
+    pub waits: u64,
+    pub answers: u64,
+    pub expired: u64,
     pub slowest_cancel: Duration,
     pub worst_overshoot: Duration,
 }
@@ -60,6 +68,14 @@ struct Call {
     turn: TurnId,
     replay: Replay,
     is_answered: bool,
+    action: Option<ActionId>,
+}
+
+/// How an action ended.
+#[derive(Debug)]
+enum End {
+    Answered(ToolAnswer),
+    Closed(Closed),
 }
 
 #[derive(Debug, Default)]
@@ -69,6 +85,9 @@ struct Turn {
     /// The longest `turn_seconds` that applied while it ran; `None` without a limit.
     seconds: Option<u64>,
     canceled_at: Option<Timestamp>,
+    /// Time in which it waited for actions, and whether it waits now.
+    waited: Duration,
+    is_waiting: bool,
     is_ended: bool,
 }
 
@@ -106,17 +125,44 @@ impl Ledger {
                 self.counts.calls += 1;
                 let turn = event.draft.turn_id.expect("a call belongs to a turn");
                 assert_eq!(self.running, Some(turn), "a call outside its turn");
-                let call = Call { turn, replay: *replay, is_answered: false };
+                let call = Call { turn, replay: *replay, is_answered: false, action: None };
                 assert!(self.calls.insert(call_id.clone(), call).is_none(), "a call was announced twice");
             }
-            Body::ToolResult { call_id, outcome, .. } => {
-                self.counts.unknown += u64::from(*outcome == sojourn::domain::event::Outcome::Unknown);
+            Body::ActionRequired(action) => {
+                let call = self.calls.get_mut(&action.call_id).expect("an action belongs to a call");
+                assert!(!call.is_answered, "an action of a call that has its result: {event:?}");
+                assert_eq!(call.action.replace(action.id), None, "a call has two actions: {event:?}");
+                assert!(self.actions.insert(action.id, None).is_none(), "an action was opened twice");
+            }
+            Body::UserCustomToolResult(answer) => {
+                self.counts.answers += 1;
+                self.end_action(event, answer.action_id, End::Answered(answer.clone()));
+            }
+            Body::ActionClosed { action_id, reason } => {
+                self.counts.expired += u64::from(*reason == Closed::Expired);
+                self.end_action(event, *action_id, End::Closed(*reason));
+            }
+            Body::TurnWaiting { turn_id, action_ids, read_to_seq, .. } => {
+                self.wait(*turn_id, action_ids, *read_to_seq)
+            }
+            Body::TurnResumed { turn_id, waited_ms } => {
+                let turn = self.turns.entry(*turn_id).or_default();
+                assert!(
+                    std::mem::take(&mut turn.is_waiting),
+                    "a turn continues that did not wait: {event:?}"
+                );
+                turn.waited += Duration::from_millis(*waited_ms);
+            }
+            Body::ToolResult { call_id, outcome, output, .. } => {
+                self.counts.unknown += u64::from(*outcome == Outcome::Unknown);
                 let call = self.calls.get_mut(call_id).expect("a result belongs to a call");
                 assert_eq!(Some(call.turn), event.draft.turn_id, "a result outside its call's turn");
                 assert!(
                     !std::mem::replace(&mut call.is_answered, true),
                     "a call was answered twice: {event:?}"
                 );
+                let end = call.action.map(|action| &self.actions[&action]);
+                check_result(end, *outcome, output);
             }
             Body::TurnCancelRequested { turn_id, .. } => {
                 let turn = self.turns.entry(*turn_id).or_default();
@@ -130,6 +176,30 @@ impl Ledger {
             }
             _ => {}
         }
+    }
+
+    fn end_action(&mut self, event: &Event, id: ActionId, end: End) {
+        if !matches!(end, End::Closed(Closed::Withdrawn)) {
+            self.action_seq = event.seq;
+        }
+        let open = self.actions.get_mut(&id).expect("an action is opened before it ends");
+        assert!(open.replace(end).is_none(), "an action ended twice: {event:?}");
+    }
+
+    /// A turn waits only while all of its calls that can run have run, and it has read every answer.
+    fn wait(&mut self, id: TurnId, actions: &[ActionId], read_to_seq: i64) {
+        self.counts.waits += 1;
+        assert_eq!(self.running, Some(id), "a turn waits that does not run");
+        assert!(read_to_seq >= self.action_seq, "a turn waits beside an answer that it has not read");
+        let open: BTreeSet<_> =
+            self.actions.iter().filter(|(_, end)| end.is_none()).map(|(id, _)| *id).collect();
+        assert_eq!(
+            open,
+            actions.iter().copied().collect(),
+            "a turn waits for other actions than the open ones"
+        );
+        let turn = self.turns.entry(id).or_default();
+        assert!(!std::mem::replace(&mut turn.is_waiting, true), "a turn waits twice");
     }
 
     fn start(&mut self, id: TurnId, attempt: i32, ts: Timestamp, limits: Limits) {
@@ -176,6 +246,9 @@ impl Ledger {
         let open: Vec<_> =
             self.calls.iter().filter(|(_, call)| call.turn == id && !call.is_answered).collect();
         assert!(open.is_empty(), "a turn ended with calls without results: {open:?}");
+        let is_open = |call: &&Call| call.action.is_some_and(|action| self.actions[&action].is_none());
+        let waits = self.calls.values().filter(|call| call.turn == id).find(is_open);
+        assert!(waits.is_none(), "a turn ended with an open action: {waits:?}");
         let turn = self.turns.entry(id).or_default();
         turn.is_ended = true;
         self.running.take_if(|running| *running == id);
@@ -188,9 +261,9 @@ impl Ledger {
             self.counts.slowest_cancel = self.counts.slowest_cancel.max(took.try_into().unwrap_or_default());
         }
         if let (Some(started), Some(seconds)) = (turn.started_at, turn.seconds) {
-            let over = ts - (started + Duration::from_secs(seconds));
+            let over = ts - (started + Duration::from_secs(seconds) + turn.waited);
             assert!(
-                over.whole_seconds() < OVERSHOOT_SECONDS_MAX,
+                turn.is_waiting || over.whole_seconds() < OVERSHOOT_SECONDS_MAX,
                 "{reason:?} came {over} after the deadline"
             );
             self.counts.worst_overshoot =
@@ -205,5 +278,19 @@ impl Ledger {
         assert!(open.is_empty(), "calls without a result: {open:?}");
         let lasting = self.turns.iter().find(|(_, turn)| !turn.is_ended);
         assert!(lasting.is_none(), "a turn without an end: {lasting:?}");
+    }
+}
+
+/// The result of a call with an action is what ended the action. An answer may be lost with the turn alone.
+fn check_result(end: Option<&Option<End>>, outcome: Outcome, output: &str) {
+    match (end, outcome) {
+        (None, _) | (Some(Some(End::Answered(_))), Outcome::Unknown) => {}
+        (Some(Some(End::Answered(answer))), Outcome::Ran) => assert_eq!(output, answer.text()),
+        (Some(Some(End::Closed(Closed::Expired))), Outcome::Unknown) => {}
+        // It is withdrawn in the same append.
+        (Some(None), Outcome::NotRun) => {}
+        (end, outcome) => {
+            panic!("a call whose action ended with {end:?} has the result {outcome:?}: {output}")
+        }
     }
 }

@@ -6,11 +6,13 @@
 //!
 //! `SOJOURN_SIM_SEED=7` replays one seed; `SOJOURN_SIM_SEEDS=1000000` runs many.
 
+mod actions;
 mod actors;
 mod chance;
 mod database;
 mod director;
 mod folds;
+mod journal;
 mod lease;
 mod ledger;
 mod model;

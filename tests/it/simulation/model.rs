@@ -15,7 +15,7 @@ use sojourn::{
 };
 use tokio::time::sleep;
 
-use super::world::World;
+use super::{tools::CALLER_TOOL, world::World};
 use crate::fake::dialect;
 
 /// Model of the session.
@@ -111,8 +111,9 @@ impl Provider {
         let tool = match chance.below(20) {
             0 => ASK,
             1 => "no_such_tool",
-            2..8 => "read",
-            8..12 => "write",
+            2..4 => CALLER_TOOL,
+            4..9 => "read",
+            9..12 => "write",
             _ => "bash",
         };
         let input: Value = match chance.below(12) {

@@ -11,8 +11,6 @@ use std::{
     time::Duration,
 };
 
-use async_trait::async_trait;
-use serde_json::Map;
 use sojourn::{
     base::{
         backoff::Backoff,
@@ -22,16 +20,10 @@ use sojourn::{
         },
     },
     domain::{
-        Actor, Body, Event, Session, Status, TurnId,
-        budget::MaxUsage,
-        delta::Delta,
-        event::{Draft, Outcome, TurnCompleted},
-        log_fold::{LogFold, open_calls},
+        Session, Status, TurnId,
         price::{Fee, Price, SandboxPrice, SandboxSize, Tariff},
-        spend::Verdict,
-        turn::{TurnError, YieldReason},
     },
-    harness::{self, Halt, Journal, Ports, Signals},
+    harness::{self, Halt, Ports, Signals},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -41,8 +33,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     actors::Group,
-    database::{Fence, Recorded},
-    folds::catch_up,
+    database::Fence,
+    journal::{LeasedJournal, away, end_early},
     lease::Claimed,
     model::Provider,
     tools::LeasedTools,
@@ -413,86 +405,4 @@ async fn follow(
             std::future::pending::<()>().await;
         }
     }
-}
-
-/// The journal under a lease.
-struct LeasedJournal {
-    world: Arc<World>,
-    fence: Fence,
-}
-
-#[async_trait]
-impl Journal for LeasedJournal {
-    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt> {
-        let (fence, ts) = (self.fence, self.world.origin.now());
-        let recorded =
-            self.world.ask(move |database, now| database.record(fence, (drafts, actions_to), ts, now)).await;
-        match recorded.map_err(away)? {
-            Recorded::Appended(events) => Ok(events),
-            Recorded::Stale => Err(Halt::Stale),
-            Recorded::Moved => Err(Halt::Moved),
-        }
-    }
-
-    async fn catch_up(&self, fold: &mut LogFold) -> Result<(), Halt> {
-        let log = self.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
-        catch_up(fold, &log);
-        Ok(())
-    }
-
-    async fn session(&self) -> Result<Session, Halt> {
-        self.world.ask(|database, _| database.session.clone()).await.map_err(away)
-    }
-
-    async fn reserve(
-        &self,
-        _: &(dyn Fn() -> MaxUsage + Send + Sync),
-        _: bool,
-        _: bool,
-    ) -> Result<Verdict, Halt> {
-        // No spend cap applies in the simulation.
-        Ok(Verdict::Granted { close: Vec::new() })
-    }
-}
-
-fn away(_: Away) -> Halt {
-    Halt::Unavailable("the database is away".to_owned())
-}
-
-/// Ends a turn that was interrupted too often, as `turn::end_early` does.
-async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
-    let turn = journal.fence.turn;
-    let log = journal.world.ask(|database, _| database.log.clone()).await.map_err(away)?;
-    let draft = |body: Body| Draft {
-        id: journal.world.origin.id(),
-        actor: Actor::system(),
-        level: body.level(),
-        turn_id: Some(turn),
-        step_id: None,
-        refs: Map::new(),
-        body,
-    };
-    let lost = |call: sojourn::domain::tool::ToolCall| {
-        draft(Body::ToolResult {
-            call_id: call.call_id,
-            tool: call.tool,
-            output: "Nobody knows.".to_owned(),
-            is_error: true,
-            outcome: Outcome::Unknown,
-            duration_ms: 0,
-        })
-    };
-    let mut drafts: Vec<_> = open_calls(&log, turn).into_iter().map(lost).collect();
-    let own = log.iter().filter(|event| event.draft.turn_id == Some(turn)).map(|event| &event.draft);
-    drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
-        turn_id: turn,
-        yield_reason: YieldReason::Error,
-        result_event_id: None,
-        usage: Delta::of(own).usage,
-        active_seconds: 0,
-        error: Some(TurnError { code: "recovery_exhausted".to_owned(), message: String::new() }),
-        limit: None,
-        failed: true,
-    }))));
-    journal.record(drafts, 0).await.map(drop)
 }

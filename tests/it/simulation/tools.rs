@@ -8,6 +8,7 @@ use sojourn::{
     base::limit::{SANDBOX_CALL_ATTEMPTS_MAX, SANDBOX_START_ATTEMPTS_MAX},
     domain::{
         Actor, Body, SandboxId,
+        custom_tool::{CustomTool, CustomToolType},
         event::{Draft, Outcome},
         log_fold,
         tool::{ASK, Replay, ToolCall, ToolSpec},
@@ -30,11 +31,15 @@ pub const TOOLS: [(&str, Replay); 4] = [
     (ASK, Replay::ReadOnly),
 ];
 
+/// A tool that the caller runs.
+pub const CALLER_TOOL: &str = "ask_weather";
+
 /// Access to the session's sandbox for a turn under one lease.
 pub struct LeasedTools {
     world: Arc<World>,
     fence: Fence,
     specs: Vec<ToolSpec>,
+    custom: CustomTool,
     attached: Mutex<Option<SandboxId>>,
 }
 
@@ -52,7 +57,17 @@ impl LeasedTools {
             input_schema: json!({"type": "object", "properties": {}}),
             replay,
         };
-        Self { world, fence, specs: TOOLS.map(spec).into(), attached: Mutex::new(None) }
+        let custom = CustomTool {
+            r#type: CustomToolType::Custom,
+            name: CALLER_TOOL.to_owned(),
+            description: "The weather.".to_owned(),
+            input_schema: Map::new(),
+            expires_seconds: world.plan.expires_seconds,
+            on_expiry: world.plan.on_expiry,
+        };
+        let mut specs: Vec<_> = TOOLS.map(spec).into();
+        specs.push(spec((CALLER_TOOL, Replay::Unsafe)));
+        Self { world, fence, specs, custom, attached: Mutex::new(None) }
     }
 
     async fn attached(&self) -> Result<SandboxId, Fault> {
@@ -211,10 +226,14 @@ impl Tools for LeasedTools {
 
     fn check(&self, call: &ToolCall) -> Result<Call, String> {
         let spec = self.specs.iter().find(|spec| spec.name == call.tool);
-        match spec.filter(|_| call.input.get("bad").is_none()) {
+        match spec.filter(|spec| spec.name != CALLER_TOOL && call.input.get("bad").is_none()) {
             Some(spec) => Ok(Call::external(call.clone(), spec.replay, None)),
             None => Err("It cannot run like this.".to_owned()),
         }
+    }
+
+    fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
+        (call.tool == CALLER_TOOL && call.input.get("bad").is_none()).then_some(&self.custom)
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

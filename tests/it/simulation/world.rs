@@ -9,7 +9,10 @@ use std::{
     time::Duration,
 };
 
-use sojourn::base::{Clock, Origin, Timestamp, entropy::SeededEntropy};
+use sojourn::{
+    base::{Clock, Origin, Timestamp, entropy::SeededEntropy},
+    domain::custom_tool::OnExpiry,
+};
 use tokio::{
     sync::{Notify, oneshot},
     time::{Instant, sleep},
@@ -52,6 +55,9 @@ pub struct Plan {
     pub database_fails_one_in: u64,
     pub model_fails_one_in: u64,
     pub sandboxes_die_one_in: u64,
+    /// Time in which a caller must answer a call of its tool.
+    pub expires_seconds: u64,
+    pub on_expiry: OnExpiry,
 }
 
 /// The database did not answer; the statement may have been executed.

@@ -4,6 +4,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Check, Form, Select, TextArea, TextField } from "../parts/form";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
+import { fieldsOf, toolsOf } from "../parts/tools";
 import { useCredentials } from "./credentials";
 
 type Agent = Schemas["Agent"];
@@ -18,6 +19,8 @@ interface Values {
   /** Off: exactly the tools of the list, which may be empty. */
   allTools: boolean;
   tools: string;
+  /** JSON list of the custom tools. */
+  custom: string;
   credential: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
@@ -31,7 +34,7 @@ function begun(agent?: Agent): Values {
     prompt: agent?.prompt ?? "",
     model: agent?.model ?? "",
     allTools: agent?.tools == null,
-    tools: agent?.tools?.join(", ") ?? "",
+    ...fieldsOf(agent?.tools),
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
@@ -41,7 +44,7 @@ function begun(agent?: Agent): Values {
 }
 
 /** Fields that the create and update requests share. */
-function configuration(form: Values, set?: Schemas["Limits"]) {
+function configuration(form: Values, tools: Agent["tools"], set?: Schemas["Limits"]) {
   const model_options: Schemas["ModelOptions"] = {};
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
   if (form.effort) model_options.effort = form.effort;
@@ -50,13 +53,13 @@ function configuration(form: Values, set?: Schemas["Limits"]) {
     prompt: form.prompt,
     model: form.model.trim(),
     model_options,
-    tools: form.allTools ? null : form.tools.split(/[\s,]+/).filter(Boolean),
+    tools,
     limits: limitsOf(form.limits, set),
   };
 }
 
-function save(form: Values, agent?: Agent): Promise<Agent> {
-  const body = configuration(form, agent?.limits);
+function save(form: Values, tools: Agent["tools"], agent?: Agent): Promise<Agent> {
+  const body = configuration(form, tools, agent?.limits);
   if (!agent) {
     const credential = form.credential || undefined;
     return take(api.POST("/v3/agents", { body: { ...body, tools: body.tools ?? undefined, name: form.name.trim(), credential } }));
@@ -70,7 +73,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
   const credentials = useCredentials();
   const queries = useQueryClient();
   const saving = useMutation({
-    mutationFn: () => save(form, agent),
+    mutationFn: (tools: Agent["tools"]) => save(form, tools, agent),
     onSuccess: (saved) => {
       queries.invalidateQueries({ queryKey: ["agents"] });
       queries.invalidateQueries({ queryKey: ["agent", saved.id] });
@@ -79,7 +82,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
   });
   const set = (change: Partial<Values>) => setForm({ ...form, ...change });
   return (
-    <Form send={saving.mutate} call={saving} label={saving.isPending ? "Saving…" : agent ? "Save as a new revision" : "Create agent"}>
+    <Form send={() => saving.mutate(form.allTools ? null : toolsOf(form))} call={saving} label={saving.isPending ? "Saving…" : agent ? "Save as a new revision" : "Create agent"}>
       {!agent && (
         <TextField label="Name" hint="Unique; the API accepts it instead of the id." required value={form.name} onChange={(name) => set({ name })} />
       )}
@@ -101,11 +104,18 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
         <summary>Tools, options and limits</summary>
         <Check label="All tools except start_session" value={form.allTools} onChange={(allTools) => set({ allTools })} />
         {!form.allTools && (
-          <TextField
-            label="Tools"
-            hint="Comma-separated names, such as bash, read, write, edit, glob, grep, ask; empty for none."
-            value={form.tools} onChange={(tools) => set({ tools })}
-          />
+          <>
+            <TextField
+              label="Tools"
+              hint="Comma-separated names, such as bash, read, write, edit, glob, grep, ask; empty for none."
+              value={form.tools} onChange={(tools) => set({ tools })}
+            />
+            <TextArea
+              label="Custom tools"
+              hint="JSON list of tools that your program runs: type, name, description, input_schema."
+              rows={form.custom ? 8 : 2} spellCheck={false} className="mono" value={form.custom} onChange={(custom) => set({ custom })}
+            />
+          </>
         )}
         <div className="row">
           <TextField

@@ -6,6 +6,7 @@ import { Link, useLocation } from "wouter";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/basics";
 import { LIMITS, shown } from "../parts/limits";
+import { fieldsOf, named } from "../parts/tools";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
 import { InvokeTokens } from "./invoke-tokens";
@@ -93,7 +94,7 @@ function About({ agent }: { agent: Agent }) {
         <dt>Revision</dt>
         <dd>{agent.revision}</dd>
         <dt>Tools</dt>
-        <dd>{agent.tools?.join(", ") ?? "all"}</dd>
+        <dd>{named(agent.tools)}</dd>
         <dt>Limits</dt>
         <dd>
           {LIMITS.filter(([name]) => agent.limits[name] != null)
@@ -195,9 +196,10 @@ function Choice(props: { label: string; list: Revision[]; value: string; onChang
 
 /** A revision as text, for the comparison. */
 function written(revision: Revision): string {
-  const tools = revision.tools?.join(", ") ?? "all";
+  const { custom } = fieldsOf(revision.tools);
   const options = JSON.stringify(revision.model_options);
-  return `model: ${revision.model}\noptions: ${options}\ntools: ${tools}\n\n${revision.prompt}\n`;
+  const head = `model: ${revision.model}\noptions: ${options}\ntools: ${named(revision.tools)}\n`;
+  return `${head}${custom && `${custom}\n`}\n${revision.prompt}\n`;
 }
 
 function Difference({ before, after }: { before: Revision; after: Revision }) {

@@ -5,6 +5,7 @@ import { api, take } from "../api/client";
 import { Age, Dialog, Empty } from "../parts/basics";
 import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
+import { named } from "../parts/tools";
 import { AgentForm } from "./agent-form";
 
 export function useAgents() {
@@ -64,7 +65,7 @@ export function AgentsPage() {
                     <td data-label="Revision" className="number">
                       {agent.revision}
                     </td>
-                    <td data-label="Tools">{agent.tools?.join(", ") ?? "all"}</td>
+                    <td data-label="Tools">{named(agent.tools)}</td>
                     <td data-label="Changed">
                       <Age ts={agent.updated_at} />
                     </td>

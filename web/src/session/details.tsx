@@ -7,6 +7,7 @@ import { Form, TextField } from "../parts/form";
 import { count, dollars, short } from "../parts/format";
 import { formOf, LimitFields, LIMITS, limitsOf, shown } from "../parts/limits";
 import { Json, Prose } from "../parts/text";
+import { named } from "../parts/tools";
 import type { Tally } from "../timeline/rows";
 import { RelatedSessions } from "./related-sessions";
 import type { Log } from "./log";
@@ -230,11 +231,6 @@ function Facts({ session }: { session: Session }) {
   );
 }
 
-function toolsOf({ tools }: Schemas["PinnedAgent"]): string {
-  if (!tools) return "all but start_session";
-  return tools.length > 0 ? tools.join(", ") : "none";
-}
-
 /** The agent as the session pinned it, also after the agent was changed or deleted. */
 function PinnedAgent({ session }: { session: Session }) {
   const [isOpen, setOpen] = useState(false);
@@ -255,7 +251,7 @@ function PinnedAgent({ session }: { session: Session }) {
           <pre className="output" tabIndex={0} role="region" aria-label="Prompt">
             {query.data.prompt}
           </pre>
-          <p className="quiet">Tools: {toolsOf(query.data)}</p>
+          <p className="quiet">Tools: {named(query.data.tools, "all but start_session")}</p>
         </>
       )}
     </details>

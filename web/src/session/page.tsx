@@ -6,6 +6,7 @@ import { api, type Schemas, take } from "../api/client";
 import { Badge, Confirmed, Loading, Trouble } from "../parts/basics";
 import { words } from "../parts/format";
 import { TimelineView } from "../timeline/view";
+import { OpenActions } from "./actions";
 import { Deliveries } from "./deliveries";
 import { Details } from "./details";
 import { RawEvents } from "./events";
@@ -66,6 +67,7 @@ export function SessionPage({ id, tab }: { id: string; tab?: string }) {
         <div className="split">
           <div className="story">
             <TimelineView log={log} status={session.status} />
+            <OpenActions session={session} />
             <Steer session={session} question={log.timeline.tally.question} />
           </div>
           <aside aria-label="Details">
@@ -103,7 +105,8 @@ function Head({ session, log }: { session: Session; log: Log }) {
     mutationFn: () => take(api.POST("/v3/sessions/{session_id}/archive", { params })),
     onSuccess,
   });
-  const runs = session.status === "running" || session.status === "queued";
+  const isWaiting = session.last_turn?.state === "waiting";
+  const runs = session.status === "running" || session.status === "queued" || isWaiting;
   const place = session.queue_position;
   return (
     <>

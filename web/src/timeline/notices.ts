@@ -60,6 +60,14 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       return { tone: "plain", title: `Wake scheduled for ${when(event.body.at)}`, detail: event.body.note };
     case "session.rejected":
       return { tone: "bad", title: "Turn not started", detail: event.body.message };
+    case "turn.waiting": {
+      const count = event.body.action_ids.length;
+      return { tone: "warn", title: count === 1 ? "Waits for a result" : `Waits for ${count} results`, detail: `until ${when(event.body.expires_at)}` };
+    }
+    case "turn.resumed":
+      return { tone: "plain", title: "Continued", detail: `after ${span(event.body.waited_ms)}` };
+    case "action.closed":
+      return event.body.reason === "expired" ? { tone: "bad", title: "No result came in time" } : undefined;
     case "turn.cancel_requested":
       return { tone: "plain", title: event.body.mode === "interrupt" ? "Interrupted by a message" : "Cancellation requested" };
     case "session.canceled":

@@ -54,7 +54,7 @@ export interface ToolRow extends Base {
   by?: string;
   summary: string;
   input: unknown;
-  state: "running" | "ok" | "failed" | "not_run" | "unknown";
+  state: "running" | "waiting" | "ok" | "failed" | "not_run" | "unknown";
   exec?: Of<"exec.completed">["body"];
   output?: string;
   duration_ms?: number;
@@ -97,6 +97,8 @@ export class Timeline {
   readonly rows: Row[] = [];
   readonly tally: Tally = { turns: 0, steps: 0, usage: [] };
   private readonly calls = new Map<string, number>();
+  /** Calls by the id of their action. */
+  private readonly actions = new Map<string, string>();
   private readonly turns = new Map<string, number>();
 
   add(event: Event): void {
@@ -125,6 +127,11 @@ export class Timeline {
         this.calls.set(call, this.rows.length);
         return this.push({ ...base, kind: "tool", call, tool, summary, input, state: "running", whole });
       }
+      case "action.required":
+        this.actions.set(event.body.id, event.body.call_id);
+        return this.call(event.body.call_id, { state: "waiting" });
+      case "user.custom_tool_result":
+        return this.call(this.actions.get(event.body.action_id), { by: event.actor.display ?? "a caller" });
       case "exec.started": {
         const { exec_id: call, command } = event.body;
         this.calls.set(call, this.rows.length);
@@ -188,8 +195,8 @@ export class Timeline {
     });
   }
 
-  private call(call: string, change: Partial<ToolRow>): void {
-    const at = this.calls.get(call);
+  private call(call: string | undefined, change: Partial<ToolRow>): void {
+    const at = call === undefined ? undefined : this.calls.get(call);
     const row = at === undefined ? undefined : this.rows[at];
     if (at !== undefined && row?.kind === "tool") this.rows[at] = { ...row, ...change };
   }

@@ -8,6 +8,7 @@ import { WholeBody } from "./whole";
 
 const STATES: Record<ToolRow["state"], [string, string]> = {
   running: ["●", "running"],
+  waiting: ["◷", "waits for a result"],
   ok: ["✓", "done"],
   failed: ["✕", "failed"],
   not_run: ["–", "not run"],
@@ -46,7 +47,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
               {row.output === "" ? <p className="quiet">No output.</p> : <Output text={row.output} label={`Output of ${row.tool}`} />}
             </>
           )}
-          {row.state === "running" && <p className="quiet">No result yet.</p>}
+          {(row.state === "running" || row.state === "waiting") && <p className="quiet">No result yet.</p>}
           {row.whole && <WholeBody path={row.whole} />}
         </div>
       )}

@@ -12,7 +12,7 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
-from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of
+from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of, waits
 from .errors import SojournError
 
 if TYPE_CHECKING:
@@ -165,14 +165,18 @@ class AsyncSojourn:
 
         A turn that waits for a caller (`last_turn.state` is `waiting`) counts as settled; see `run`.
         """
-        if await self._runs(session):
-            async for event in self.follow(session, type="turn.*"):
-                if event["type"] in ("turn.completed", "turn.waiting") and not await self._runs(session):
+        now = await self.get(session)
+        if await self._runs(now):
+            async for event in self.follow(session, after=now["head"], type="turn.*"):
+                if event["type"] in ("turn.completed", "turn.waiting") and not await self._runs(await self.get(session)):
                     break
         return await self.result(session)
 
-    async def _runs(self, session: str) -> bool:
-        return (await self.get(session))["status"] in ("queued", "running")
+    async def _runs(self, session: models.Session) -> bool:
+        """Whether a turn is queued or runs, or continues because its actions have ended."""
+        if not waits(session):
+            return session["status"] in ("queued", "running")
+        return not (await self.call("GET", at("sessions", session["id"], "pending"), limit=1))["data"]
 
     async def run(self, session: str, tools: AsyncTools) -> models.ResultView:
         """Runs the custom tools of a session until it neither runs nor waits; returns the result.
@@ -185,14 +189,14 @@ class AsyncSojourn:
         A call is claimed first, so that one of several processes runs it, and its result is sent until
         the service answers. A call of a tool without a function stays open for another process.
         """
-        head = (await self._patient(Call("GET", at("sessions", session))))["head"]
+        head = (await self._until_answered(Call("GET", at("sessions", session))))["head"]
         events = self.follow(session, after=head, level="user")
         pending = at("sessions", session, "pending")
         while True:
-            page = await self._patient(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
+            page = await self._until_answered(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
             actions = [action for action in page["data"] if action["tool"] in tools]
             ran = await asyncio.gather(*(self._run_tool(action, tools) for action in actions))
-            if rests(await self._patient(Call("GET", at("sessions", session)))):
+            if rests(await self._until_answered(Call("GET", at("sessions", session)))):
                 return await self.result(session)
             if not all(ran):
                 # Claimed by another process, which may have died: the claim ends.
@@ -205,15 +209,15 @@ class AsyncSojourn:
     async def _run_tool(self, action: Any, tools: AsyncTools) -> bool:
         """Runs one call; returns false if another process has claimed it."""
         try:
-            claim = (await self._patient(claiming(action)))["claim"]
+            claim = (await self._until_answered(claiming(action)))["claim"]
             call = input_call(action)
-            arguments = (await self._patient(call))["body"]["input"] if call else action["input"]
+            arguments = (await self._until_answered(call))["body"]["input"] if call else action["input"]
             try:
                 value = tools[action["tool"]](arguments, action["call_id"])
                 text, is_error = text_of(await value if inspect.isawaitable(value) else value), False
             except Exception as error:
                 text, is_error = error_of(error), True
-            await self._patient(answering(action, claim, text, is_error))
+            await self._until_answered(answering(action, claim, text, is_error))
         except SojournError as error:
             if error.code == "action_claimed":
                 return False
@@ -221,7 +225,7 @@ class AsyncSojourn:
                 raise
         return True
 
-    async def _patient(self, call: Call) -> Any:
+    async def _until_answered(self, call: Call) -> Any:
         """Repeats a call until the service answers."""
         attempt = 0
         while True:

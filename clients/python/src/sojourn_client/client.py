@@ -11,7 +11,7 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
-from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of
+from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of, waits
 from .errors import SojournError
 
 if TYPE_CHECKING:
@@ -160,14 +160,18 @@ class Sojourn:
 
         A turn that waits for a caller (`last_turn.state` is `waiting`) counts as settled; see `run`.
         """
-        if self._runs(session):
-            for event in self.follow(session, type="turn.*"):
-                if event["type"] in ("turn.completed", "turn.waiting") and not self._runs(session):
+        now = self.get(session)
+        if self._runs(now):
+            for event in self.follow(session, after=now["head"], type="turn.*"):
+                if event["type"] in ("turn.completed", "turn.waiting") and not self._runs(self.get(session)):
                     break
         return self.result(session)
 
-    def _runs(self, session: str) -> bool:
-        return self.get(session)["status"] in ("queued", "running")
+    def _runs(self, session: models.Session) -> bool:
+        """Whether a turn is queued or runs, or continues because its actions have ended."""
+        if not waits(session):
+            return session["status"] in ("queued", "running")
+        return not self.call("GET", at("sessions", session["id"], "pending"), limit=1)["data"]
 
     def run(self, session: str, tools: Tools) -> models.ResultView:
         """Runs the custom tools of a session until it neither runs nor waits; returns the result.
@@ -180,14 +184,14 @@ class Sojourn:
         A call is claimed first, so that one of several processes runs it, and its result is sent until
         the service answers. A call of a tool without a function stays open for another process.
         """
-        head = self._patient(Call("GET", at("sessions", session)))["head"]
+        head = self._until_answered(Call("GET", at("sessions", session)))["head"]
         events = self.follow(session, after=head, level="user")
         pending = at("sessions", session, "pending")
         while True:
-            page = self._patient(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
+            page = self._until_answered(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
             actions = [action for action in page["data"] if action["tool"] in tools]
             ran = [self._run_tool(action, tools) for action in actions]
-            if rests(self._patient(Call("GET", at("sessions", session)))):
+            if rests(self._until_answered(Call("GET", at("sessions", session)))):
                 return self.result(session)
             if not all(ran):
                 # Claimed by another process, which may have died: the claim ends.
@@ -200,14 +204,14 @@ class Sojourn:
     def _run_tool(self, action: Any, tools: Tools) -> bool:
         """Runs one call; returns false if another process has claimed it."""
         try:
-            claim = self._patient(claiming(action))["claim"]
+            claim = self._until_answered(claiming(action))["claim"]
             call = input_call(action)
-            arguments = self._patient(call)["body"]["input"] if call else action["input"]
+            arguments = self._until_answered(call)["body"]["input"] if call else action["input"]
             try:
                 text, is_error = text_of(tools[action["tool"]](arguments, action["call_id"])), False
             except Exception as error:
                 text, is_error = error_of(error), True
-            self._patient(answering(action, claim, text, is_error))
+            self._until_answered(answering(action, claim, text, is_error))
         except SojournError as error:
             if error.code == "action_claimed":
                 return False
@@ -215,7 +219,7 @@ class Sojourn:
                 raise
         return True
 
-    def _patient(self, call: Call) -> Any:
+    def _until_answered(self, call: Call) -> Any:
         """Repeats a call until the service answers."""
         attempt = 0
         while True:

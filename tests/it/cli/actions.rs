@@ -1,0 +1,52 @@
+//! Actions on the command line.
+
+use serde_json::json;
+
+use super::{run, sojourn, text};
+use crate::support::service::Ground;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_result_of_a_custom_tool_is_sent_from_the_command_line() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let tool = json!([{
+        "type": "custom", "name": "ask_weather", "description": "The weather.", "input_schema": { "type": "object" },
+    }]);
+    let words =
+        ["agent", "create", "--name=forecaster", "--prompt=Play.", "--model=scripted/inline", "--tools=bash"];
+    let made = run(&service, &[&words[..], &["--custom-tools=-"]].concat(), &tool.to_string());
+    assert!(made.status.success(), "{made:?}");
+    let calls: Vec<_> =
+        ["Paris", "Rome"].map(|city| json!({ "tool": "ask_weather", "input": { "city": city } })).into();
+    let script = json!([{ "tools": calls }, { "text": "It rains." }]);
+    let body = json!({ "agent": "forecaster", "input": { "script": script } });
+    let made = owner.post("/sessions", body).await.ok();
+    let session = made["session"]["id"].as_str().expect("an id");
+
+    let waited = sojourn(&service, &["get", session, "--watch"]);
+    assert_eq!(waited.status.code(), Some(3));
+    let told = String::from_utf8_lossy(&waited.stderr).into_owned();
+    assert!(told.contains("waits for ask_weather, ask_weather"), "{told}");
+    let table = text(&sojourn(&service, &["pending", session]));
+    let actions: Vec<_> =
+        table.lines().skip(1).filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect();
+    assert!(actions.len() == 2 && table.contains(r#"{"city":"Paris"}"#), "{table}");
+    assert_eq!(text(&sojourn(&service, &["pending"])), table);
+
+    let unclear = sojourn(&service, &["answer", session, "Rain."]);
+    let told = String::from_utf8_lossy(&unclear.stderr).into_owned();
+    assert!(!unclear.status.success() && told.contains("--action") && told.contains(&actions[1]), "{told}");
+    let first = ["answer", session, "No service.", "--error", "--action", &actions[0]];
+    assert!(sojourn(&service, &first).status.success());
+    let last = run(&service, &["session", "answer", session, "-", "--watch"], "Rain.");
+    assert_eq!(last.status.code(), Some(0), "{last:?}");
+    assert!(text(&last).ends_with("\nIt rains.\n"), "{last:?}");
+    let results = owner.get(&format!("/sessions/{session}/events?type=tool.result")).await.ok();
+    let output = |index: usize| {
+        (results["data"][index]["body"]["output"].clone(), results["data"][index]["body"]["is_error"].clone())
+    };
+    assert_eq!(output(0), (json!("No service."), json!(true)));
+    assert_eq!(output(1).0, json!("Rain."));
+    service.stop().await;
+}

@@ -1,0 +1,78 @@
+// Custom tools in a browser: results from the timeline and from the list of pending actions.
+import type { Json } from "./service";
+import { accessible, expect, test } from "./fixtures";
+
+const TOOL = {
+  type: "custom",
+  name: "ask_weather",
+  description: "The weather of a city.",
+  input_schema: { type: "object", properties: { city: { type: "string" } }, required: ["city"] },
+};
+
+const SCRIPT = [
+  { text: "I ask for both.", tools: ["Paris", "Rome"].map((city) => ({ tool: "ask_weather", input: { city } })) },
+  { text: "Take an umbrella to Rome." },
+];
+
+test("a turn that waits is answered in its timeline and in the list of all", async ({ reader, service }) => {
+  const session = await service.play(SCRIPT, { title: "Umbrella", tools: [TOOL] });
+  await service.until(session, "awaiting_input");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const open = reader.getByRole("region", { name: "Waits for a result" });
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(open.getByRole("listitem")).toHaveCount(2);
+  await expect(timeline.getByText("Waits for 2 results")).toBeVisible();
+  await expect(timeline.locator(".tool[data-state=waiting]")).toHaveCount(2);
+  await accessible(reader);
+
+  const rome = open.getByRole("listitem").filter({ hasText: "Rome" });
+  await rome.getByLabel("Result of ask_weather").fill("Rain.");
+  await rome.getByRole("button", { name: "Send result" }).click();
+  await expect(open.getByRole("listitem")).toHaveCount(1);
+
+  const link = reader.getByRole("link", { name: /^Pending/ });
+  await expect(link).toHaveText("Pending1");
+  await link.click();
+  const paris = reader.getByRole("listitem").filter({ hasText: session });
+  await paris.getByLabel("Result of ask_weather").fill("The service is away.");
+  await paris.getByLabel("The call failed").check();
+  await accessible(reader);
+  await paris.getByRole("button", { name: "Send result" }).click();
+  await expect(reader.getByText("Nothing waits for you")).toBeVisible();
+
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  await expect(timeline.locator(".end")).toContainText("completed");
+  await expect(timeline.getByText("Take an umbrella to Rome.")).toBeVisible();
+  await expect(timeline.locator(".tool[data-state=failed]")).toHaveCount(1);
+  await expect(timeline.locator(".tool[data-state=ok]")).toHaveCount(1);
+  const results: Json[] = (await service.call("GET", `/sessions/${session}/events?type=tool.result`)).data;
+  expect(results.map(({ body }) => body.output).sort()).toEqual(["Rain.", "The service is away."]);
+});
+
+test("a turn that waits is canceled", async ({ reader, service }) => {
+  const session = await service.play(SCRIPT, { title: "No answer", tools: [TOOL] });
+  await service.until(session, "awaiting_input");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  await reader.getByRole("button", { name: "Cancel the turn" }).click();
+  await expect(reader.getByRole("region", { name: "Timeline" }).locator(".end")).toContainText("canceled");
+  await expect(reader.getByRole("region", { name: "Waits for a result" })).toBeHidden();
+});
+
+test("the form of an agent keeps its custom tools and refuses what is no list", async ({ reader, service }) => {
+  const tools = ["bash", TOOL];
+  const made = await service.call("POST", "/agents", { name: "forecaster", prompt: "Play.", model: "scripted/inline", tools });
+  await reader.goto(`${service.url}/#/agents/${made.id}`);
+  await expect(reader.getByText("bash, ask_weather (custom)")).toBeVisible();
+  await reader.getByRole("button", { name: "Edit" }).click();
+  await reader.getByText("Tools, options and limits").click();
+  const custom = reader.getByRole("textbox", { name: "Custom tools" });
+  const written = await custom.inputValue();
+  await custom.fill("weather");
+  await reader.getByRole("button", { name: "Save as a new revision" }).click();
+  await expect(reader.getByRole("alert")).toContainText("not a JSON list");
+  await custom.fill(written.replace("The weather of a city.", "The weather of a city, now."));
+  await reader.getByRole("button", { name: "Save as a new revision" }).click();
+  await expect(reader.getByRole("dialog")).toBeHidden();
+  const now = await service.call("GET", `/agents/${made.id}`);
+  expect(now.tools).toEqual(["bash", { ...now.tools[1], ...TOOL, description: "The weather of a city, now." }]);
+});
