@@ -11,6 +11,7 @@ use sojourn::domain::SessionId;
 use uuid::Uuid;
 
 use crate::{
+    answers::{Actions, Answers},
     client::Violations,
     fold,
     load::{self, Made},
@@ -29,6 +30,9 @@ pub struct Found {
     /// Commands that callers ran directly, and those of them in sessions without an agent.
     pub direct: u64,
     pub direct_without_agent: u64,
+    /// Calls of custom tools that callers answered, and those that nobody answered in time.
+    pub answered: u64,
+    pub expired: u64,
     /// Calls with an unknown outcome.
     pub unknown: u64,
     /// Turns that continued in a second or later attempt.
@@ -44,12 +48,13 @@ pub struct Found {
 pub struct Checker<'a> {
     data_dir: &'a Path,
     violations: &'a Violations,
+    answers: &'a Answers,
     found: Found,
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(data_dir: &'a Path, violations: &'a Violations) -> Self {
-        Self { data_dir, violations, found: Found::default() }
+    pub fn new(data_dir: &'a Path, violations: &'a Violations, answers: &'a Answers) -> Self {
+        Self { data_dir, violations, answers, found: Found::default() }
     }
 
     /// Checks every session in the database, and that the load knows each of them.
@@ -67,6 +72,9 @@ impl<'a> Checker<'a> {
         let present: HashSet<Uuid> = all.into_iter().collect();
         for made in made.iter().filter(|made| !present.contains(&made.session.uuid())) {
             self.say(made.session, "a caller was told of it, and it is not in the database");
+        }
+        for action in self.answers.0.lock().expect("no driver panics").keys() {
+            self.violations.note(format!("an answer of {action} was acknowledged, and is in no log"));
         }
         for left in record.leftovers().await? {
             self.violations.note(left);
@@ -132,6 +140,7 @@ impl<'a> Checker<'a> {
         let mut attempts = 0;
         let (mut unknown, mut exhausted) = (0, false);
         let mut end: Option<&str> = None;
+        let mut actions = Actions::default();
         let (mut open, mut settled): (HashSet<&str>, HashSet<&str>) = Default::default();
         for event in events {
             let kind = event.kind.as_str();
@@ -164,9 +173,18 @@ impl<'a> Checker<'a> {
                         self.say(id, &format!("{call} of {turn} is called twice"));
                     }
                 }
+                "action.required" | "action.closed" | "user.custom_tool_result" => {
+                    if let Some(fault) = actions.take(event) {
+                        self.say(id, &fault);
+                    }
+                }
                 "tool.result" => {
                     let call = event.text("call_id");
-                    unknown += u64::from(event.text("outcome") == "unknown");
+                    let is_expired = actions.is_expired(call);
+                    unknown += u64::from(event.text("outcome") == "unknown" && !is_expired);
+                    if let Some(fault) = actions.contradiction(event) {
+                        self.say(id, &fault);
+                    }
                     if !open.remove(call) || !settled.insert(call) {
                         self.say(id, &format!("{call} of {turn} has a second result, or no call before it"));
                     }
@@ -187,6 +205,14 @@ impl<'a> Checker<'a> {
         if !open.is_empty() {
             self.say(id, &format!("calls of {turn} have no result: {open:?}"));
         }
+        for (action, text) in actions.answers() {
+            self.found.answered += 1;
+            let known = self.answers.0.lock().expect("no driver panics").remove(action);
+            if known.as_deref() != Some(text) {
+                self.say(id, &format!("{action} has the answer {text}, acknowledged was {known:?}"));
+            }
+        }
+        self.found.expired += actions.expired();
         self.found.unknown += unknown;
         self.found.exhausted += u64::from(exhausted);
         self.found.recovered += u64::from(attempts > 1);

@@ -70,6 +70,18 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> anyhow::Result<Value> {
+        Ok(self.send_unless(violations, method, path, body, &[]).await?.unwrap_or_default())
+    }
+
+    /// The same; `None` if it is refused with a conflict of one of these codes.
+    pub async fn send_unless(
+        &self,
+        violations: &Violations,
+        method: Method,
+        path: &str,
+        body: Option<&Value>,
+        codes: &[&str],
+    ) -> anyhow::Result<Option<Value>> {
         let key = format!("chaos-{}", self.requests.fetch_add(1, Ordering::Relaxed));
         let until = Instant::now() + PATIENCE;
         loop {
@@ -84,12 +96,13 @@ impl Client {
                 if let Ok(text) = response.text().await {
                     match status {
                         status if status.is_success() => {
-                            return Ok(serde_json::from_str(&text).unwrap_or_default());
+                            return Ok(Some(serde_json::from_str(&text).unwrap_or_default()));
                         }
                         StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS if wait => {
                             self.unavailable.fetch_add(1, Ordering::Relaxed);
                         }
                         StatusCode::CONFLICT if wait => {}
+                        StatusCode::CONFLICT if has_code(&text, codes) => return Ok(None),
                         _ => {
                             violations.note(format!("{method} {path} was answered {status}: {text}"));
                             anyhow::bail!("answered {status}");
@@ -104,4 +117,9 @@ impl Client {
             sleep(self.dice.millis(50, 250)).await;
         }
     }
+}
+
+fn has_code(text: &str, codes: &[&str]) -> bool {
+    let body: Value = serde_json::from_str(text).unwrap_or_default();
+    body["error"]["code"].as_str().is_some_and(|code| codes.contains(&code))
 }

@@ -21,6 +21,7 @@ const COSTS: [&str; 5] =
 struct Turn {
     id: Uuid,
     attempt: i64,
+    is_waiting: bool,
     from: i64,
     to: i64,
     end: Option<(String, Option<String>)>,
@@ -111,6 +112,8 @@ impl State {
                 }
             }
             "turn.started" => self.start(event),
+            "turn.waiting" => self.wait(event, true, "awaiting_input"),
+            "turn.resumed" => self.wait(event, false, "running"),
             "turn.completed" => self.complete(event, at),
             _ => {}
         }
@@ -128,7 +131,16 @@ impl State {
             None => {
                 let (from, to) = (event.seq, event.seq);
                 let sums = Sums::new();
-                self.queued = Some(Turn { id, attempt: 0, from, to, end: None, active_seconds: 0, sums });
+                self.queued = Some(Turn {
+                    id,
+                    attempt: 0,
+                    is_waiting: false,
+                    from,
+                    to,
+                    end: None,
+                    active_seconds: 0,
+                    sums,
+                });
             }
         }
         if matches!(self.status, "idle" | "failed" | "awaiting_input") {
@@ -146,6 +158,12 @@ impl State {
         }
         if let Some(running) = &mut self.running {
             running.attempt = event.number("attempt");
+        }
+    }
+
+    fn wait(&mut self, event: &Event, is_waiting: bool, status: &'static str) {
+        if let Some(turn) = self.running.as_mut().filter(|turn| Some(turn.id) == event.turn) {
+            (turn.is_waiting, self.status) = (is_waiting, status);
         }
     }
 
@@ -242,6 +260,7 @@ impl Turn {
             (Some(reason), _) if reason == "error" => "error",
             (Some(_), _) => "ok",
             (None, 0) => "queued",
+            (None, _) if self.is_waiting => "waiting",
             (None, _) => "running",
         };
         let mut columns = vec![

@@ -22,6 +22,7 @@ use tokio::{
 };
 
 use crate::{
+    answers::{Answers, TOOL},
     client::{Client, Violations},
     plan::SeededRng,
     verbs::Verbs,
@@ -46,6 +47,9 @@ pub struct Load {
     /// Created sessions, with the traces of their commands.
     pub made: Mutex<Vec<Made>>,
     pub turns: AtomicU64,
+    pub answers: Answers,
+    /// Number of answers that were sent.
+    pub answered: AtomicU64,
     /// Number of runs of each verb.
     pub verbs: [AtomicU64; 4],
     /// Sessions whose sandbox was frozen, and hibernated, when they were used again after a pause.
@@ -84,6 +88,8 @@ impl Load {
             fresh: Mutex::new(Some(fresh)),
             made: Mutex::default(),
             turns: AtomicU64::new(0),
+            answers: Answers::default(),
+            answered: AtomicU64::new(0),
             verbs: Default::default(),
             asleep: Default::default(),
             cancels: Mutex::default(),
@@ -239,7 +245,13 @@ impl Load {
         loop {
             let session =
                 self.client.send(&self.violations, Method::GET, &format!("/sessions/{id}"), None).await?;
-            if matches!(session["status"].as_str(), Some("idle" | "awaiting_input" | "failed" | "archived")) {
+            let waits = session["last_turn"]["state"] == "waiting";
+            if waits {
+                self.answer(id, dice).await?;
+            } else if matches!(
+                session["status"].as_str(),
+                Some("idle" | "awaiting_input" | "failed" | "archived")
+            ) {
                 if let Some((at, asked)) = canceled {
                     let canceled = Canceled { session: id.parse()?, at, took: asked.elapsed() };
                     self.cancels.lock().expect("no driver panics").push(canceled);
@@ -317,6 +329,9 @@ fn script(name: &str, dice: &SeededRng) -> Value {
         if dice.once_in(3) {
             tools.push(json!({ "tool": "grep", "input": { "pattern": "d" } }));
             tools.push(json!({ "tool": "read", "input": { "path": TRACE } }));
+        }
+        if dice.once_in(3) {
+            tools.insert(dice.below(2) as usize, json!({ "tool": TOOL, "input": { "city": name } }));
         }
         if dice.once_in(4) {
             let input = json!({ "path": format!("notes/{name}.{step}"), "content": name });

@@ -11,6 +11,7 @@
 )]
 #![allow(unreachable_pub, reason = "nothing imports from a test")]
 
+mod answers;
 mod check;
 mod client;
 mod cluster;
@@ -142,7 +143,9 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     cluster.watch().await?;
 
     let client = Arc::new(Client::new(fleet.addresses.clone(), dice.fork())?);
-    let agent = json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline" });
+    let tools = json!(["bash", "read", "write", "edit", "glob", "grep", "ask", answers::tool()]);
+    let agent =
+        json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline", "tools": tools });
     let agent = client.send(&violations, Method::POST, "/agents", Some(&agent)).await?;
     let deliveries = Deliveries::start(&client, &violations).await?;
     let (fresh, sessions) = mpsc::unbounded_channel();
@@ -162,7 +165,8 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     // Nothing writes any more.
     let made = load.made.lock().expect("no driver panics").clone();
     let mut record = Record::open(&cluster).await?;
-    let found = check::Checker::new(&ground.data_dir, &violations).check(&mut record, &made).await?;
+    let found =
+        check::Checker::new(&ground.data_dir, &violations, &load.answers).check(&mut record, &made).await?;
     witness::check_epochs(&cluster, &violations).await?;
     let hit = fleet.faults.lock().expect("no fault panics").clone();
     let recoveries = witness::check_takeovers(&cluster, plan.lease(), &hit, &violations).await?;

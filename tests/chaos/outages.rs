@@ -33,7 +33,7 @@ impl Faults {
         sleep(dice.millis(2_000, 10_000)).await;
         let role = if dice.once_in(3) { Role::Api } else { Role::Worker };
         let Some(mut slot) = self.pick(role, dice) else { return Ok(false) };
-        let fault = self.fleet.begin(slot.process);
+        let fault = self.fleet.begin_silence(slot.process);
         slot.silence();
         sleep(self.plan.lease() + dice.millis(300, 4_000)).await;
         slot.unsilence();

@@ -75,6 +75,9 @@ pub struct Fault {
     pub from: OffsetDateTime,
     /// The process can work again from here on; none while the fault lasts.
     pub until: Option<OffsetDateTime>,
+    /// Whether its transactions keep their locks: a statement of another process may wait for one until it times
+    /// out.
+    pub keeps_locks: bool,
 }
 
 /// Number of a fault in the records of a run.
@@ -109,8 +112,15 @@ impl Fleet {
     /// Records the start of a fault, so that a takeover can be attributed to it.
     pub fn begin(&self, process: u32) -> FaultId {
         let mut faults = self.faults.lock().expect("no fault panics");
-        faults.push(Fault { process, from: OffsetDateTime::now_utc(), until: None });
+        faults.push(Fault { process, from: OffsetDateTime::now_utc(), until: None, keeps_locks: false });
         FaultId(faults.len() - 1)
+    }
+
+    /// The same for a process that the database does not hear any more.
+    pub fn begin_silence(&self, process: u32) -> FaultId {
+        let fault = self.begin(process);
+        self.faults.lock().expect("no fault panics")[fault.0].keeps_locks = true;
+        fault
     }
 
     /// Records the end of a fault.

@@ -126,6 +126,10 @@ impl Record {
              from job
              where worker_id is not null or kind in ('turn', 'operation')
              union all
+             select format('the action %s of %s is open', action_id, session_id)
+             from action
+             where outcome is null
+             union all
              select format('the operation %s of %s has no answer', operation_id, session_id)
              from operation
              where completed_at is null

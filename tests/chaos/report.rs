@@ -115,6 +115,10 @@ impl Outcome<'_> {
             ),
             ("pauses with resume, stops with start", format!("{}, {}", verbs[0], verbs[1])),
             ("checkpoints with restore, archive reads with write", format!("{}, {}", verbs[2], verbs[3])),
+            (
+                "calls of a custom tool that a caller answered, that expired",
+                format!("{}, {}", found.answered, found.expired),
+            ),
             ("calls with an unknown outcome, including canceled calls", found.unknown.to_string()),
             ("turns taken over after a fault", found.recovered.to_string()),
             ("maximum attempts of a turn", found.attempts_max.to_string()),

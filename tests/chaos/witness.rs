@@ -61,6 +61,8 @@ pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow:
          left join chaos.epoch e on e.session_id = w.session_id and e.epoch = w.epoch
          where w.process < $1
            and w.process is distinct from e.process
+           -- Written like a caller's event, under the lock of the row: whoever does it, it happens once.
+           and w.type <> 'action.closed'
          order by w.at",
     )
     .bind(i32::try_from(FIRST_API)?)
@@ -113,7 +115,7 @@ impl Takeover {
         let renewed = self.lease_until - lease;
         let process = self.process.and_then(|process| u32::try_from(process).ok());
         let is_cause = |fault: &&Fault| {
-            let concerns = fault.process == 0 || Some(fault.process) == process;
+            let concerns = fault.process == 0 || fault.keeps_locks || Some(fault.process) == process;
             let lasted = fault.until.is_none_or(|until| renewed <= until + ON_ITS_WAY);
             concerns && fault.from <= self.at && lasted
         };
@@ -195,7 +197,7 @@ pub async fn undisturbed(
             process == 0 || writers.iter().any(|(writer,)| u32::try_from(*writer) == Ok(process))
         };
         let is_hit = |fault: &Fault| {
-            concerns(fault.process) && fault.from <= ended && fault.until.is_none_or(|until| until >= since)
+            (fault.keeps_locks || concerns(fault.process)) && fault.from <= ended && fault.until.is_none_or(|until| until >= since)
         };
         if !writers.is_empty() && !faults.iter().any(is_hit) {
             times.push(cancel.took);

@@ -12,16 +12,17 @@ use utoipa::{
     openapi::{
         Array, Object, OpenApi, Ref, RefOr, Schema,
         path::{Operation, Parameter, ParameterIn},
-        schema::{ArrayItems, KnownFormat, SchemaFormat, SchemaType, Type},
+        schema::{AdditionalProperties, ArrayItems, KnownFormat, SchemaFormat, SchemaType, Type},
     },
 };
 
 use crate::{
     base::limit::{
-        AGENT_TOOLS_MAX, COST_MICROS_MAX, CREDENTIAL_BYTES_MAX, CRON_BYTES_MAX, DESCRIPTION_BYTES_MAX,
-        DESTINATIONS_MAX, EVENTS_SENT_MAX, IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX,
-        LIST_ITEMS_MAX, MODEL_NAME_BYTES_MAX, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
-        PACKAGE_BYTES_MAX, TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX,
+        AGENT_TOOLS_MAX, COST_MICROS_MAX, CREDENTIAL_BYTES_MAX, CRON_BYTES_MAX,
+        CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, DESCRIPTION_BYTES_MAX, DESTINATIONS_MAX, EVENTS_SENT_MAX,
+        IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, MODEL_NAME_BYTES_MAX,
+        MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX, PACKAGE_BYTES_MAX, RESULT_CONTENT_MAX,
+        TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX,
     },
     domain::{secret::SECRETS_MAX, source::SOURCES_MAX},
     http::scope::scopes,
@@ -88,6 +89,8 @@ const TEXTS: &[(&str, Text)] = &[
     ("CreateTrigger.mention", GITHUB_NAME),
     ("CreateTrigger.secret", TRIGGER_SECRET),
     ("CreateTrigger.title", TITLE),
+    ("CustomTool.description", (1, CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, "")),
+    ("CustomTool.name", (1, 64, "^[a-zA-Z0-9_-]+$")),
     ("DefaultCredential.credential", NAME),
     ("EgressRule.host", (1, 253, "")),
     ("EgressRule.methods[]", (1, 20, "^[A-Z]+$")),
@@ -155,6 +158,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("RotateCredential.key", KEY),
     ("RotateSecret.secret", SECRET),
     ("RotateTriggerSecret.secret", TRIGGER_SECRET),
+    ("SentEvent|0.text", LONG),
     ("SessionSource.name", SOURCE_NAME),
     ("SessionSource.path", (1, 600, "")),
     ("SessionSource.ref", (1, 250, r"^[^\x00-\x20\x7f-\x9f~^:?*\[\\-][^\x00-\x20\x7f-\x9f~^:?*\[\\]*$")),
@@ -218,8 +222,12 @@ const ITEMS: &[(&str, usize, usize)] = &[
     ("PatchEnvironment.secrets", 0, SECRETS_MAX),
     ("PatchTrigger.react", 0, 16),
     ("SendEvents.events", 1, EVENTS_SENT_MAX),
+    ("SentEvent|2.content", 1, RESULT_CONTENT_MAX),
     ("TriggerReact.actions", 1, usize::MAX),
 ];
+
+/// Alternatives that have no other fields: the derived schema of an `enum` does not say so.
+const CLOSED: &[&str] = &["ResultContent|0", "SentEvent|0", "SentEvent|1", "SentEvent|2"];
 
 /// Patterns of parameters by operation (`*`: all) and name.
 const PARAMETERS: &[(&str, &str, &str)] = &[
@@ -250,6 +258,10 @@ pub(super) fn add(document: &mut OpenApi) {
         let Schema::Array(list) = find(&mut components.schemas, path) else { panic!("{path} is no list") };
         list.min_items = (*least > 0).then_some(*least);
         list.max_items = (*most < usize::MAX).then_some(*most);
+    }
+    for path in CLOSED {
+        object(&mut components.schemas, path).additional_properties =
+            Some(Box::new(AdditionalProperties::FreeForm(false)));
     }
     // A secret of a changed environment can keep its value, a new one cannot.
     let mut secret = object(&mut components.schemas, "EnvironmentSecret").clone();
@@ -347,14 +359,17 @@ fn find<'a>(schemas: &'a mut Schemas, path: &str) -> &'a mut Schema {
     let missing = || -> ! { panic!("the document has no schema {path}") };
     let end = path.find(['.', '|']).unwrap_or(path.len());
     let Some(RefOr::T(schema)) = schemas.get_mut(&path[..end]) else { missing() };
-    if let Some(at) = path[end..].strip_prefix('|') {
+    let (mut schema, mut rest) = (schema, &path[end..]);
+    if let Some(choice) = rest.strip_prefix('|') {
+        let (at, field) = choice.split_at(choice.find('.').unwrap_or(choice.len()));
         let Schema::OneOf(choice) = schema else { missing() };
-        return match at.parse().ok().and_then(|at: usize| choice.items.get_mut(at)) {
+        schema = match at.parse().ok().and_then(|at: usize| choice.items.get_mut(at)) {
             Some(RefOr::T(schema)) => schema,
             Some(RefOr::Ref(_)) | None => missing(),
         };
+        rest = field;
     }
-    let field = path[end..].trim_start_matches('.');
+    let field = rest.trim_start_matches('.');
     if field.is_empty() {
         return schema;
     }

@@ -37,6 +37,8 @@ pub(super) struct PendingQuery {
     /// Also actions of the sessions below this one.
     #[serde(default)]
     children: bool,
+    /// Rows per page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     cursor: Option<String>,
 }
@@ -49,6 +51,8 @@ pub(crate) struct AllPendingQuery {
     /// Only actions of this kind.
     #[param(inline)]
     kind: Option<ActionKind>,
+    /// Rows per page: 1 to 500, default 50.
+    #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     cursor: Option<String>,
 }

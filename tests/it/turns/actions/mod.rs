@@ -1,5 +1,7 @@
 //! Custom tools: a turn waits for the result of its caller, and takes it once.
 
+mod kills;
+
 use std::time::Duration;
 
 use serde_json::{Value, json};

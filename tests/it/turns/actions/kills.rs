@@ -1,0 +1,93 @@
+//! A process is killed in every state of a wait: nothing is lost, and nothing is taken twice.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{answer, pending, play, result, weather};
+use crate::{
+    support::{
+        program::Program,
+        service::{Caller, Ground, KEY},
+        wait::wait_for,
+    },
+    turns::{assert_sound, ends, log, of, outputs},
+};
+
+const SETTINGS: [&str; 1] = ["--lease-ms=1000"];
+/// A resuming turn is killed after each of these times.
+const RESUMING_MS: [u64; 8] = [0, 2, 5, 10, 20, 40, 80, 160];
+
+fn start(ground: &Ground, more: &[&str]) -> (Program, Caller) {
+    let program = Program::start(ground, &[&SETTINGS, more].concat());
+    let caller = Caller::new(&program.base, KEY);
+    (program, caller)
+}
+
+/// Starts a session whose turn waits for one result; returns it and its action.
+async fn waiting(caller: &Caller, more: Value) -> (String, Value) {
+    let steps = json!([{ "tools": [weather("Paris")] }, { "text": "Done." }]);
+    let id = play(caller, more, steps).await;
+    let action = pending(caller, &id, 1).await.remove(0);
+    (id, action)
+}
+
+/// Asserts that the turn ended once, with one result, in its first attempt.
+#[track_caller]
+fn assert_taken_once(log: &[Value], output: &str) {
+    assert_sound(log);
+    assert_eq!((outputs(log), ends(log)), (vec![output], vec!["completed"]));
+    let ends = of(log, "user.custom_tool_result").len() + of(log, "action.closed").len();
+    assert_eq!((of(log, "action.required").len(), ends), (1, 1), "{log:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_waits_outlives_its_worker() {
+    let ground = Ground::new().await;
+    let (program, caller) = start(&ground, &[]);
+    let (waits, open) = waiting(&caller, json!({})).await;
+    let (answered, taken) = waiting(&caller, json!({})).await;
+    let (expires, late) = waiting(&caller, json!({ "expires_seconds": 10 })).await;
+    program.kill();
+
+    // Nobody could run a turn when this one is answered.
+    let (api, caller) = start(&ground, &["--role=api"]);
+    assert_eq!(answer(&caller, &answered, json!([result(&taken, "rain")])).await.status, 202);
+    api.kill();
+    let is_late = "select count(*) from action where expires_at <= now()";
+    wait_for("the time of an action", async || (ground.count(is_late).await == 1).then_some(())).await;
+
+    let (program, caller) = start(&ground, &[]);
+    assert_eq!(answer(&caller, &answered, json!([result(&taken, "rain")])).await.status, 200);
+    assert_taken_once(&caller.settled(&answered, 1).await, "rain");
+    let error = answer(&caller, &expires, json!([result(&late, "rain")])).await.error(409);
+    assert_eq!(error["code"], "action_expired");
+    let told = caller.settled(&expires, 1).await;
+    assert_taken_once(&told, outputs(&told)[0]);
+    assert_eq!(of(&told, "tool.result")[0]["body"]["outcome"], "unknown");
+    assert_eq!(of(&log(&caller, &waits).await, "turn.waiting").len(), 1, "nothing happened to it");
+    assert_eq!(answer(&caller, &waits, json!([result(&open, "sun")])).await.status, 202);
+    let continued = caller.settled(&waits, 1).await;
+    assert_taken_once(&continued, "sun");
+    for log in [&told, &continued] {
+        assert_eq!(of(log, "turn.started").len(), 1, "a wait is no attempt");
+    }
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_continues_takes_its_result_once() {
+    let ground = Ground::new().await;
+    let (mut program, mut caller) = start(&ground, &[]);
+    for after in RESUMING_MS {
+        let (id, action) = waiting(&caller, json!({})).await;
+        assert_eq!(answer(&caller, &id, json!([result(&action, "rain")])).await.status, 202);
+        sleep(Duration::from_millis(after)).await;
+        program.kill();
+        (program, caller) = start(&ground, &[]);
+        assert_taken_once(&caller.settled(&id, 1).await, "rain");
+        assert_eq!(answer(&caller, &id, json!([result(&action, "rain")])).await.status, 200);
+    }
+    program.kill();
+}
