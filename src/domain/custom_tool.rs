@@ -1,14 +1,19 @@
 //! Tools of an agent that a caller runs.
 
-use serde::{Deserialize, Serialize};
+use std::fmt;
+
+use serde::{
+    Deserialize, Deserializer, Serialize,
+    de::{MapAccess, Visitor, value::MapAccessDeserializer},
+};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::base::limit::ACTION_EXPIRES_SECONDS;
 
 /// A tool of an agent: one of the service by its name, or one that a caller runs.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "expected the name of a tool, or an object with `type`: `custom`")]
+#[derive(Clone, Debug, PartialEq, Serialize, ToSchema)]
+#[serde(untagged)]
 pub enum AgentTool {
     /// Name of a tool of the service.
     Builtin(String),
@@ -64,6 +69,31 @@ impl OnExpiry {
 
 fn default_expires_seconds() -> u64 {
     ACTION_EXPIRES_SECONDS.1
+}
+
+/// Not derived: the error of an untagged `enum` does not name the wrong field.
+impl<'de> Deserialize<'de> for AgentTool {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct ToolVisitor;
+
+        impl<'de> Visitor<'de> for ToolVisitor {
+            type Value = AgentTool;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("the name of a tool, or an object with `type`: `custom`")
+            }
+
+            fn visit_str<E>(self, name: &str) -> Result<AgentTool, E> {
+                Ok(AgentTool::Builtin(name.to_owned()))
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<AgentTool, A::Error> {
+                CustomTool::deserialize(MapAccessDeserializer::new(map)).map(Box::new).map(AgentTool::Custom)
+            }
+        }
+
+        deserializer.deserialize_any(ToolVisitor)
+    }
 }
 
 impl AgentTool {

@@ -111,7 +111,7 @@ pub struct NotNow(pub String);
 pub struct NotHere(pub String);
 
 /// All goals, in the order of the table.
-pub const GOALS: [Goal; 13] = [
+pub const GOALS: [Goal; 14] = [
     Goal::P1,
     Goal::P2,
     Goal::P3,
@@ -125,4 +125,5 @@ pub const GOALS: [Goal; 13] = [
     Goal::P11,
     Goal::P12,
     Goal::P13,
+    Goal::P14,
 ];

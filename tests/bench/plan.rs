@@ -68,6 +68,7 @@ pub enum Goal {
     P11,
     P12,
     P13,
+    P14,
 }
 
 impl Plan {
@@ -111,6 +112,7 @@ impl Goal {
             Self::P11 => "growth to millions of sessions",
             Self::P12 => "webhooks to a local receiver",
             Self::P13 => "commands in sandboxes",
+            Self::P14 => "a turn that waits for its caller",
         }
     }
 }

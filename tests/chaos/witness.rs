@@ -197,7 +197,9 @@ pub async fn undisturbed(
             process == 0 || writers.iter().any(|(writer,)| u32::try_from(*writer) == Ok(process))
         };
         let is_hit = |fault: &Fault| {
-            (fault.keeps_locks || concerns(fault.process)) && fault.from <= ended && fault.until.is_none_or(|until| until >= since)
+            (fault.keeps_locks || concerns(fault.process))
+                && fault.from <= ended
+                && fault.until.is_none_or(|until| until >= since)
         };
         if !writers.is_empty() && !faults.iter().any(is_hit) {
             times.push(cancel.took);

@@ -129,7 +129,7 @@ REFUSES = [
     Rule("claimAction", "not_found", r"", r"", "the action has to exist", False),
     Rule("sendEvents", "not_found", r"events\[\d+\]", r"", "the action has to exist"),
     Rule("createAgent updateAgent createSession", "invalid", r"tools\[\d+\]", r"(there is no tool|`.*` is listed twice)",
-         "a tool is one of the service or an object, each name once"),
+         "a tool is one of the service or an object, each name once", False),
     Rule("createAgent updateAgent createSession", "invalid", r"tools\[\d+\]\.name", r"`.*` is a name of the service",
          "the name of a custom tool is not that of another tool", False),
     Rule("createAgent updateAgent createSession", "invalid_schema", r"tools\[\d+\]\.input_schema.*", r"",

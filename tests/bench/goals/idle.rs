@@ -88,7 +88,7 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
 ///
 /// Its pools open connections on demand up to a fixed size. Both readings find them full, so any difference
 /// is caused by the sessions.
-async fn settle(caller: &Caller, connection: &mut PgConnection) -> anyhow::Result<()> {
+pub async fn settle(caller: &Caller, connection: &mut PgConnection) -> anyhow::Result<()> {
     let (mut open, mut quiet) = (connections(connection).await?, 0);
     for round in 0.. {
         anyhow::ensure!(round < ROUNDS_MAX, "the service opens connections without end");
@@ -126,7 +126,7 @@ async fn size(connection: &mut PgConnection) -> anyhow::Result<f64> {
     Ok(bytes)
 }
 
-async fn connections(connection: &mut PgConnection) -> anyhow::Result<f64> {
+pub async fn connections(connection: &mut PgConnection) -> anyhow::Result<f64> {
     let (count,): (i64,) =
         sqlx::query_as("select count(*) from pg_stat_activity where application_name like 'sojourn%'")
             .fetch_one(connection)

@@ -11,6 +11,7 @@ mod sandboxes;
 mod steer;
 mod streams;
 mod turns;
+mod waiting;
 
 use crate::{Bench, measure::Measured, plan::Goal};
 
@@ -33,5 +34,6 @@ pub async fn run(bench: &Bench, goal: Goal) -> anyhow::Result<Vec<Measured>> {
         }
         Goal::P12 => outbox::run(bench).await,
         Goal::P13 => sandboxes::run(bench).await,
+        Goal::P14 => waiting::run(bench).await,
     }
 }

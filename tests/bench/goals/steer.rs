@@ -32,14 +32,10 @@ data: [DONE]\n\n";
 
 pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     let anchor = Anchor::open(bench).await?;
-    let mut provider = Provider::start().await?;
+    let mut provider = Provider::start(ANSWER).await?;
     let service = bench.ground.serve(&["--role=all", "--max-concurrent-turns=16"]).await?;
     let caller = Caller::of(service.address)?;
-    let credential = json!({
-        "provider": "openai", "key": "sk-bench", "is_default": true,
-        "base_url": format!("http://{}/v1", provider.address)
-    });
-    caller.post("/credentials", &credential).await?;
+    provider.register(&caller).await?;
     let agent = json!({ "name": "steered", "prompt": "Say yes.", "model": "openai/m" });
     let agent = http::id(&caller.post("/agents", &agent).await?)?;
     let count = bench.plan.size(400, 20);
@@ -56,7 +52,8 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
                 while times.len() < count {
                     let session = caller.session(&agent, None).await?;
                     for _ in 0..TURNS.min(count) {
-                        times.push(provider.ask(&caller, &session).await?);
+                        let steer = async { caller.steer(&session, "Well?").await.map(drop) };
+                        times.push(provider.next_after(steer).await?);
                         caller.settled(&session).await?;
                     }
                 }
@@ -65,24 +62,26 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
         )
         .await?;
     service.stop().await?;
-    provider.served.abort();
+    provider.stop();
     anchor.close().await;
     Ok(measured)
 }
 
 /// A provider that answers immediately and reports the time of each request.
-struct Provider {
+pub struct Provider {
     address: SocketAddr,
     asked: mpsc::Receiver<Instant>,
     served: JoinHandle<()>,
 }
 
 impl Provider {
-    async fn start() -> anyhow::Result<Self> {
+    /// Starts one that gives the same answer to every request.
+    pub async fn start(answer: &'static str) -> anyhow::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;
         let (tell, asked) = mpsc::channel(64);
-        let router = Router::new().route("/v1/chat/completions", post(answer)).with_state(Arc::new(tell));
+        let router =
+            Router::new().route("/v1/chat/completions", post(reply)).with_state(Arc::new((tell, answer)));
         let served = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, router).await {
                 eprintln!("the provider ended: {error}");
@@ -91,17 +90,37 @@ impl Provider {
         Ok(Self { address, asked, served })
     }
 
-    async fn ask(&mut self, caller: &Caller, session: &str) -> anyhow::Result<Duration> {
+    /// Makes it the provider of the organization.
+    pub async fn register(&self, caller: &Caller) -> anyhow::Result<()> {
+        let credential = json!({
+            "provider": "openai", "key": "sk-bench", "is_default": true,
+            "base_url": format!("http://{}/v1", self.address)
+        });
+        caller.post("/credentials", &credential).await.map(drop)
+    }
+
+    /// Returns the time from before `request` until the provider has the request that follows it.
+    pub async fn next_after(
+        &mut self,
+        request: impl Future<Output = anyhow::Result<()>>,
+    ) -> anyhow::Result<Duration> {
+        while self.asked.try_recv().is_ok() {}
         let began = Instant::now();
-        caller.steer(session, "Well?").await?;
+        request.await?;
         let asked = timeout(Duration::from_secs(30), self.asked.recv()).await?;
         let asked = asked.ok_or_else(|| anyhow::anyhow!("the provider ended"))?;
         Ok(asked.saturating_duration_since(began))
     }
+
+    /// Stops it.
+    pub fn stop(self) {
+        self.served.abort();
+    }
 }
 
-async fn answer(State(tell): State<Arc<mpsc::Sender<Instant>>>) -> impl IntoResponse {
-    // A request without a receiver is a second attempt of a measured one.
+async fn reply(State(state): State<Arc<(mpsc::Sender<Instant>, &'static str)>>) -> impl IntoResponse {
+    let (tell, answer) = &*state;
+    // Nobody measures a request that finds the channel full.
     let _ = tell.try_send(Instant::now());
-    ([("content-type", "text/event-stream")], ANSWER)
+    ([("content-type", "text/event-stream")], *answer)
 }

@@ -355,7 +355,10 @@ async fn a_tool_that_cannot_work_is_refused_when_it_is_defined() {
         tool["name"] = json!(name);
         tool
     };
+    let mut late = tool(json!({ "type": "object" }));
+    late["expires_seconds"] = json!("soon");
     for (tools, param) in [
+        (json!([late]), "tools[0].expires_seconds"),
         (json!([named("bash")]), "tools[0].name"),
         (json!([named("a b")]), "tools[0].name"),
         (json!([named("mcp__x")]), "tools[0].name"),
