@@ -42,7 +42,7 @@ test("a turn that waits is answered in its timeline and in the list of all", asy
 
   await reader.goto(`${service.url}/#/sessions/${session}`);
   await expect(timeline.locator(".end")).toContainText("completed");
-  await expect(timeline.getByText("Take an umbrella to Rome.")).toBeVisible();
+  await expect(timeline.getByText("Take an umbrella to Rome.", { exact: true })).toBeVisible();
   await expect(timeline.locator(".tool[data-state=failed]")).toHaveCount(1);
   await expect(timeline.locator(".tool[data-state=ok]")).toHaveCount(1);
   const results: Json[] = (await service.call("GET", `/sessions/${session}/events?type=tool.result`)).data;
