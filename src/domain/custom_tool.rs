@@ -67,7 +67,8 @@ impl OnExpiry {
     }
 }
 
-fn default_expires_seconds() -> u64 {
+/// Default of `expires_seconds`.
+pub(super) fn default_expires_seconds() -> u64 {
     ACTION_EXPIRES_SECONDS.1
 }
 

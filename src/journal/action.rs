@@ -26,7 +26,8 @@ pub struct Answered {
 impl Unit {
     /// Answers an action. The same answer again returns the first event.
     ///
-    /// The turn continues when its last open action has ended: the job is made ready in this transaction.
+    /// The turn continues when its last open action has ended, or a call waits for an earlier one: then the job is made
+    /// ready in this transaction.
     ///
     /// # Errors
     /// `Rejected` when the action has ended, its time has passed, or another caller has claimed it;
@@ -54,12 +55,22 @@ impl Unit {
             unreachable!("an answer is always an event")
         };
         self.tx.end_actions(id, &[action], Ended::Answered, Some(*seq)).await?;
-        if executed.session.is_waiting() && !self.tx.has_open_actions(id, turn).await? {
+        if executed.session.is_waiting() && self.lets_turn_continue(id, turn).await? {
             self.enqueue(id).await?;
         }
         metrics::counter!("sojourn_actions_total", "kind" => "tool_result", "outcome" => "answered")
             .increment(1);
         Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
+    }
+
+    /// Returns whether a waiting turn has something to do after an answer: no action is open any more, or a call of
+    /// the service may have waited for the one that was answered.
+    async fn lets_turn_continue(&mut self, id: SessionId, turn: TurnId) -> Result<bool, Error> {
+        if !self.tx.has_open_actions(id, turn).await? {
+            return Ok(true);
+        }
+        let open = self.tx.open_work(id, turn).await?;
+        Ok(open.0.iter().any(|call| call.action.is_none()))
     }
 
     /// Claims an action, so that until the end of the claim only its owner may answer. Returns that end.

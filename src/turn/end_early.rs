@@ -61,7 +61,7 @@ pub(crate) async fn end_early(
     };
     let open = fold.open_calls(turn);
     // A command of an earlier attempt would continue beside the next turn.
-    let tools = LeasedTools::new(runtime.catalogue.clone(), &runtime.sandboxes, writer, sandbox, None);
+    let tools = LeasedTools::new(runtime.catalogue.clone(), &runtime.sandboxes, writer, sandbox, None, &[]);
     for call in &open {
         harness::Tools::cancel(&tools, call).await;
     }

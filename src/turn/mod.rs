@@ -235,6 +235,7 @@ impl LeasedTurn {
             &writer,
             Arc::clone(&sandbox),
             tools.as_deref(),
+            read.fold.registered_tools(turn.id),
         );
         let tools = TracedTools(&leased);
         let agent = session.created.agent_id;

@@ -72,20 +72,23 @@ impl From<lifecycle::Error> for Fault {
 
 impl LeasedTools {
     /// `allowed` are the agent's tools; `None` allows all of the catalogue but `start_session`, which must be listed
-    /// explicitly. Tools of callers follow those of the catalogue, in the order of the list.
+    /// explicitly. Tools of callers follow those of the catalogue, in the order of the list, and then the `registered`
+    /// ones.
     pub(super) fn new(
         catalogue: Catalog,
         sandboxes: &Sandboxes,
         writer: &Writer,
         sandbox: Arc<LeasedSandbox>,
         allowed: Option<&[AgentTool]>,
+        registered: &[CustomTool],
     ) -> Self {
         let is_allowed = |spec: &ToolSpec| match allowed {
             Some(tools) => tools.iter().any(|tool| tool.name() == spec.name),
             None => spec.name != START_SESSION,
         };
         let mut specs: Vec<_> = catalogue.specs().into_iter().filter(is_allowed).collect();
-        let custom: Vec<_> = allowed.into_iter().flatten().filter_map(AgentTool::custom).cloned().collect();
+        let listed = allowed.into_iter().flatten().filter_map(AgentTool::custom);
+        let custom: Vec<_> = listed.chain(registered).cloned().collect();
         specs.extend(custom.iter().map(tool::custom_spec));
         let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
         Self {

@@ -15,11 +15,12 @@ use super::{
 use crate::{
     base::{
         json,
-        limit::{DESCRIPTION_BYTES_MAX, LIST_ITEM_BYTES_MAX, METADATA_BYTES_MAX},
+        limit::{ACTION_EXPIRES_SECONDS, DESCRIPTION_BYTES_MAX, LIST_ITEM_BYTES_MAX, METADATA_BYTES_MAX},
     },
     domain::{
         context::{Context, ContextChange},
-        registry::Tool,
+        custom_tool::OnExpiry,
+        registry::{Runner, Tool},
     },
 };
 
@@ -53,7 +54,7 @@ pub struct ContextView {
     pub custom_state: Map<String, Value>,
 }
 
-/// Tool to register in a session. The service only records it and does not run it.
+/// Tool to register in a session.
 #[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 #[schema(as = RegisterTool)]
@@ -71,6 +72,17 @@ pub struct ToolInput {
     #[garde(custom(validate_metadata))]
     #[serde(default)]
     pub input_schema: Map<String, Value>,
+    /// `caller` gives the tool to the agent from its next turn on, as a custom tool. Absent, the tool is only recorded.
+    #[garde(skip)]
+    pub runs: Option<Runner>,
+    /// Time in which a caller must answer a call, in seconds (default 86,400).
+    #[garde(inner(range(min = ACTION_EXPIRES_SECONDS.0, max = ACTION_EXPIRES_SECONDS.2)))]
+    #[schema(minimum = 10, maximum = 2_592_000)]
+    pub expires_seconds: Option<u64>,
+    /// What follows when no caller has answered in that time.
+    #[garde(skip)]
+    #[serde(default)]
+    pub on_expiry: OnExpiry,
 }
 
 /// A registered tool.
@@ -81,6 +93,12 @@ pub(crate) struct ToolView {
     pub tool_type: String,
     pub description: String,
     pub input_schema: Map<String, Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub runs: Option<Runner>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expires_seconds: Option<u64>,
+    #[serde(skip_serializing_if = "OnExpiry::is_tell")]
+    pub on_expiry: OnExpiry,
 }
 
 impl From<ContextInput> for ContextChange {
@@ -99,15 +117,17 @@ impl From<Context> for ContextView {
 
 impl From<ToolInput> for Tool {
     fn from(input: ToolInput) -> Self {
-        let ToolInput { name, tool_type, description, input_schema } = input;
-        Self { name, tool_type: tool_type.unwrap_or_else(|| "custom".to_owned()), description, input_schema }
+        let ToolInput { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry } =
+            input;
+        let tool_type = tool_type.unwrap_or_else(|| "custom".to_owned());
+        Self { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry }
     }
 }
 
 impl From<Tool> for ToolView {
     fn from(tool: Tool) -> Self {
-        let Tool { name, tool_type, description, input_schema } = tool;
-        Self { name, tool_type, description, input_schema }
+        let Tool { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry } = tool;
+        Self { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry }
     }
 }
 

@@ -140,7 +140,7 @@ impl<'a> Checker<'a> {
         let mut attempts = 0;
         let (mut unknown, mut exhausted) = (0, false);
         let mut end: Option<&str> = None;
-        let mut actions = Actions::default();
+        let actions = self.actions(id, events);
         let (mut open, mut settled): (HashSet<&str>, HashSet<&str>) = Default::default();
         for event in events {
             let kind = event.kind.as_str();
@@ -173,18 +173,10 @@ impl<'a> Checker<'a> {
                         self.say(id, &format!("{call} of {turn} is called twice"));
                     }
                 }
-                "action.required" | "action.closed" | "user.custom_tool_result" => {
-                    if let Some(fault) = actions.take(event) {
-                        self.say(id, &fault);
-                    }
-                }
                 "tool.result" => {
                     let call = event.text("call_id");
-                    let is_expired = actions.is_expired(call);
-                    unknown += u64::from(event.text("outcome") == "unknown" && !is_expired);
-                    if let Some(fault) = actions.contradiction(event) {
-                        self.say(id, &fault);
-                    }
+                    let is_unknown = event.text("outcome") == "unknown" && !actions.is_expired(call);
+                    unknown += u64::from(is_unknown);
                     if !open.remove(call) || !settled.insert(call) {
                         self.say(id, &format!("{call} of {turn} has a second result, or no call before it"));
                     }
@@ -205,6 +197,25 @@ impl<'a> Checker<'a> {
         if !open.is_empty() {
             self.say(id, &format!("calls of {turn} have no result: {open:?}"));
         }
+        self.found.unknown += unknown;
+        self.found.exhausted += u64::from(exhausted);
+        self.found.recovered += u64::from(attempts > 1);
+        self.found.attempts_max = self.found.attempts_max.max(attempts);
+    }
+
+    /// One end of each action, which the result of its call says, and the answers that were acknowledged.
+    fn actions<'e>(&mut self, id: SessionId, events: &[&'e Event]) -> Actions<'e> {
+        let mut actions = Actions::default();
+        for event in events {
+            let fault = match event.kind.as_str() {
+                "action.required" | "action.closed" | "user.custom_tool_result" => actions.take(event),
+                "tool.result" => actions.contradiction(event),
+                _ => None,
+            };
+            if let Some(fault) = fault {
+                self.say(id, &fault);
+            }
+        }
         for (action, text) in actions.answers() {
             self.found.answered += 1;
             let known = self.answers.0.lock().expect("no driver panics").remove(action);
@@ -213,10 +224,7 @@ impl<'a> Checker<'a> {
             }
         }
         self.found.expired += actions.expired();
-        self.found.unknown += unknown;
-        self.found.exhausted += u64::from(exhausted);
-        self.found.recovered += u64::from(attempts > 1);
-        self.found.attempts_max = self.found.attempts_max.max(attempts);
+        actions
     }
 
     /// Compares the tokens that the commands left with the log.

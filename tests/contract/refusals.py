@@ -134,6 +134,11 @@ REFUSES = [
          "the name of a custom tool is not that of another tool", False),
     Rule("createAgent updateAgent createSession", "invalid_schema", r"tools\[\d+\]\.input_schema.*", r"",
          "a JSON Schema", False),
+    Rule("registerTool", "invalid", r"name", r"must have 1 to 64 characters|`.*` is a name of the service",
+         "a tool that the agent gets has a name that models accept", False),
+    Rule("registerTool", "invalid", r"description", r"must have 1 to", "a tool that the agent gets has a description", False),
+    Rule("registerTool", "invalid_schema", r"input_schema", r"", "a JSON Schema, if the agent gets the tool", False),
+    Rule("registerTool", "tool_exists", r"name", r"", "the agent has a tool of this name", False),
     # States.
     Rule("claimAction sendEvents", "action_claimed", r".*", r"", "another caller has claimed the action", False),
     Rule("claimAction sendEvents", "action_resolved", r".*", r"", "the action has ended", False),

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     action::Closed,
+    custom_tool::CustomTool,
     event::{Body, Draft, Event, Level},
     ids::*,
     tool::ToolCall,
@@ -24,7 +25,7 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 18] = [
+pub const FOLDED: [&str; 19] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -40,6 +41,7 @@ pub const FOLDED: [&str; 18] = [
     "error.model",
     "error.runtime",
     "limit.warning",
+    "tool.registered",
     "sandbox.created",
     "sandbox.lost",
     "sandbox.terminated",
@@ -61,6 +63,8 @@ pub struct LogFold {
     has_sandbox: bool,
     /// `seq` of the newest event with which a caller, or an expiry, ended an action.
     action_seq: i64,
+    /// Registered tools that the agent gets, in the order of their registration.
+    tools: Vec<CustomTool>,
 }
 
 /// Returns whether a fold reads an event.
@@ -80,6 +84,7 @@ impl LogFold {
             warned: Vec::new(),
             has_sandbox: false,
             action_seq: 0,
+            tools: Vec::new(),
         }
     }
 
@@ -112,6 +117,10 @@ impl LogFold {
             Body::UserCustomToolResult(_) | Body::ActionClosed { reason: Closed::Expired, .. } => {
                 self.action_seq = event.seq;
             }
+            Body::ToolRegistered(tool) => {
+                self.tools.retain(|known| known.name != tool.name);
+                self.tools.extend(tool.custom());
+            }
             Body::TurnCompleted(completed) => self.turns.retain(|(id, _)| *id != completed.turn_id),
             _ => {}
         }
@@ -122,6 +131,11 @@ impl LogFold {
         let Some(id) = event.draft.turn_id else { return };
         // Only input and a start show that a turn is not over.
         let opens = matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnStarted { .. });
+        if let Some((_, turn)) = self.turns.iter_mut().find(|(turn, _)| *turn == id)
+            && matches!(event.draft.body, Body::TurnStarted { attempt: 1, .. })
+        {
+            turn.tools.clone_from(&self.tools);
+        }
         match self.turns.iter_mut().find(|(turn, _)| *turn == id) {
             Some((_, turn)) => turn.take(event),
             None if opens => {
@@ -141,6 +155,14 @@ impl LogFold {
     /// Returns the `seq` of the newest event with which a caller, or an expiry, ended an action; 0 without one.
     pub fn action_seq(&self) -> i64 {
         self.action_seq
+    }
+
+    /// Returns the registered tools of a turn: those of its start, which stay the same while it runs.
+    pub fn registered_tools(&self, turn: TurnId) -> &[CustomTool] {
+        match self.turn(turn) {
+            Some(turn) if turn.attempt > 0 => &turn.tools,
+            _ => &self.tools,
+        }
     }
 
     /// Returns the `seq` of the last event in the fold; 0 without one.

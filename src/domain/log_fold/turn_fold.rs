@@ -8,7 +8,7 @@ use crate::{
     domain::{
         action::{Action, Closed, ToolAnswer},
         conversation::{Block, StopReason},
-        custom_tool::OnExpiry,
+        custom_tool::{CustomTool, OnExpiry},
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
         tool::{Replay, ToolCall},
@@ -46,6 +46,8 @@ pub struct TurnFold {
     waiting: Option<Waiting>,
     /// Time that it has waited for actions, in milliseconds.
     pub waited_ms: u64,
+    /// Registered tools as they were when it started.
+    pub(super) tools: Vec<CustomTool>,
 }
 
 /// An action of an open call.

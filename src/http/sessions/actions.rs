@@ -103,7 +103,8 @@ pub(super) async fn all_pending(
 /// Send events to a session
 ///
 /// Results of custom tools, messages and interrupts: all are appended, or none. The same result again returns the
-/// first event. Some of several open actions may be answered; the turn continues when none is open.
+/// first event. Some of several open actions may be answered; the turn continues when none is open, or when a call of
+/// another tool waited for the answer.
 #[utoipa::path(post, path = "/sessions/{session_id}/events", tag = "actions", operation_id = "sendEvents",
     params(("session_id" = SessionId, Path)), request_body = SendEvents,
     responses((status = 202, body = SentEvents),

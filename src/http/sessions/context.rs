@@ -3,12 +3,14 @@
 use crate::{
     base::limit::TOOLS_MAX,
     domain::{
-        SessionId,
+        Session, SessionId,
         context::{Context, ContextChange},
+        custom_tool::{AgentTool, CustomTool},
         decide::Command,
         registry::Tool,
     },
     http::{
+        agents::check_tools,
         prelude::*,
         scope::{ReadSessions, WriteSessions},
     },
@@ -67,8 +69,8 @@ pub(super) async fn tools(caller: Caller<ReadSessions>, Path(id): Path<SessionId
 
 /// Register a tool
 ///
-/// The service records the tool; it neither runs it nor offers it to the agent. Registering the same name
-/// again replaces the tool.
+/// Registering the same name again replaces the tool. With `runs`: `caller` the agent gets it from its next turn on, as
+/// a custom tool; else the service only records it.
 #[utoipa::path(post, path = "/sessions/{session_id}/tools", tag = "sandbox", operation_id = "registerTool",
     params(("session_id" = SessionId, Path)), request_body = ToolInput,
     responses((status = 200, body = ToolView), Errors))]
@@ -81,7 +83,10 @@ pub(super) async fn register(
     let tool = Tool::from(wanted);
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents concurrent requests from exceeding the limit.
-        unit.tx().lock_session(id).await?;
+        let session = unit.tx().lock_session(id).await?;
+        if let Some(custom) = tool.custom() {
+            check_custom(&session, custom)?;
+        }
         let all = unit.tx().registered_tools(id).await?;
         let known = all.iter().find(|known| known.name == tool.name).cloned();
         if known.is_none() && all.len() >= TOOLS_MAX {
@@ -94,4 +99,19 @@ pub(super) async fn register(
         Ok(Answer::new(StatusCode::OK, &ToolView::from(tool.clone())))
     })
     .await
+}
+
+/// Checks a tool that the agent gets: its definition, and that the agent has none of this name.
+fn check_custom(session: &Session, custom: CustomTool) -> Result<()> {
+    let snapshot = session.created.agent_snapshot.as_ref();
+    let own = snapshot.and_then(|agent| agent.tools.as_deref()).unwrap_or_default();
+    if own.iter().any(|tool| tool.name() == custom.name) {
+        let words = format!("the agent of the session has a tool `{}`", custom.name);
+        return Err(ApiError { param: Some("name".to_owned()), ..ApiError::conflict("tool_exists", words) });
+    }
+    check_tools(Some(&[AgentTool::Custom(Box::new(custom))])).map_err(|error| {
+        // The tool is not in a list here.
+        let param = error.param.as_deref().map(|param| param.trim_start_matches("tools[0].").to_owned());
+        ApiError { param, ..error }
+    })
 }

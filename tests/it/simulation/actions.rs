@@ -6,14 +6,18 @@ use sojourn::{
     base::Timestamp,
     domain::{
         ActionId, Actor, Event, TurnId,
-        action::{ActionState, Closed, Content, Ended, ToolAnswer},
+        action::{ActionState, Closed, Content, Ended, OpenCall, ToolAnswer},
         decide::{Command, Rejection, Stamp},
         event::Body,
     },
 };
 use tokio::time::sleep;
 
-use super::{database::Database, director::stamp, world::World};
+use super::{
+    database::{Database, open_work},
+    director::stamp,
+    world::World,
+};
 
 /// An action with its end.
 struct Found {
@@ -83,7 +87,10 @@ impl Database {
             claim: None,
         };
         let events = self.execute(Command::Answer { state, answer, claim: None }, stamp, now)?;
-        if self.session.is_waiting() && self.open_actions().is_empty() {
+        let is_service = |call: &OpenCall| call.action.is_none();
+        let lets_continue =
+            || self.open_actions().is_empty() || open_work(&self.log, found.turn).0.iter().any(is_service);
+        if self.session.is_waiting() && lets_continue() {
             self.lease.enqueue(now);
         }
         Ok(events)

@@ -274,7 +274,7 @@ fn number(drafts: Vec<Draft>, base: i64, ts: Timestamp) -> Vec<Event> {
 }
 
 /// The calls of a turn without a result, as `store::event` reads them.
-fn open_work(log: &[Event], turn: TurnId) -> OpenWork {
+pub fn open_work(log: &[Event], turn: TurnId) -> OpenWork {
     let mut open = OpenWork::default();
     for event in log.iter().filter(|event| event.draft.turn_id == Some(turn)) {
         let body = &event.draft.body;
