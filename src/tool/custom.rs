@@ -2,11 +2,15 @@
 //!
 //! Called by `turn` for the calls of a model, and by `http` for the definition.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::OnceLock};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task,
+};
 
-use super::{names, schema::Schema};
+use super::{custom_schema, names, schema::Schema};
 use crate::{
     base::limit,
     domain::{
@@ -15,10 +19,10 @@ use crate::{
     },
 };
 
-/// The only dialect of a schema.
-const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
-/// Prefixes and names that the service needs for its own tools.
-const RESERVED: [&str; 2] = ["mcp__", "submit_output"];
+/// Name that the service needs for a tool of its own.
+const RESERVED_NAME: &str = "submit_output";
+/// Begin of names that the service needs for tools of others.
+const RESERVED_PREFIX: &str = "mcp__";
 
 /// Returns a tool as the model sees it.
 pub fn custom_spec(tool: &CustomTool) -> ToolSpec {
@@ -31,9 +35,30 @@ pub fn custom_spec(tool: &CustomTool) -> ToolSpec {
     }
 }
 
-/// Checks the arguments of a call; or words for the model.
-pub fn check_custom(tool: &CustomTool, call: &ToolCall) -> Result<(), String> {
-    Schema::of_caller(&tool.input_schema)?.check_exact(&tool.name, &call.input)
+/// A custom tool of a turn. Its schema is compiled at its first call.
+#[derive(Debug)]
+pub struct TurnTool {
+    pub tool: CustomTool,
+    schema: OnceLock<Result<Schema, String>>,
+}
+
+impl TurnTool {
+    pub fn new(tool: CustomTool) -> Self {
+        Self { tool, schema: OnceLock::new() }
+    }
+
+    /// Checks the arguments of a call; or words for the model. Takes a while for large patterns, in which the thread's
+    /// other tasks go on elsewhere.
+    pub fn check(&self, call: &ToolCall) -> Result<(), String> {
+        let check = || {
+            let schema = self.schema.get_or_init(|| Schema::of_caller(&self.tool.input_schema));
+            schema.as_ref().map_err(Clone::clone)?.check_exact(&self.tool.name, &call.input)
+        };
+        match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => task::block_in_place(check),
+            _ => check(),
+        }
+    }
 }
 
 /// Why the tools of an agent are refused.
@@ -48,10 +73,23 @@ pub struct ToolProblem {
     pub message: String,
 }
 
-/// Checks the tools of an agent: known or valid names, each once, and schemas that can be used.
-pub fn check_tools(tools: &[AgentTool]) -> Result<(), ToolProblem> {
+/// Checks the tools of an agent: known or valid names, each once, and schemas that can be used. Compiles patterns, so
+/// it does not run on a thread of the runtime.
+#[expect(clippy::disallowed_methods, reason = "awaited here")]
+pub async fn check_tools(tools: Vec<AgentTool>) -> Result<(), ToolProblem> {
+    if tools.iter().all(|tool| tool.custom().is_none()) {
+        return check_each(&tools);
+    }
+    let checked = task::spawn_blocking(move || check_each(&tools)).await;
+    checked.unwrap_or_else(|error| {
+        let message = format!("the tools were not checked: {error}");
+        Err(ToolProblem { index: 0, field: None, is_schema: false, message })
+    })
+}
+
+fn check_each(tools: &[AgentTool]) -> Result<(), ToolProblem> {
     let known = names();
-    let mut seen = BTreeSet::new();
+    let (mut seen, mut schemas) = (BTreeSet::new(), custom_schema::Checker::default());
     let mut custom = 0;
     for (index, tool) in tools.iter().enumerate() {
         let problem = |field, message: String| ToolProblem { index, field, is_schema: false, message };
@@ -72,8 +110,9 @@ pub fn check_tools(tools: &[AgentTool]) -> Result<(), ToolProblem> {
                     return Err(problem(None, message));
                 }
                 check_definition(tool, &known).map_err(|(field, message)| problem(Some(field), message))?;
-                schema_problem(&tool.input_schema).map_or(Ok(()), |message| {
-                    Err(ToolProblem { is_schema: true, ..problem(Some("input_schema"), message) })
+                schemas.check(&tool.input_schema).map_err(|message| ToolProblem {
+                    is_schema: true,
+                    ..problem(Some("input_schema"), message)
                 })?;
             }
         }
@@ -86,7 +125,8 @@ fn check_definition(tool: &CustomTool, known: &[String]) -> Result<(), (&'static
     if !(1..=64).contains(&tool.name.len()) || !tool.name.bytes().all(is_word) {
         return Err(("name", "must have 1 to 64 characters of a-z, A-Z, 0-9, _ and -".to_owned()));
     }
-    if known.contains(&tool.name) || RESERVED.iter().any(|word| tool.name.starts_with(word)) {
+    let is_reserved = tool.name == RESERVED_NAME || tool.name.starts_with(RESERVED_PREFIX);
+    if known.contains(&tool.name) || is_reserved {
         return Err(("name", format!("`{}` is a name of the service", tool.name)));
     }
     let bytes_max = limit::CUSTOM_TOOL_DESCRIPTION_BYTES_MAX;
@@ -98,69 +138,4 @@ fn check_definition(tool: &CustomTool, known: &[String]) -> Result<(), (&'static
         return Err(("expires_seconds", format!("must be {min} to {max}")));
     }
     Ok(())
-}
-
-/// Returns why a schema cannot be used, if it cannot: it is no JSON Schema of 2020-12, refers to another document or
-/// to itself, or is too large.
-fn schema_problem(schema: &Map<String, Value>) -> Option<String> {
-    let bytes = Value::Object(schema.clone()).to_string().len();
-    if bytes > limit::TOOL_SCHEMA_BYTES_MAX {
-        return Some(format!(
-            "has {bytes} bytes of JSON; at most {} are accepted",
-            limit::TOOL_SCHEMA_BYTES_MAX
-        ));
-    }
-    if schema.get("$schema").is_some_and(|dialect| dialect.as_str() != Some(DIALECT)) {
-        return Some(format!("`$schema` must be {DIALECT}"));
-    }
-    if schema.get("type").and_then(Value::as_str) != Some("object") {
-        return Some("must have `type`: `object`, because arguments are an object".to_owned());
-    }
-    let root = Value::Object(schema.clone());
-    let mut nodes = 0;
-    if let Err(problem) = walk(&root, &root, 0, &mut nodes) {
-        return Some(problem);
-    }
-    if !jsonschema::draft202012::meta::is_valid(&root) {
-        let error = jsonschema::draft202012::meta::validate(&root).err().map(|error| error.to_string());
-        return Some(format!("is not a JSON Schema of 2020-12: {}", error.unwrap_or_default()));
-    }
-    Schema::of_caller(schema).err().map(|words| format!("cannot be used: {words}"))
-}
-
-/// Follows a schema with its references, which makes it finite and small, or refuses it.
-fn walk(root: &Value, at: &Value, depth: usize, nodes: &mut usize) -> Result<(), String> {
-    *nodes += 1;
-    if depth > limit::TOOL_SCHEMA_DEPTH_MAX {
-        return Err(format!("is deeper than {} levels, or refers to itself", limit::TOOL_SCHEMA_DEPTH_MAX));
-    }
-    if *nodes > limit::TOOL_SCHEMA_NODES_MAX {
-        return Err(format!("has more than {} parts with its references", limit::TOOL_SCHEMA_NODES_MAX));
-    }
-    match at {
-        Value::Object(fields) => {
-            for (name, value) in fields {
-                match (name.as_str(), value.as_str()) {
-                    ("$dynamicRef" | "$dynamicAnchor" | "$anchor" | "$id", Some(_)) => {
-                        return Err(format!("`{name}` is not accepted"));
-                    }
-                    ("$ref", Some(reference)) => {
-                        let target = reference.strip_prefix('#').and_then(|pointer| root.pointer(pointer));
-                        let Some(target) = target else {
-                            return Err(format!(
-                                "`$ref` {reference} is not in the schema; others are not followed"
-                            ));
-                        };
-                        walk(root, target, depth + 1, nodes)?;
-                    }
-                    // Definitions count where they are referred to.
-                    ("$defs", _) if depth == 0 => {}
-                    _ => walk(root, value, depth + 1, nodes)?,
-                }
-            }
-            Ok(())
-        }
-        Value::Array(items) => items.iter().try_for_each(|item| walk(root, item, depth + 1, nodes)),
-        _ => Ok(()),
-    }
 }

@@ -9,6 +9,7 @@ mod ask;
 mod bash;
 mod catalogue;
 mod custom;
+mod custom_schema;
 mod edit;
 mod exec;
 mod glob;
@@ -39,7 +40,7 @@ use crate::{
 };
 
 pub use catalogue::{Catalog, names};
-pub use custom::{ToolProblem, check_custom, check_tools, custom_spec};
+pub use custom::{ToolProblem, TurnTool, check_tools, custom_spec};
 pub use schedule_wake::shown;
 pub use start_session::Child;
 

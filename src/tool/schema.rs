@@ -3,9 +3,10 @@
 //! Called by the catalog. An error names each invalid field and what is allowed there, so that the
 //! model can correct the call. References outside the schema are not followed.
 
-use jsonschema::{Draft, PatternOptions, Validator};
+use jsonschema::Validator;
 use serde_json::{Map, Value};
 
+use super::custom_schema;
 use crate::{
     base::{limit, text},
     domain::tool::MALFORMED_INPUT,
@@ -28,18 +29,13 @@ impl Schema {
         Self { validator, words: schema["properties"].to_string() }
     }
 
-    /// Compiles a schema of a caller. Patterns are matched in linear time.
+    /// Compiles a schema of a caller.
     ///
     /// # Errors
     /// Words for the caller: the schema is not valid.
     pub(super) fn of_caller(schema: &Map<String, Value>) -> Result<Self, String> {
         let words = schema.get("properties").map(ToString::to_string).unwrap_or_default();
-        let options = jsonschema::options().with_draft(Draft::Draft202012);
-        let built =
-            options.with_pattern_options(PatternOptions::regex()).build(&Value::Object(schema.clone()));
-        let validator = built
-            .map_err(|error| text::truncate(&error.to_string(), limit::TOOL_ERROR_BYTES_MAX).to_owned())?;
-        Ok(Self { validator, words })
+        Ok(Self { validator: custom_schema::compile(&Value::Object(schema.clone()))?, words })
     }
 
     /// Validates arguments and returns them without nulls, which some models send for "absent".

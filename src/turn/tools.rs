@@ -25,7 +25,7 @@ use crate::{
     harness,
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
-    tool::{self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle},
+    tool::{self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle, TurnTool},
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
@@ -38,7 +38,7 @@ pub(super) struct LeasedTools {
     catalogue: Catalog,
     specs: Vec<ToolSpec>,
     /// Those of the tools that callers run.
-    custom: Vec<CustomTool>,
+    custom: Vec<TurnTool>,
     writer: Writer,
     sandbox: Arc<LeasedSandbox>,
     services: Arc<SessionServices>,
@@ -90,6 +90,7 @@ impl LeasedTools {
         let listed = allowed.into_iter().flatten().filter_map(AgentTool::custom);
         let custom: Vec<_> = listed.chain(registered).cloned().collect();
         specs.extend(custom.iter().map(tool::custom_spec));
+        let custom = custom.into_iter().map(TurnTool::new).collect();
         let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
         Self {
             catalogue,
@@ -242,6 +243,11 @@ impl LeasedTools {
         }
     }
 
+    /// The custom tool of a call, if it is one.
+    fn custom(&self, call: &ToolCall) -> Option<&TurnTool> {
+        self.custom.iter().find(|custom| custom.tool.name == call.tool)
+    }
+
     fn running(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.running.lock().expect("no holder panics")
     }
@@ -258,19 +264,19 @@ impl harness::Tools for LeasedTools {
             let names: Vec<_> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             return Err(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
         }
-        match self.custom.iter().find(|custom| custom.name == call.tool) {
+        match self.custom(call) {
             None => self.catalogue.check(call),
             // A call that fits has an action, and is never run here.
             Some(custom) => {
-                tool::check_custom(custom, call)?;
+                custom.check(call)?;
                 Err("This call was not offered to the caller, so it did not run.".to_owned())
             }
         }
     }
 
     fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
-        let custom = self.custom.iter().find(|custom| custom.name == call.tool)?;
-        tool::check_custom(custom, call).is_ok().then_some(custom)
+        let custom = self.custom(call)?;
+        custom.check(call).is_ok().then_some(&custom.tool)
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

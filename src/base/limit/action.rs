@@ -19,5 +19,9 @@ pub const TOOL_SCHEMA_DEPTH_MAX: usize = 32;
 /// Max number of subschemas and values that a schema has, with its references followed: references to references
 /// multiply.
 pub const TOOL_SCHEMA_NODES_MAX: usize = 10_000;
+/// Max size of one compiled pattern of a schema, in bytes.
+pub const TOOL_PATTERN_BYTES_MAX: usize = 2 << 20;
+/// Max size of the compiled patterns of all such tools of an agent, in bytes. Time and memory of a check grow with it.
+pub const TOOL_PATTERNS_BYTES_MAX: usize = 4 << 20;
 /// Max length of such a tool's description, in bytes.
 pub const CUSTOM_TOOL_DESCRIPTION_BYTES_MAX: usize = 8 << 10;

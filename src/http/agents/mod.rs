@@ -47,7 +47,7 @@ pub(super) async fn create(
     caller: Caller<WriteAgents>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateAgent>>,
 ) -> Result<Answer> {
-    check_config(&caller.app, &wanted.model, wanted.tools.as_deref())?;
+    check_config(&caller.app, &wanted.model, wanted.tools.as_deref()).await?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
             format!("`runtime` must be `{BUILTIN_RUNTIME}`, the only one that exists; it is the default");
@@ -133,7 +133,7 @@ pub(super) async fn patch(
     credentials::check_choice(change.key.is_some(), change.credential.as_ref().is_some_and(Option::is_some))?;
     let mut unit = caller.unit().await?;
     let mut agent = unit.tx().lock_agent(id).await?;
-    let revision = changed(&caller.app, &agent.revision, &change)?;
+    let revision = changed(&caller.app, &agent.revision, &change).await?;
     if let Some(key) = &change.key {
         agent.credential = Some(own_key(&caller, &mut unit, (&revision.model, key)).await?);
     } else if let Some(credential) = &change.credential {
@@ -240,14 +240,14 @@ async fn own_key(
 }
 
 /// Checks that the agent's model and tools exist in this deployment.
-fn check_config(app: &App, model: &str, tools: Option<&[AgentTool]>) -> Result<()> {
+async fn check_config(app: &App, model: &str, tools: Option<&[AgentTool]>) -> Result<()> {
     app.check_model(model)?;
-    check_tools(tools)
+    check_tools(tools.unwrap_or_default()).await
 }
 
 /// Checks a list of tools; the error names the place.
-pub(super) fn check_tools(tools: Option<&[AgentTool]>) -> Result<()> {
-    tool::check_tools(tools.unwrap_or_default()).map_err(|problem| {
+pub(super) async fn check_tools(tools: &[AgentTool]) -> Result<()> {
+    tool::check_tools(tools.to_vec()).await.map_err(|problem| {
         let place = format!("tools[{}]", problem.index);
         let param = problem.field.map(|field| format!("{place}.{field}")).unwrap_or(place);
         let code = problem.is_schema.then_some("invalid_schema".into());
@@ -262,7 +262,7 @@ pub(super) fn in_order(mut tools: Vec<AgentTool>) -> Vec<AgentTool> {
 }
 
 /// Builds the revision that results from a change.
-fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revision> {
+async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revision> {
     let origin = app.0.journal.origin();
     let mut next = Revision { id: origin.id(), created_at: origin.now(), ..revision.clone() };
     if let Some(prompt) = &change.prompt {
@@ -277,7 +277,7 @@ fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<Revisi
     if let Some(tools) = &change.tools {
         next.tools = tools.clone().map(in_order);
     }
-    check_config(app, &next.model, next.tools.as_deref())?;
+    check_config(app, &next.model, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
     Ok(next)
 }

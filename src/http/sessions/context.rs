@@ -84,10 +84,10 @@ pub(super) async fn register(
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents concurrent requests from exceeding the limit.
         let session = unit.tx().lock_session(id).await?;
-        if let Some(custom) = tool.custom() {
-            check_custom(&session, custom)?;
-        }
         let all = unit.tx().registered_tools(id).await?;
+        if let Some(custom) = tool.custom() {
+            check_custom(&session, &all, custom).await?;
+        }
         let known = all.iter().find(|known| known.name == tool.name).cloned();
         if known.is_none() && all.len() >= TOOLS_MAX {
             return Err(ApiError::conflict(
@@ -101,17 +101,25 @@ pub(super) async fn register(
     .await
 }
 
-/// Checks a tool that the agent gets: its definition, and that the agent has none of this name.
-fn check_custom(session: &Session, custom: CustomTool) -> Result<()> {
+/// Checks a tool that the agent gets: its definition, that the agent has none of this name, and the bounds of all its
+/// custom tools.
+async fn check_custom(session: &Session, registered: &[Tool], custom: CustomTool) -> Result<()> {
     let snapshot = session.created.agent_snapshot.as_ref();
     let own = snapshot.and_then(|agent| agent.tools.as_deref()).unwrap_or_default();
     if own.iter().any(|tool| tool.name() == custom.name) {
         let words = format!("the agent of the session has a tool `{}`", custom.name);
         return Err(ApiError { param: Some("name".to_owned()), ..ApiError::conflict("tool_exists", words) });
     }
-    check_tools(Some(&[AgentTool::Custom(Box::new(custom))])).map_err(|error| {
-        // The tool is not in a list here.
-        let param = error.param.as_deref().map(|param| param.trim_start_matches("tools[0].").to_owned());
+    let mut all: Vec<_> = own.iter().filter(|tool| tool.custom().is_some()).cloned().collect();
+    let others = registered.iter().filter(|tool| tool.name != custom.name).filter_map(Tool::custom);
+    all.extend(others.chain([custom.clone()]).map(|tool| AgentTool::Custom(Box::new(tool))));
+    check_tools(&all).await.map_err(|error| {
+        // The request has no list.
+        let param = error
+            .param
+            .as_deref()
+            .and_then(|param| param.split_once("]."))
+            .map(|(_, field)| field.to_owned());
         ApiError { param, ..error }
     })
 }

@@ -233,7 +233,7 @@ async fn decide_new(
             created.limits = wanted.limits.over(agent.limits);
             of_agent.clone_from(&agent.sources);
             let tools = wanted.tools.map(in_order);
-            check_tools(tools.as_deref())?;
+            check_tools(tools.as_deref().unwrap_or_default()).await?;
             let choice = Choice { agent, revision, model: wanted.model, tools, scripted: app.0.scripted };
             created.pin(trigger::pins(unit, choice).await?);
         }

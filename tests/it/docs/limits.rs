@@ -40,6 +40,8 @@ fn of_actions() -> Vec<(&'static str, String)> {
         ("TOOL_SCHEMA_BYTES_MAX", bytes(limit::TOOL_SCHEMA_BYTES_MAX)),
         ("TOOL_SCHEMA_DEPTH_MAX", count(limit::TOOL_SCHEMA_DEPTH_MAX as u64)),
         ("TOOL_SCHEMA_NODES_MAX", count(limit::TOOL_SCHEMA_NODES_MAX as u64)),
+        ("TOOL_PATTERN_BYTES_MAX", bytes(limit::TOOL_PATTERN_BYTES_MAX)),
+        ("TOOL_PATTERNS_BYTES_MAX", bytes(limit::TOOL_PATTERNS_BYTES_MAX)),
         ("CUSTOM_TOOL_DESCRIPTION_BYTES_MAX", bytes(limit::CUSTOM_TOOL_DESCRIPTION_BYTES_MAX)),
     ]
 }

@@ -80,5 +80,18 @@ async fn a_registered_tool_that_the_agent_cannot_have_is_refused() {
     }
     // What is only recorded is the caller's own.
     owner.post(&tools, json!({ "name": "two words", "input_schema": { "type": "array" } })).await.ok();
+    // Its tools and those of the agent share their bounds.
+    let class = |number: usize| json!({ "type": "string", "pattern": format!(r"^\p{{L}}{number}$") });
+    let some = |numbers: std::ops::Range<usize>| -> Value {
+        let properties: serde_json::Map<_, _> = numbers.map(|at| (format!("p{at}"), class(at))).collect();
+        json!({ "input_schema": { "type": "object", "properties": properties } })
+    };
+    let mut first = some(0..20);
+    first["name"] = json!("first");
+    owner.post(&tools, tool(&first)).await.ok();
+    let error = owner.post(&tools, tool(&some(20..40))).await.error(400);
+    assert_eq!((&error["code"], &error["param"]), (&json!("invalid_schema"), &json!("input_schema")));
+    // The same tool again takes the place of the first.
+    owner.post(&tools, tool(&first)).await.ok();
     scene.close().await;
 }
