@@ -8,9 +8,17 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use uuid::Uuid;
 
-use super::{Session, Status, Turn, apply, event::Body, event::Event, ids::*, session::Pins};
-use crate::base::{Origin, seal::sha256, text::hex};
+use super::{
+    Session, Status, Turn,
+    action::ToolAnswer,
+    apply,
+    event::{Body, Event},
+    ids::*,
+    session::Pins,
+};
+use crate::base::{Id, Kind, Origin, seal::sha256, text::hex};
 
 /// Value of `format` in the first line.
 const FORMAT: &str = "sojourn.session.v1";
@@ -126,24 +134,32 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
         return whole("its status must not be queued or running");
     }
     let mut ended = HashSet::new();
-    let mut open = HashSet::new();
+    let mut calls = HashSet::new();
+    let (mut actions, mut open_actions) = (HashSet::new(), HashSet::new());
     for event in log {
-        let is_sound = if let Body::TurnCompleted(end) = &event.draft.body {
-            ended.insert(end.turn_id)
-        } else if let Body::ToolCall { call_id, .. } = &event.draft.body {
-            open.insert((event.draft.turn_id, call_id))
-        } else if let Body::ToolResult { call_id, .. } = &event.draft.body {
-            open.remove(&(event.draft.turn_id, call_id))
-        } else {
-            true
+        let turn = event.draft.turn_id;
+        let is_sound = match &event.draft.body {
+            Body::TurnCompleted(end) => ended.insert(end.turn_id),
+            Body::ToolCall { call_id, .. } => calls.insert((turn, call_id)),
+            Body::ToolResult { call_id, .. } => calls.remove(&(turn, call_id)),
+            Body::ActionRequired(action) => {
+                let is_new = actions.insert(action.id) && open_actions.insert(action.id);
+                is_new
+                    && action.id.uuid() == event.draft.id.uuid()
+                    && calls.contains(&(turn, &action.call_id))
+            }
+            Body::UserCustomToolResult(ToolAnswer { action_id, .. })
+            | Body::ActionClosed { action_id, .. } => open_actions.remove(action_id),
+            _ => true,
         };
         if !is_sound {
-            let reason = "a turn must end once, and a call must have exactly one result".to_owned();
-            return Err(ImportError { line: event.seq as usize + 1, reason });
+            let reason =
+                "a turn must end once, a call must have exactly one result, and an action exactly one end";
+            return Err(ImportError { line: event.seq as usize + 1, reason: reason.to_owned() });
         }
     }
-    if !open.is_empty() || ended.len() != turns.len() {
-        return whole("a call has no result, or a turn ends that was never queued");
+    if !calls.is_empty() || !open_actions.is_empty() || ended.len() != turns.len() {
+        return whole("a call has no result, an action has no end, or a turn ends that was never queued");
     }
     Ok(())
 }
@@ -152,7 +168,7 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
 /// keys, and the usage, which another organization paid for.
 fn adopt(
     event: &mut Map<String, Value>,
-    ids: &mut HashMap<String, String>,
+    ids: &mut HashMap<Uuid, Uuid>,
     pins: Option<&Pins>,
     origin: &Origin,
 ) {
@@ -192,24 +208,35 @@ fn adopt(
     }
 }
 
-fn rename(fields: &mut Map<String, Value>, ids: &mut HashMap<String, String>, origin: &Origin) {
-    for name in ["id", "turn_id", "step_id", "result_event_id"] {
-        let Some(Value::String(id)) = fields.get_mut(name) else { continue };
-        if let Some(new) = ids.get(id.as_str()) {
-            id.clone_from(new);
-            continue;
+/// Replaces the ids in these fields. The same id gets the same new one, also where it has another prefix: an action has
+/// the id of its event.
+fn rename(fields: &mut Map<String, Value>, ids: &mut HashMap<Uuid, Uuid>, origin: &Origin) {
+    for name in ["id", "turn_id", "step_id", "result_event_id", "call_event_id", "action_id", "action_ids"] {
+        match fields.get_mut(name) {
+            Some(Value::String(id)) => replace(id, ids, origin),
+            Some(Value::Array(items)) => {
+                for item in items {
+                    if let Value::String(id) = item {
+                        replace(id, ids, origin);
+                    }
+                }
+            }
+            _ => {}
         }
-        let new = if id.parse::<EventId>().is_ok() {
-            (origin.id() as EventId).to_string()
-        } else if id.parse::<TurnId>().is_ok() {
-            (origin.id() as TurnId).to_string()
-        } else if id.parse::<StepId>().is_ok() {
-            (origin.id() as StepId).to_string()
-        } else {
-            continue;
-        };
-        ids.insert(std::mem::replace(id, new.clone()), new);
     }
+}
+
+fn replace(id: &mut String, ids: &mut HashMap<Uuid, Uuid>, origin: &Origin) {
+    fn of<K: Kind>(id: &mut String, ids: &mut HashMap<Uuid, Uuid>, origin: &Origin) -> bool {
+        let Ok(old) = id.parse::<Id<K>>() else { return false };
+        let new = ids.entry(old.uuid()).or_insert_with(|| origin.id::<EventKind>().uuid());
+        *id = Id::<K>::from_uuid(*new).to_string();
+        true
+    }
+    let _ = of::<EventKind>(id, ids, origin)
+        || of::<TurnKind>(id, ids, origin)
+        || of::<StepKind>(id, ids, origin)
+        || of::<ActionIdKind>(id, ids, origin);
 }
 
 fn zero_numbers(value: &mut Value) {

@@ -325,3 +325,73 @@ async fn an_archived_session_goes_when_its_time_is_over() {
     worker.stop().await;
     world.end().await;
 }
+
+const UNKNOWN: &str = "act_01jd0000000000000000000000";
+
+#[tokio::test]
+async fn each_action_of_an_import_has_a_new_id_and_one_end() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let tool =
+        json!({ "type": "custom", "name": "t", "description": "d", "input_schema": { "type": "object" } });
+    let script = json!([{ "tools": [{ "tool": "t", "input": {} }, { "tool": "t", "input": {} }] }, { "text": "Done." }]);
+    let body = json!({ "agent": owner.inline_agent().await, "tools": [tool], "input": { "script": script } });
+    let session = id(&owner.post("/sessions", body).await.ok());
+    let path = format!("/sessions/{session}");
+    owner.until(&path, |session| session["phase"] == "requires_action").await;
+    let open = owner.get(&format!("{path}/pending")).await.ok();
+    let content = json!([{ "type": "text", "text": "x" }]);
+    let answer = |action: &Value| json!({ "type": "user.custom_tool_result", "action_id": action["id"], "content": content });
+    let answers: Vec<_> = data(&open).iter().map(answer).collect();
+    owner.post(&format!("{path}/events"), json!({ "events": answers })).await.ok();
+    owner.settled(&session, 1).await;
+
+    let file = export(owner, &session).await;
+    let imported = id(&import(owner, file.clone()).await.ok());
+    let log = owner.get(&format!("/sessions/{imported}/events?limit=500&level=internal")).await.ok();
+    let ids = |kind: &str, field: &str| -> Vec<String> {
+        let of = data(&log).iter().filter(|event| event["type"] == kind);
+        of.map(|event| text(event["body"].get(field).unwrap_or(&event[field]))).collect()
+    };
+    let required = ids("action.required", "id");
+    assert_eq!((required.len(), &required), (2, &ids("user.custom_tool_result", "action_id")));
+    assert_eq!(ids("action.required", "call_event_id"), ids("tool.call", "id"));
+    assert!(data(&open).iter().all(|action| !required.contains(&text(&action["id"]))));
+
+    let at =
+        |lines: &[Value], kind: &str| lines.iter().position(|line| line["type"] == kind).expect("an event");
+    let removed = |kind: &'static str| {
+        forged(&file, move |lines| {
+            lines.remove(at(lines, kind));
+            let events = lines.iter_mut().skip(1).enumerate();
+            events.for_each(|(index, event)| event["seq"] = json!(index + 1));
+        })
+    };
+    let changed = |kind: &'static str, field: &'static str, value: &'static str| {
+        forged(&file, move |lines| {
+            let place = at(lines, kind);
+            lines[place]["body"][field] = json!(value);
+        })
+    };
+    for bad in [
+        removed("action.required"),
+        removed("user.custom_tool_result"),
+        changed("user.custom_tool_result", "action_id", UNKNOWN),
+        changed("action.required", "call_id", "another"),
+        changed("action.required", "id", UNKNOWN),
+        forged(&file, |lines| {
+            let place = at(lines, "user.custom_tool_result");
+            let first = lines[place]["body"].clone();
+            lines[place + 1]["body"] = first;
+        }),
+        forged(&file, |lines| {
+            let place = at(lines, "user.custom_tool_result");
+            let closed = json!({ "action_id": lines[place]["body"]["action_id"], "reason": "expired" });
+            (lines[place + 1]["type"], lines[place + 1]["body"]) = (json!("action.closed"), closed);
+        }),
+    ] {
+        let error = import(owner, bad).await.error(400);
+        assert!(text(&error["message"]).starts_with("line "), "{error}");
+    }
+    world.end().await;
+}
