@@ -6,7 +6,7 @@ use futures::future::join_all;
 
 use serde_json::json;
 use sojourn::{
-    base::{Id, Origin, seal::MasterKey},
+    base::{Id, Origin},
     domain::{OrgId, SessionKind},
     queue::{Lease, Queue},
     store::{
@@ -14,7 +14,6 @@ use sojourn::{
         job::{ClaimCursor, Claimant, Held},
         notification::Notifications,
         outbox::Capacity,
-        pool::PoolSizes,
         process::Process,
     },
 };
@@ -33,12 +32,7 @@ const JOBS_READ: &str = "select sum(idx_tup_read)::bigint from pg_stat_user_inde
                          where schemaname = 'public' and relname = 'job'";
 
 fn open(ground: &Ground) -> Store {
-    open_pool(ground, 1)
-}
-
-fn open_pool(ground: &Ground, system: u32) -> Store {
-    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
-    Store::open(&ground.urls(), PoolSizes { app: 1, system }, master).expect("a store")
+    ground.store(1)
 }
 
 fn claimant() -> Claimant {
@@ -189,7 +183,7 @@ async fn concurrent_claims_respect_the_concurrency_of_an_organization() {
     let ground = Ground::new().await;
     waiting_orgs(&ground, 2).await;
     ground.sql("update org set concurrency = 3").await;
-    let store = open_pool(&ground, 8);
+    let store = ground.store(8);
     let queues: Vec<_> = (0..8).map(|_| queue(&store)).collect();
     // Half of them have looked before, so they take what became ready since; the others take the oldest jobs.
     for queue in &queues[..4] {
@@ -319,7 +313,7 @@ async fn leases_are_renewed_while_others_hold_locks() {
     let ground = Ground::new().await;
     waiting_orgs(&ground, 2).await;
     ground.sql("update job set ready_at = now(), is_scheduled = false").await;
-    let store = open_pool(&ground, 4);
+    let store = ground.store(4);
     let queue = queue(&store);
     let leases = claim_all(&queue).await;
     assert_eq!(leases.len(), 2);

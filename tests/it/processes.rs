@@ -5,7 +5,7 @@ use std::{collections::HashSet, pin::pin, time::Duration};
 use futures::{FutureExt, future::join_all};
 use serde_json::json;
 use sojourn::{
-    base::{Origin, limit::DELIVERY_SHARDS, seal::MasterKey},
+    base::{Origin, limit::DELIVERY_SHARDS},
     blob::Blobs,
     domain::{Actor, OrgId, SessionId, decide::Stamp},
     journal::Journal,
@@ -15,7 +15,6 @@ use sojourn::{
         job::Claimant,
         notification::{Notification, Notifications},
         outbox::Capacity,
-        pool::PoolSizes,
         process::Process,
     },
 };
@@ -37,8 +36,7 @@ struct Peer {
 }
 
 fn store(ground: &Ground) -> Store {
-    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
-    Store::open(&ground.urls(), PoolSizes { app: 1, system: 4 }, master).expect("a store")
+    ground.store(4)
 }
 
 /// Waits for a notification: these processes do not poll.

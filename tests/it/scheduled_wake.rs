@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 use sojourn::{
-    base::{Id, Origin, seal::MasterKey},
+    base::{Id, Origin},
     domain::scheduled_wake::When,
     store::{
-        Store,
-        pool::PoolSizes,
         record::Fence,
         scheduled_wake::{NewScheduledWake, Set},
     },
@@ -156,8 +154,7 @@ async fn a_repeated_call_finds_its_scheduled_wake() {
     let agent = owner.inline_agent().await;
     let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
     let session = made["session"]["id"].as_str().expect("an id").parse().expect("an id");
-    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
-    let store = Store::open(&ground.urls(), PoolSizes { app: 1, system: 1 }, master).expect("a store");
+    let store = ground.store(1);
     let org = store.find_key(&owner.key).await.expect("the owner's key").expect("a key").org;
     let worker = Id::<sojourn::domain::SessionKind>::uuid(Origin::system().id());
     let fence = Fence { org, session, epoch: 0, worker, generation: store.generation() };

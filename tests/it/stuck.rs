@@ -30,6 +30,23 @@ async fn a_session_whose_job_was_lost_is_found_and_runs() {
 }
 
 #[tokio::test]
+async fn nothing_is_found_for_a_deleted_organization() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let stranger = api.caller(&ground.organization("strangers").await);
+    for owner in [&stranger, &api.owner()] {
+        owner.play(json!([{ "text": "a" }])).await;
+    }
+    let org = stranger.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
+    let org: sojourn::domain::OrgId = org.parse().expect("an id");
+    let store = ground.store(2);
+    store.delete_org(org).await.expect("deleted");
+    sql(&ground, "delete from job").await;
+    assert_eq!(store.enqueue_stuck(100).await.expect("a search"), 1, "only the session of the other one");
+    api.stop().await;
+}
+
+#[tokio::test]
 async fn only_a_stuck_session_is_listed_as_overdue() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api", "--metrics-listen=127.0.0.1:0"]).await;

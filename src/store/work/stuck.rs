@@ -37,9 +37,11 @@ macro_rules! overdue {
 }
 pub(in crate::store) use overdue;
 
-/// $1 maximum number of each kind.
+/// $1 maximum number of each kind. Nothing runs for a deleted organization, whose rows are deleted soon.
 const STUCK: &str = "
-with lost (org_id, session_id, kind, ready_at, node_id) as (
+with deleted as materialized (
+    select org_id from org where deleted_at is not null and purged_at is null
+), lost (org_id, session_id, kind, ready_at, node_id) as (
     (
         select distinct t.org_id, t.session_id, 'turn', now(), b.node_id
         from (
@@ -51,6 +53,7 @@ with lost (org_id, session_id, kind, ready_at, node_id) as (
         left join sandbox b
             on b.org_id = t.org_id and b.session_id = t.session_id and b.state <> 'ended'
         where s.status <> 'archived'
+          and t.org_id not in (select org_id from deleted)
           and not exists (
               select from job j
               where j.org_id = t.org_id and j.session_id = t.session_id and j.kind = 'turn'
@@ -64,6 +67,7 @@ with lost (org_id, session_id, kind, ready_at, node_id) as (
         join session s using (org_id, session_id)
         where b.state <> 'ended'
           and s.status = 'archived'
+          and b.org_id not in (select org_id from deleted)
           and not exists (
               select from job j
               where j.org_id = b.org_id and j.session_id = b.session_id and j.kind = 'cleanup'
@@ -77,6 +81,7 @@ with lost (org_id, session_id, kind, ready_at, node_id) as (
         join session s using (org_id, session_id)
         where b.state <> 'ended'
           and s.status <> 'archived'
+          and b.org_id not in (select org_id from deleted)
           and not exists (
               select from job j
               where j.org_id = b.org_id and j.session_id = b.session_id and j.kind = 'idle'
@@ -92,6 +97,7 @@ with lost (org_id, session_id, kind, ready_at, node_id) as (
             on b.org_id = o.org_id and b.session_id = o.session_id and b.state <> 'ended'
         where o.completed_at is null
           and s.status <> 'archived'
+          and o.org_id not in (select org_id from deleted)
           and not exists (
               select from job j
               where j.org_id = o.org_id and j.session_id = o.session_id and j.kind = 'operation'

@@ -31,9 +31,9 @@ mod webhooks;
 
 use serde_json::{Value, json};
 use sojourn::{
-    base::{Origin, seal::MasterKey},
+    base::Origin,
     domain::session::Source,
-    store::{Store, key::NewKey, pool::PoolSizes},
+    store::{Store, key::NewKey},
 };
 
 use crate::support::service::{Caller, Ground, Service};
@@ -64,7 +64,7 @@ impl World {
         let service = ground.serve(more).await;
         let stranger = service.caller(&ground.organization("strangers").await);
         let (owner, anonymous) = (service.owner(), service.caller(""));
-        let store = open_store(&ground);
+        let store = ground.store(2);
         Self { ground, service, owner, stranger, anonymous, store }
     }
 
@@ -101,11 +101,6 @@ impl World {
         self.service.stop().await;
         drop(self.ground);
     }
-}
-
-fn open_store(ground: &Ground) -> Store {
-    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
-    Store::open(&ground.urls(), PoolSizes { app: 2, system: 2 }, master).expect("a store")
 }
 
 /// Id at the top of a response body, or of its session.

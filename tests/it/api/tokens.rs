@@ -46,6 +46,8 @@ async fn a_token_reads_and_steers_its_own_session_only() {
     for path in ["archive", "cancel", "client-tokens", "destinations"] {
         token.post(&format!("/sessions/{mine}/{path}"), json!({})).await.error(401);
     }
+    // What refused it there does not refuse it here.
+    token.get(&format!("/sessions/{mine}/events")).await.ok();
     world.end().await;
 }
 
@@ -74,6 +76,8 @@ async fn a_token_may_stand_in_a_url_and_a_key_may_not() {
     let path = format!("/sessions/{session}/events?limit=1");
     let token = mint(&world, &session, json!({})).await;
     assert_eq!(data(&by_url(&token.base, &path, &token.key).await.ok()).len(), 1);
+    let pending = format!("/sessions/{session}/pending");
+    assert!(data(&by_url(&token.base, &format!("{pending}?limit=1"), &token.key).await.ok()).is_empty());
     by_url(&token.base, &path, &world.owner.key).await.error(401);
     by_url(&token.base, &path, "sjc_unknown").await.error(401);
     by_url(&token.base, &path, "").await.error(401);

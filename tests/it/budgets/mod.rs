@@ -13,9 +13,8 @@ mod spend;
 
 use serde_json::{Value, json};
 use sojourn::{
-    base::seal::MasterKey,
     domain::{OrgId, price::PriceList},
-    store::{Store, pool::PoolSizes},
+    store::Store,
 };
 
 use crate::{
@@ -31,8 +30,7 @@ pub struct Operator {
 
 impl Operator {
     pub async fn of(ground: &Ground, owner: &Caller) -> Self {
-        let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a key");
-        let store = Store::open(&ground.urls(), PoolSizes { app: 2, system: 2 }, master).expect("two pools");
+        let store = ground.store(2);
         let org = store.find_key(&owner.key).await.expect("a store").expect("a key").org;
         Self { store, org }
     }

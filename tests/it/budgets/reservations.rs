@@ -5,9 +5,9 @@ use std::time::Instant;
 use futures::future::join_all;
 use serde_json::json;
 use sojourn::{
-    base::{Id, seal::MasterKey},
+    base::Id,
     domain::{AgentId, OrgId, SessionId, budget::MaxUsage, spend::Verdict},
-    store::{Store, pool::PoolSizes, record::Fence, reservation::Ask},
+    store::{Store, record::Fence, reservation::Ask},
 };
 use uuid::Uuid;
 
@@ -120,8 +120,7 @@ impl Callers {
 }
 
 fn process(ground: &Ground) -> Store {
-    let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a key");
-    Store::open(&ground.urls(), PoolSizes { app: 1, system: 8 }, master).expect("a store")
+    ground.store(8)
 }
 
 async fn open(owner: &Caller, session: serde_json::Value) -> SessionId {

@@ -15,7 +15,12 @@ use clap::Parser;
 use futures::StreamExt;
 use reqwest::{Method, StatusCode};
 use serde_json::{Value, json};
-use sojourn::{app, base::Origin, config::Settings, store::Urls};
+use sojourn::{
+    app,
+    base::{Origin, seal::MasterKey},
+    config::Settings,
+    store::{Store, Urls, pool::PoolSizes},
+};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -105,6 +110,13 @@ impl Ground {
     pub fn urls(&self) -> Urls {
         let Database { owner_url, app_url, system_url, .. } = &self.database;
         Urls { owner: owner_url.clone(), app: app_url.clone(), system: system_url.clone() }
+    }
+
+    /// Opens the database as another process does, with at most `system` connections of the service and two of the
+    /// organizations.
+    pub fn store(&self, system: u32) -> Store {
+        let master = MasterKey::parse("a passphrase that is long enough for tests").expect("a master key");
+        Store::open(&self.urls(), PoolSizes { app: 2, system }, master).expect("a store")
     }
 
     /// Makes the blob directory below `data_dir` the deployment's. Returns whether it was another.

@@ -1,5 +1,6 @@
 //! Custom tools: a turn waits for the result of its caller, and takes it once.
 
+mod answers;
 mod kills;
 mod registered;
 
