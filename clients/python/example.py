@@ -7,6 +7,7 @@ tests/clients runs this.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -118,7 +119,7 @@ def run(client: Sojourn) -> None:
 
     def weather_of(arguments: dict[str, str], call_id: str) -> object:
         ran.append(call_id)
-        return {"city": arguments["city"], "sky": "\u2028" * 20_000}
+        return {"city": arguments["city"], "sky": "\u2028\n\x01" * 8_000}
 
     def time_of(arguments: dict[str, str], call_id: str) -> object:
         ran.append(call_id)
@@ -130,8 +131,8 @@ def run(client: Sojourn) -> None:
     events = client.call("GET", f"/sessions/{session}/events", type="user.custom_tool_result", level="progress")["data"]
     sent = {event["body"].get("is_error", False): event["body"]["content"][0]["text"] for event in events}
     assert sent[True] == "LookupError: no clock"
-    assert sent[False].startswith('{"city": "Paris"') and sent[False].endswith("[cut at 30,000 bytes]")
-    assert 29_990 < len(sent[False].encode()) <= 30_000
+    assert sent[False].startswith('{"city": "Paris"') and sent[False].endswith("[the rest was cut]")
+    assert 29_880 < len(json.dumps(sent[False], ensure_ascii=False).encode()) <= 29_900
 
 
 def use(client: Sojourn) -> None:

@@ -90,7 +90,7 @@ const claimed = { params: { path: { ...of, action_id: open.data[0].id } }, body:
 await client.take(client.api.POST("/v3/sessions/{session_id}/pending/{action_id}/claim", claimed));
 const ids = [];
 const handlers = {
-  weather: async ({ city }, callId) => (ids.push(callId), { city, sky: "\u2028".repeat(20_000) }),
+  weather: async ({ city }, callId) => (ids.push(callId), { city, sky: "\u2028\n\u0001".repeat(8_000) }),
   time: (_, callId) => {
     ids.push(callId);
     throw new RangeError("no clock");
@@ -104,7 +104,7 @@ const sent = (await client.take(client.api.GET("/v3/sessions/{session_id}/events
 const [failed] = sent.filter(({ is_error }) => is_error);
 const [sky] = sent.filter(({ is_error }) => !is_error);
 assert.equal(failed.content[0].text, "RangeError: no clock");
-assert.match(sky.content[0].text, /^{"city":"Paris".*\[cut at 30,000 bytes\]$/s);
+assert.match(sky.content[0].text, /^{"city":"Paris".*\[the rest was cut\]$/s);
 
 // A sandbox without an agent: files in, a command, files out.
 const sandbox = (await client.create({})).session.id;

@@ -245,6 +245,16 @@ impl Proof {
 impl App {
     /// Returns the key with this secret, if it is valid and its organization is not suspended.
     async fn open_key(&self, secret: &str, peer: Option<Peer>) -> Result<LiveKey> {
+        // Not looked up: as an unknown key it would be unknown for a while where it is valid.
+        if [key::CLIENT_TOKEN_PREFIX, key::INVOKE_TOKEN_PREFIX]
+            .iter()
+            .any(|prefix| secret.starts_with(prefix))
+        {
+            return Err(ApiError::new(
+                ErrorType::Unauthorized,
+                "send an API key; tokens are not accepted here",
+            ));
+        }
         let key = self.live_key(secret, peer).await?.ok_or_else(wrong_key)?;
         if key.is_suspended { Err(suspended()) } else { Ok(key) }
     }

@@ -55,7 +55,7 @@ pub(crate) enum SentEvent {
     CustomToolResult {
         #[garde(skip)]
         action_id: ActionId,
-        /// At most 30,000 bytes of text; put more into a file and name it.
+        /// At most 30,000 bytes as JSON; put more into a file and name it.
         #[garde(length(min = 1, max = RESULT_CONTENT_MAX), custom(validate_content))]
         content: Vec<Content>,
         /// Whether the call failed; the model sees this.
@@ -70,14 +70,15 @@ pub(crate) enum SentEvent {
 }
 
 fn validate_content(content: &[Content], _context: &()) -> garde::Result {
-    let bytes: usize = content.iter().map(|Content::Text { text }| text.len()).sum();
-    match bytes {
-        0..=TOOL_OUTPUT_BYTES_MAX => Ok(()),
-        _ => Err(garde::Error::new(format!(
-            "has {bytes} bytes of text; at most {TOOL_OUTPUT_BYTES_MAX} are accepted: put the rest where the agent \
-             can read it, such as a file"
-        ))),
+    // As JSON, so that the log never truncates it: what is compared and what ends a turn read it from there.
+    let bytes = serde_json::to_vec(content).map_err(|error| garde::Error::new(error.to_string()))?.len();
+    if bytes <= TOOL_OUTPUT_BYTES_MAX {
+        return Ok(());
     }
+    Err(garde::Error::new(format!(
+        "has {bytes} bytes as JSON; at most {TOOL_OUTPUT_BYTES_MAX} are accepted: put the rest where the agent can \
+         read it, such as a file"
+    )))
 }
 
 /// The appended events, and the session after them.

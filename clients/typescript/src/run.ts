@@ -7,7 +7,7 @@ type Action = components["schemas"]["PendingAction"];
 
 /**
  * Runs a call of a custom tool. What it returns is the result for the model: a string, or another value as JSON,
- * cut at 30,000 bytes. If it throws, the model is told. Use `callId` as the key of whatever must happen once.
+ * cut where it is too long. If it throws, the model is told. Use `callId` as the key of whatever must happen once.
  */
 export type ToolHandler = (input: any, callId: string) => unknown;
 
@@ -16,9 +16,9 @@ export type ToolHandlers = Record<string, ToolHandler>;
 
 /** How long only this caller may answer a call that it runs; the longest that the service allows. */
 const CLAIM_SECONDS = 600;
-/** Longest result that the service accepts. */
-const RESULT_BYTES = 30_000;
-const CUT = "\n[cut at 30,000 bytes]";
+/** Longest text of a result as JSON; the service accepts 30,000 bytes with what surrounds it. */
+const RESULT_BYTES = 29_900;
+const CUT = "\n[the rest was cut]";
 /** Pause before a call is repeated: doubled after each failure. */
 const PAUSE_MS = { first: 250, longest: 5_000 };
 /** Poll interval while another process has claimed a call. */
@@ -110,12 +110,21 @@ async function untilAnswered<T>(call: () => Promise<T>, signal?: AbortSignal): P
 const once = () => ({ "Idempotency-Key": crypto.randomUUID() });
 
 function textOf(result: unknown): string {
-  const text = typeof result === "string" ? result : (JSON.stringify(result) ?? "");
-  const bytes = new TextEncoder().encode(text);
+  const given = typeof result === "string" ? result : (JSON.stringify(result) ?? "");
+  // Half of a surrogate pair is no text.
+  const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new TextEncoder().encode(given));
+  const bytes = new TextEncoder().encode(JSON.stringify(text));
   if (bytes.length <= RESULT_BYTES) return text;
-  // A character that was cut in two is left out.
-  const kept = new TextDecoder().decode(bytes.subarray(0, RESULT_BYTES - CUT.length), { stream: true });
-  return kept + CUT;
+  const limit = RESULT_BYTES - JSON.stringify(CUT).length;
+  let begin = new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes.subarray(0, limit), { stream: true });
+  for (;;) {
+    // A character whose escape was cut in two is left out.
+    try {
+      return (JSON.parse(`${begin}"`) as string) + CUT;
+    } catch {
+      begin = begin.slice(0, -1);
+    }
+  }
 }
 
 const wait = (ms: number) => new Promise((done) => setTimeout(done, ms));

@@ -41,6 +41,10 @@ pub(super) struct PendingQuery {
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
     cursor: Option<String>,
+    /// A client token.
+    #[serde(rename = "token")]
+    #[param(rename = "token")]
+    _token: Option<String>, // read by the caller's extractor
 }
 
 /// Filters of a list of the organization's actions.
@@ -121,6 +125,8 @@ pub(super) async fn send(
         .run(&caller.app, caller.org, async |unit: &mut Unit| {
             let mut data = Vec::with_capacity(wanted.events.len());
             let (mut is_new, mut session) = (false, None);
+            // Of an unknown session, the error names no event.
+            unit.tx().lock_session(caller.session).await?;
             for (index, event) in wanted.events.iter().enumerate() {
                 let sent = append(&caller, unit, event).await.map_err(|error| ApiError {
                     param: error.param.clone().or_else(|| Some(format!("events[{index}]"))),

@@ -203,7 +203,8 @@ impl Tx {
         Ok(claimed_until.fetch_one(self.connection()).await?)
     }
 
-    /// Returns a page of open actions, oldest first, by the index `action_open` or the primary key.
+    /// Returns a page of open actions that can still be answered, oldest first, by the index `action_open` or the
+    /// primary key.
     pub async fn pending_actions(
         &mut self,
         filter: &PendingFilter,
@@ -227,6 +228,7 @@ impl Tx {
                  join event e on e.org_id = a.org_id and e.session_id = a.session_id and e.seq = a.seq
                  where a.org_id = $org_id
                    and a.outcome is null
+                   and a.expires_at > now()
                    and ($session_id::uuid is null or a.session_id in (select session_id from tree))
                    and ($kind::text is null or a.kind = $kind)
                    and ($after::uuid is null or a.action_id > $after)

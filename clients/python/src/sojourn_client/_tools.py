@@ -10,10 +10,10 @@ from .errors import SojournError
 
 #: How long only this caller may answer a call that it runs, in seconds; the longest that the service allows.
 CLAIM = 600
-#: Longest result that the service accepts, in bytes.
-RESULT = 30_000
+#: Longest text of a result as JSON, in bytes; the service accepts 30,000 with what surrounds it.
+RESULT = 29_900
 #: Ends a result that was cut.
-CUT = "\n[cut at 30,000 bytes]"
+CUT = "\n[the rest was cut]"
 
 
 def claiming(action: Any) -> Call:
@@ -42,12 +42,19 @@ def input_call(action: Any) -> Call | None:
 
 
 def text_of(result: object) -> str:
-    """The text for the model: a string as it is, everything else as JSON, cut at 30,000 bytes."""
+    """The text for the model: a string as it is, everything else as JSON; cut where it is too long."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    encoded = text.encode(errors="replace")
+    text = text.encode(errors="replace").decode()
+    encoded = json.dumps(text, ensure_ascii=False).encode()
     if len(encoded) <= RESULT:
-        return encoded.decode()
-    return encoded[: RESULT - len(CUT)].decode(errors="ignore") + CUT
+        return text
+    begin = encoded[: RESULT - len(json.dumps(CUT))].decode(errors="ignore")
+    while True:
+        # A character whose escape was cut in two is left out.
+        try:
+            return str(json.loads(begin + '"')) + CUT
+        except ValueError:
+            begin = begin[:-1]
 
 
 def error_of(error: Exception) -> str:

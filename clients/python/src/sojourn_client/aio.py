@@ -183,7 +183,7 @@ class AsyncSojourn:
 
         `tools` maps the name of a tool to a function of its arguments and the id of the call.
         The function may be a coroutine function; the calls of a step run together. What
-        it returns is the result: a string, or another value as JSON, cut at 30,000 bytes. The model is
+        it returns is the result: a string, or another value as JSON; a long one is cut. The model is
         told of an `Exception`. Use the id as the key of whatever must happen once.
 
         A call is claimed first, so that one of several processes runs it, and its result is sent until

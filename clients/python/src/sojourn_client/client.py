@@ -178,7 +178,7 @@ class Sojourn:
 
         `tools` maps the name of a tool to a function of its arguments and the id of the call.
         Calls run one after the other. What it returns is
-        the result: a string, or another value as JSON, cut at 30,000 bytes. The model is told of an
+        the result: a string, or another value as JSON; a long one is cut. The model is told of an
         `Exception`. Use the id as the key of whatever must happen once.
 
         A call is claimed first, so that one of several processes runs it, and its result is sent until
