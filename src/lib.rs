@@ -20,6 +20,7 @@ pub mod model;
 pub mod net;
 pub mod node;
 mod operation;
+pub mod permission;
 pub mod queue;
 pub mod sandbox;
 pub mod shutdown;

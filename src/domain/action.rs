@@ -6,7 +6,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::{custom_tool::OnExpiry, ids::*};
+use super::{
+    custom_tool::OnExpiry,
+    ids::*,
+    permission::{Grant, Policy, Rule},
+};
 use crate::base::Timestamp;
 
 /// What a turn needs from a caller.
@@ -30,6 +34,26 @@ pub struct Action {
     pub expires_at: Timestamp,
     #[serde(default, skip_serializing_if = "OnExpiry::is_tell")]
     pub on_expiry: OnExpiry,
+    /// Why a person must confirm the call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reason: Option<ConfirmationReason>,
+    /// The rule that asks for it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule>,
+    /// Hash of tool, schema and arguments, which a confirmation is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_hash: Option<String>,
+    /// Rules that `always` may grant; none if no rule can allow the call.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub always: Vec<Rule>,
+}
+
+/// Why a call needs a confirmation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ConfirmationReason {
+    /// A rule asks for it.
+    Policy,
 }
 
 /// Kind of an action, and so of its answer.
@@ -39,6 +63,8 @@ pub struct Action {
 pub enum ActionKind {
     /// A caller runs the call and sends `user.custom_tool_result`.
     ToolResult,
+    /// A person allows or rejects the call with `user.tool_confirmation`.
+    Confirmation,
 }
 
 /// Reason why an action ended without an answer.
@@ -50,11 +76,36 @@ pub enum Closed {
     Expired,
     /// The turn ended first.
     Withdrawn,
+    /// A rule that was granted since allows the call.
+    Allowed,
+    /// Another call of the turn was rejected, and this one with it.
+    Rejected,
 }
 
-/// The result of a call that no caller answered in time, for the model.
-pub const EXPIRED: &str = "Nobody answered this call in time. It is unknown whether it took effect: check before you \
-                           call the tool again.";
+impl ActionKind {
+    /// Returns its name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ToolResult => "tool_result",
+            Self::Confirmation => "confirmation",
+        }
+    }
+
+    /// Returns the result of a call whose action expired, for the model, and whether it may have run.
+    pub fn expired(self) -> (&'static str, bool) {
+        match self {
+            Self::ToolResult => (
+                "Nobody answered this call in time. It is unknown whether it took effect: check before you call the \
+                 tool again.",
+                true,
+            ),
+            Self::Confirmation => ("Nobody confirmed this call in time, so it did not run.", false),
+        }
+    }
+}
+
+/// The result of a call that was rejected with another one, for the model.
+pub const REJECTED_TOO: &str = "This call was rejected together with another one, so it did not run.";
 
 /// A part of a result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -84,6 +135,142 @@ impl ToolAnswer {
     }
 }
 
+/// A person's decision on a call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[schema(as = ToolConfirmation)]
+pub struct Confirmation {
+    pub action_id: ActionId,
+    pub decision: Decision,
+    /// The rule that `always` grants.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<Rule>,
+    /// For the model: why the call was rejected, and what to do instead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub args_hash: Option<String>,
+    #[serde(default, skip_serializing_if = "Others::is_keep")]
+    pub others: Others,
+    #[serde(default, skip_serializing_if = "Then::is_continue")]
+    pub then: Then,
+}
+
+/// A decision on a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ConfirmationDecision)]
+pub enum Decision {
+    /// This call runs.
+    Once,
+    /// It runs, and so do others that `rule` allows, for the rest of the session.
+    Always,
+    /// It does not run.
+    Reject,
+}
+
+/// What happens to the turn's other open confirmations when a call is rejected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ConfirmationOthers)]
+pub enum Others {
+    /// They stay open.
+    #[default]
+    Keep,
+    Reject,
+}
+
+/// What happens to the turn when a call is rejected.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+#[schema(as = ConfirmationThen)]
+pub enum Then {
+    /// The model is told, and the turn continues.
+    #[default]
+    Continue,
+    /// It ends as `canceled`.
+    EndTurn,
+}
+
+impl Others {
+    pub fn is_keep(&self) -> bool {
+        *self == Self::Keep
+    }
+}
+
+impl Then {
+    pub fn is_continue(&self) -> bool {
+        *self == Self::Continue
+    }
+}
+
+impl Confirmation {
+    /// Returns the result of a rejected call, for the model.
+    pub fn rejection(&self) -> String {
+        match &self.message {
+            Some(message) => format!("A person rejected this call, so it did not run. They wrote: {message}"),
+            None => {
+                "A person rejected this call, so it did not run. Do not try it in another way.".to_owned()
+            }
+        }
+    }
+}
+
+/// A caller's answer of an action.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ActionAnswer {
+    Result(ToolAnswer),
+    Confirmation(Confirmation),
+}
+
+impl ActionAnswer {
+    pub fn action_id(&self) -> ActionId {
+        match self {
+            Self::Result(answer) => answer.action_id,
+            Self::Confirmation(confirmation) => confirmation.action_id,
+        }
+    }
+
+    pub fn kind(&self) -> ActionKind {
+        match self {
+            Self::Result(_) => ActionKind::ToolResult,
+            Self::Confirmation(_) => ActionKind::Confirmation,
+        }
+    }
+
+    /// Returns whether the event of an earlier answer, with this body, is the same one.
+    pub fn is_that_of(&self, body: &str) -> bool {
+        match self {
+            Self::Result(answer) => {
+                serde_json::from_str::<ToolAnswer>(body).is_ok_and(|first| first == *answer)
+            }
+            Self::Confirmation(answer) => {
+                serde_json::from_str::<Confirmation>(body).is_ok_and(|first| first == *answer)
+            }
+        }
+    }
+}
+
+/// What else a confirmation changes.
+#[derive(Clone, Debug, Default)]
+pub struct Consequences {
+    /// A rule that it grants.
+    pub grant: Option<Grant>,
+    /// Other confirmations of the turn that end with it.
+    pub closed: Vec<(ActionId, Closed)>,
+}
+
+/// How the action of a call ended, for the result of the call.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CallEnd {
+    /// A caller ran it.
+    Answered(ToolAnswer),
+    /// It may run.
+    Confirmed,
+    /// It may not, with words for the model.
+    Rejected(String),
+    Expired(ActionKind),
+}
+
 /// Calls of a turn without a result, in order.
 #[derive(Clone, Debug, Default)]
 pub struct OpenWork(pub Vec<OpenCall>);
@@ -93,14 +280,25 @@ pub struct OpenWork(pub Vec<OpenCall>);
 pub struct OpenCall {
     pub call_id: String,
     pub tool: String,
-    /// Its action, and how that ended: the inner `None` is an expiry.
-    pub action: Option<(ActionId, Option<Option<ToolAnswer>>)>,
+    /// Whether a rule forbids it.
+    pub is_denied: bool,
+    /// Whether it started after a confirmation.
+    pub is_started: bool,
+    /// Its action, and how that ended.
+    pub action: Option<(ActionId, ActionKind, Option<CallEnd>)>,
 }
 
 impl OpenWork {
     /// Types of the events that it reads.
-    pub const TYPES: [&str; 5] =
-        ["tool.call", "tool.result", "action.required", "action.closed", "user.custom_tool_result"];
+    pub const TYPES: [&str; 7] = [
+        "tool.call",
+        "tool.started",
+        "tool.result",
+        "action.required",
+        "action.closed",
+        "user.custom_tool_result",
+        "user.tool_confirmation",
+    ];
 
     /// Processes the next event since the turn's last step, with those fields of its body that a truncation keeps.
     ///
@@ -109,8 +307,16 @@ impl OpenWork {
     pub fn take(&mut self, kind: &str, body: &str) -> Result<(), serde_json::Error> {
         match kind {
             "tool.call" => {
-                let CallFields { call_id, tool } = serde_json::from_str(body)?;
-                self.0.push(OpenCall { call_id, tool, action: None });
+                let CallFields { call_id, tool, policy } = serde_json::from_str(body)?;
+                let is_denied = policy == Some(Policy::Deny);
+                self.0.push(OpenCall { call_id, tool, is_denied, is_started: false, action: None });
+            }
+            "tool.started" => {
+                let StartedFields { call_id } = serde_json::from_str(body)?;
+                self.0
+                    .iter_mut()
+                    .filter(|call| call.call_id == call_id)
+                    .for_each(|call| call.is_started = true);
             }
             "tool.result" => {
                 let done: CallFields = serde_json::from_str(body)?;
@@ -119,24 +325,50 @@ impl OpenWork {
             "action.required" => {
                 let action: ActionFields = serde_json::from_str(body)?;
                 let calls = self.0.iter_mut().filter(|call| call.call_id == action.call_id);
-                calls.for_each(|call| call.action = Some((action.id, None)));
+                calls.for_each(|call| call.action = Some((action.id, action.kind, None)));
             }
             "action.closed" => {
                 let closed: ClosedFields = serde_json::from_str(body)?;
-                self.end(closed.action_id, None);
+                self.end(closed.action_id, |kind| CallEnd::closed(closed.reason, kind));
             }
             "user.custom_tool_result" => {
                 let answer: ToolAnswer = serde_json::from_str(body)?;
-                self.end(answer.action_id, Some(answer));
+                self.end(answer.action_id, |_| Some(CallEnd::Answered(answer)));
+            }
+            "user.tool_confirmation" => {
+                let confirmation: Confirmation = serde_json::from_str(body)?;
+                self.end(confirmation.action_id, |_| Some(CallEnd::decided(&confirmation)));
             }
             _ => {}
         }
         Ok(())
     }
 
-    fn end(&mut self, id: ActionId, answer: Option<ToolAnswer>) {
-        let actions = self.0.iter_mut().filter_map(|call| call.action.as_mut());
-        actions.filter(|(action, _)| *action == id).for_each(|(_, end)| *end = Some(answer.clone()));
+    fn end(&mut self, id: ActionId, end: impl FnOnce(ActionKind) -> Option<CallEnd>) {
+        let mut actions = self.0.iter_mut().filter_map(|call| call.action.as_mut());
+        if let Some((_, kind, found)) = actions.find(|(action, ..)| *action == id) {
+            *found = end(*kind);
+        }
+    }
+}
+
+impl CallEnd {
+    /// Returns the end that a confirmation makes.
+    pub fn decided(confirmation: &Confirmation) -> Self {
+        match confirmation.decision {
+            Decision::Once | Decision::Always => Self::Confirmed,
+            Decision::Reject => Self::Rejected(confirmation.rejection()),
+        }
+    }
+
+    /// Returns the end that `action.closed` makes; `None` for an action that was withdrawn with its turn.
+    pub fn closed(reason: Closed, kind: ActionKind) -> Option<Self> {
+        match reason {
+            Closed::Expired => Some(Self::Expired(kind)),
+            Closed::Allowed => Some(Self::Confirmed),
+            Closed::Rejected => Some(Self::Rejected(REJECTED_TOO.to_owned())),
+            Closed::Withdrawn => None,
+        }
     }
 }
 
@@ -144,17 +376,26 @@ impl OpenWork {
 struct CallFields {
     call_id: String,
     tool: String,
+    #[serde(default)]
+    policy: Option<Policy>,
+}
+
+#[derive(Deserialize)]
+struct StartedFields {
+    call_id: String,
 }
 
 #[derive(Deserialize)]
 struct ActionFields {
     id: ActionId,
+    kind: ActionKind,
     call_id: String,
 }
 
 #[derive(Deserialize)]
 struct ClosedFields {
     action_id: ActionId,
+    reason: Closed,
 }
 
 /// State of an action for a command that answers it, read under the lock of its session.
@@ -178,6 +419,19 @@ pub enum Ended {
     Answered,
     Expired,
     Withdrawn,
+    Allowed,
+    Rejected,
+}
+
+impl From<Closed> for Ended {
+    fn from(reason: Closed) -> Self {
+        match reason {
+            Closed::Expired => Self::Expired,
+            Closed::Withdrawn => Self::Withdrawn,
+            Closed::Allowed => Self::Allowed,
+            Closed::Rejected => Self::Rejected,
+        }
+    }
 }
 
 impl std::fmt::Display for Ended {
@@ -186,6 +440,8 @@ impl std::fmt::Display for Ended {
             Self::Answered => "answered",
             Self::Expired => "closed as expired",
             Self::Withdrawn => "withdrawn with its turn",
+            Self::Allowed => "closed, because a granted rule allows the call,",
+            Self::Rejected => "rejected with another call",
         })
     }
 }

@@ -85,9 +85,8 @@ impl Session {
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
-            Body::UserCustomToolResult(_) | Body::ActionClosed { reason: Closed::Expired, .. } => {
-                self.action_head = event.seq;
-            }
+            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) => self.action_head = event.seq,
+            Body::ActionClosed { reason, .. } if *reason != Closed::Withdrawn => self.action_head = event.seq,
             Body::TurnWaiting { active_seconds, .. } => self.wait_for_actions(*active_seconds),
             Body::TurnResumed { .. } => self.resume_turn(),
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
@@ -100,7 +99,10 @@ impl Session {
             | Body::ToolCall { .. }
             | Body::ToolResult { .. }
             | Body::ActionRequired(_)
-            | Body::ActionClosed { reason: Closed::Withdrawn, .. }
+            | Body::ActionClosed { .. }
+            | Body::ToolStarted { .. }
+            | Body::PermissionGranted(_)
+            | Body::PermissionRevoked { .. }
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)

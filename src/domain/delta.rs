@@ -140,7 +140,11 @@ impl Delta {
                 | Body::ExecStarted { .. }
                 | Body::ExecCompleted { .. }
                 | Body::ToolResult { .. }
+                | Body::ToolStarted { .. }
                 | Body::UserCustomToolResult(_)
+                | Body::UserToolConfirmation(_)
+                | Body::PermissionGranted(_)
+                | Body::PermissionRevoked { .. }
                 | Body::ActionClosed { .. }
                 | Body::ErrorModel(_)
                 | Body::ErrorRuntime(_)

@@ -23,6 +23,7 @@ pub mod log_fold;
 pub mod network;
 pub(crate) mod notice;
 pub(crate) mod operation;
+pub mod permission;
 pub(crate) mod piece;
 pub mod price;
 pub(crate) mod problem;

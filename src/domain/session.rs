@@ -11,6 +11,7 @@ use super::{
     custom_tool::AgentTool,
     environment::EnvironmentSnapshot,
     ids::*,
+    permission::Permissions,
     source::PinnedSource,
     turn::{LastTurn, Turn, TurnState},
     usage::Usage,
@@ -116,6 +117,10 @@ pub struct AgentSnapshot {
     pub runtime: String,
     /// The tools that the agent may use: names, and tools that a caller runs. `None` allows all of the service.
     pub tools: Option<Vec<AgentTool>>,
+    /// Rules for its calls.
+    #[serde(default, skip_serializing_if = "Permissions::is_empty")]
+    #[schema(required = false)]
+    pub permissions: Permissions,
 }
 
 /// Agent, credential and settings that a session pins when it is created.

@@ -187,6 +187,10 @@ fn adopt(
             *cost = json!(0);
         }
     }
+    if let Some(hash) = body.get_mut("schema_hash") {
+        // What a person granted elsewhere holds nowhere else.
+        *hash = json!("");
+    }
     if is_step {
         // Without it, the step would count as unpriced.
         body.insert("cost_micros".to_owned(), json!(0));

@@ -10,32 +10,77 @@ use crate::{
     base::Timestamp,
     domain::{
         ActionId, Actor, EventId,
-        action::{self, Action, ActionKind, Closed},
+        action::{Action, ActionKind, Closed, ConfirmationReason},
+        custom_tool::OnExpiry,
         event::{Body, Draft},
         log_fold::ActionEnd,
+        permission::{Grant, Policy, PolicyDecision},
         tool::ToolCall,
     },
     tool::CallResult,
 };
 
 impl Run<'_> {
-    /// Returns the action of a call that a caller runs; `None` for a call of another tool, or one whose arguments
-    /// do not fit.
+    /// Returns the action of a call that a caller runs, or a person must confirm; `None` for another call, and for one
+    /// whose arguments do not fit.
     pub(super) fn action(&self, call: &ToolCall, call_event_id: EventId) -> Option<Draft> {
-        let tool = self.ports.tools.caller_tool(call)?;
         let id: EventId = self.ports.origin.id();
-        let expires_after = time::Duration::seconds(i64::try_from(tool.expires_seconds).unwrap_or(i64::MAX));
-        let action = Action {
-            id: ActionId::from_uuid(id.uuid()),
-            kind: ActionKind::ToolResult,
-            call_id: call.call_id.clone(),
-            call_event_id,
-            tool: call.tool.clone(),
-            input: call.input.clone(),
-            expires_at: self.ports.origin.now().saturating_add(expires_after),
-            on_expiry: tool.on_expiry,
+        let action = |kind, expires_seconds: u64| {
+            let expires_after = time::Duration::seconds(i64::try_from(expires_seconds).unwrap_or(i64::MAX));
+            Action {
+                id: ActionId::from_uuid(id.uuid()),
+                kind,
+                call_id: call.call_id.clone(),
+                call_event_id,
+                tool: call.tool.clone(),
+                input: call.input.clone(),
+                expires_at: self.ports.origin.now().saturating_add(expires_after),
+                on_expiry: OnExpiry::default(),
+                reason: None,
+                rule: None,
+                args_hash: None,
+                always: Vec::new(),
+            }
+        };
+        let action = if let Some(tool) = self.ports.tools.caller_tool(call) {
+            Action { on_expiry: tool.on_expiry, ..action(ActionKind::ToolResult, tool.expires_seconds) }
+        } else {
+            let PolicyDecision { policy: Policy::Ask, rule, always, expires_seconds } = self.decision(call)
+            else {
+                return None;
+            };
+            Action {
+                reason: Some(ConfirmationReason::Policy),
+                rule,
+                args_hash: Some(self.ports.tools.args_hash(call)),
+                always,
+                ..action(ActionKind::Confirmation, expires_seconds)
+            }
         };
         Some(Draft { id, ..self.draft(Body::ActionRequired(Box::new(action)), Actor::agent()) })
+    }
+
+    /// Evaluates the permissions for a call of the model.
+    pub(super) fn decision(&self, call: &ToolCall) -> PolicyDecision {
+        let granted: Vec<Grant> = self.fold.grants().cloned().collect();
+        self.ports.tools.decision(call, &granted)
+    }
+
+    /// Records the start of a call that was confirmed: from here on it may have run. Returns words for the model if
+    /// the call is not the one that was confirmed.
+    pub(super) async fn start_confirmed(&mut self, call: &ToolCall) -> Result<Option<&'static str>, Halt> {
+        let Some(confirmed) = self.own().and_then(|turn| turn.confirmed(&call.call_id)) else {
+            return Ok(None);
+        };
+        if confirmed != self.ports.tools.args_hash(call) {
+            return Ok(Some(
+                "This tool has changed since the call was confirmed, so it did not run. Call it again.",
+            ));
+        }
+        let started = Body::ToolStarted { call_id: call.call_id.clone() };
+        self.record(vec![self.draft(started, Actor::system())]).await?;
+        self.fresh.insert(call.call_id.clone());
+        Ok(None)
     }
 
     /// Appends the results of calls whose actions have ended.
@@ -97,13 +142,18 @@ impl Run<'_> {
                 duration: Duration::from_millis(*after_ms),
                 ..CallResult::ok(answer.text())
             },
-            ActionEnd::Expired { .. } => CallResult::unknown(action::EXPIRED),
+            ActionEnd::Rejected { words } => CallResult::not_run(words.clone()),
+            ActionEnd::Expired { kind, .. } => match kind.expired() {
+                (words, true) => CallResult::unknown(words),
+                (words, false) => CallResult::not_run(words),
+            },
+            ActionEnd::Confirmed => return None,
         })
     }
 
     /// Returns the result of a call that needs a caller, for a turn that ends now.
     pub(super) fn unanswered(&self, call: &ToolCall, why: &str) -> Option<CallResult> {
-        let is_open = self.own().is_some_and(|turn| turn.needs_caller(&call.call_id));
+        let is_open = self.own().is_some_and(|turn| turn.has_not_begun(&call.call_id));
         let not_run = || CallResult::not_run(format!("The turn was {why} before anybody ran this tool."));
         self.caller_result(&call.call_id).or_else(|| is_open.then(not_run))
     }

@@ -24,6 +24,7 @@ use crate::domain::{
     custom_tool::CustomTool,
     event::Draft,
     log_fold::LogFold,
+    permission::{Grant, PolicyDecision},
     piece::ResponseDelta,
     spend::Verdict,
     tool::{Replay, ToolCall, ToolSpec},
@@ -100,6 +101,15 @@ pub trait Tools: Send + Sync {
     /// Returns the tool of a call that a caller runs, if its arguments fit.
     fn caller_tool(&self, _call: &ToolCall) -> Option<&CustomTool> {
         None
+    }
+    /// Evaluates the permissions of the session, with what was `granted` in it, for a call. Allows a call whose
+    /// arguments do not fit, because it does not run.
+    fn decision(&self, _call: &ToolCall, _granted: &[Grant]) -> PolicyDecision {
+        PolicyDecision::default()
+    }
+    /// Returns the hash of a call, the tool and its schema, which a confirmation is bound to.
+    fn args_hash(&self, _call: &ToolCall) -> String {
+        String::new()
     }
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a command running;
     /// [`Tools::cancel`] ends it.

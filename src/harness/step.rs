@@ -203,7 +203,7 @@ impl<'a> Run<'a> {
         drafts
     }
 
-    /// Adds the actions of calls that callers run, each behind its call.
+    /// Adds the actions of calls that callers run or confirm, each behind its call.
     fn open_actions(&self, answer: &Answer, views: &mut Vec<Draft>) {
         for call in answer.tool_calls() {
             let is_call = |draft: &Draft| matches!(&draft.body, Body::ToolCall { call_id, .. } if *call_id == call.call_id);
@@ -231,12 +231,15 @@ impl<'a> Run<'a> {
             }
             Block::ToolCall(call) => {
                 self.fresh.insert(call.call_id.clone());
+                let decision = self.decision(call);
                 let body = Body::ToolCall {
                     call_id: call.call_id.clone(),
                     tool: call.tool.clone(),
                     input: call.input.clone(),
                     args_summary: call.summary(),
                     replay: self.ports.tools.replay(&call.tool),
+                    policy: decision.rule.as_ref().map(|_| decision.policy),
+                    rule: decision.rule.map(Box::new),
                 };
                 Some(self.draft(body, Actor::agent()))
             }

@@ -40,6 +40,12 @@ impl Run<'_> {
             self.record(result).await?;
             return Ok(false);
         }
+        if let Some(rule) = self.own().and_then(|turn| turn.denied_by(&first.call_id)) {
+            let words = format!("The permissions of this session do not allow this call: {}.", rule.words());
+            let result = self.result_events(first, CallResult::not_run(words));
+            self.record(result).await?;
+            return Ok(false);
+        }
         let checked = match self.ports.tools.check(first) {
             Ok(checked) => checked,
             Err(words) => {
@@ -48,6 +54,11 @@ impl Run<'_> {
                 return Ok(false);
             }
         };
+        if let Some(words) = self.start_confirmed(first).await? {
+            let result = self.result_events(first, CallResult::not_run(words));
+            self.record(result).await?;
+            return Ok(false);
+        }
         if first.tool == ASK {
             let drafts = self.ask(first);
             self.record(drafts).await?;
@@ -77,7 +88,16 @@ impl Run<'_> {
         if batch[0].replay != Replay::ReadOnly {
             return batch;
         }
+        let has_decision = |call: &ToolCall| {
+            let turn = self.own();
+            turn.is_some_and(|turn| {
+                turn.denied_by(&call.call_id).is_some() || turn.confirmed(&call.call_id).is_some()
+            })
+        };
         let read_only = |call: &ToolCall| {
+            if has_decision(call) {
+                return None;
+            }
             let checked = (call.tool != ASK).then(|| self.ports.tools.check(call).ok())??;
             (checked.replay == Replay::ReadOnly).then_some(checked)
         };

@@ -17,7 +17,7 @@ use super::{
     page::List,
     path::{self, CallerOrg},
     rate::{AllowanceSlot, RateKey},
-    scope::{Scope, allows},
+    scope::Scope,
     unauthenticated::Peer,
 };
 use crate::{
@@ -49,8 +49,8 @@ pub(super) struct SessionCaller<S: Scope> {
     pub actor: Actor,
     /// Highest event level that the caller may read.
     pub level: Level,
-    /// Scopes of the client token; `None` for a key.
-    token_scopes: Option<Vec<String>>,
+    /// All scopes of the key or the client token.
+    scopes: Vec<String>,
     /// The secret that the caller authenticated with.
     pub proof: Proof,
     scope: PhantomData<fn() -> S>,
@@ -99,12 +99,13 @@ impl<S: Scope> Caller<S> {
 }
 
 impl<S: Scope> SessionCaller<S> {
-    /// Checks the scope of another kind of request that this one contains; the key has it, if there is one.
-    pub(super) fn check_token<T: Scope>(&self) -> Result<()> {
-        let Some(scopes) = &self.token_scopes else { return Ok(()) };
-        match T::TOKEN {
-            Some(wanted) if scopes.iter().any(|held| held == wanted) => Ok(()),
-            wanted => Err(missing_scope(wanted.unwrap_or(T::NAME))),
+    /// Checks the scope of another kind of request that this one contains.
+    pub(super) fn check<T: Scope>(&self) -> Result<()> {
+        match self.proof.is_token() {
+            true if T::is_in_token(&self.scopes) => Ok(()),
+            true => Err(missing_scope(T::TOKEN.unwrap_or(T::NAME))),
+            false if T::is_in(&self.scopes) => Ok(()),
+            false => Err(missing_scope(T::NAME)),
         }
     }
 
@@ -131,7 +132,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
         let secret = bearer(&parts.headers).ok_or_else(no_key)?;
         let key = app.open_key(&secret, peer(parts)).await?;
         app.take_request(RateKey::Key(key.key), key.org, parts)?;
-        if !allows(&key.scopes, S::NAME) {
+        if !S::is_in(&key.scopes) {
             return Err(missing_scope(S::NAME));
         }
         parts.extensions.insert(CallerOrg(key.org));
@@ -165,7 +166,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         if !secret.starts_with(key::CLIENT_TOKEN_PREFIX) {
             let key = app.open_key(&secret, peer(parts)).await?;
             app.take_request(RateKey::Key(key.key), key.org, parts)?;
-            if !allows(&key.scopes, S::NAME) {
+            if !S::is_in(&key.scopes) {
                 return Err(missing_scope(S::NAME));
             }
             let session = path::resolve(app, key.org, wanted).await?;
@@ -176,7 +177,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
                 session,
                 actor: key_actor(&key),
                 level: Level::Internal,
-                token_scopes: None,
+                scopes: key.scopes,
                 proof: Proof(secret.into()),
                 scope: PhantomData,
             });
@@ -186,7 +187,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
         app.take_request(RateKey::Tokens(token.session), token.org, parts)?;
         let session: SessionId = path::resolve(app, token.org, wanted).await?;
         let scope = S::TOKEN.filter(|_| token.session == session).ok_or_else(ApiError::not_found)?;
-        if !token.scopes.iter().any(|held| held == scope) {
+        if !S::is_in_token(&token.scopes) {
             return Err(missing_scope(scope));
         }
         parts.extensions.insert(CallerOrg(token.org));
@@ -196,7 +197,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             session,
             actor: token_actor(&token),
             level: token.level,
-            token_scopes: Some(token.scopes),
+            scopes: token.scopes,
             proof: Proof(secret.into()),
             scope: PhantomData,
         })
@@ -376,6 +377,6 @@ pub(super) fn suspended() -> ApiError {
     }
 }
 
-fn missing_scope(scope: &str) -> ApiError {
+pub(super) fn missing_scope(scope: &str) -> ApiError {
     ApiError::new(ErrorType::Forbidden, format!("the key lacks the scope `{scope}`"))
 }

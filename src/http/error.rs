@@ -216,6 +216,7 @@ impl From<Rejection> for ApiError {
             Rejection::ActionResolved(..) => Self::conflict("action_resolved", message),
             Rejection::ActionExpired => Self::conflict("action_expired", message),
             Rejection::ActionClaimed => Self::conflict("action_claimed", message),
+            Rejection::AnswerKind(_) => Self::new(ErrorType::Invalid, message),
             Rejection::TurnRunning => Self::conflict("turn_running", message),
         }
     }

@@ -8,6 +8,34 @@ pub(super) trait Scope: Send + Sync + 'static {
     const NAME: &'static str;
     /// Name of the scope in a client token; `None` where client tokens are not accepted.
     const TOKEN: Option<&'static str> = None;
+
+    /// Whether these scopes of a key suffice.
+    fn is_in(scopes: &[String]) -> bool {
+        allows(scopes, Self::NAME)
+    }
+
+    /// Whether these scopes of a client token suffice.
+    fn is_in_token(scopes: &[String]) -> bool {
+        Self::TOKEN.is_some_and(|wanted| scopes.iter().any(|held| held == wanted))
+    }
+}
+
+/// Send events of a session or claim its actions; which ones depends on the other scopes. Accepts client tokens.
+pub(crate) enum SendEvents {}
+
+impl Scope for SendEvents {
+    const NAME: &'static str = AnswerActions::NAME;
+    const TOKEN: Option<&'static str> = AnswerActions::TOKEN;
+
+    fn is_in(scopes: &[String]) -> bool {
+        AnswerActions::is_in(scopes) || ApproveActions::is_in(scopes)
+    }
+
+    fn is_in_token(scopes: &[String]) -> bool {
+        AnswerActions::is_in_token(scopes)
+            || ApproveActions::is_in_token(scopes)
+            || SteerSession::is_in_token(scopes)
+    }
 }
 
 macro_rules! scopes {
@@ -36,8 +64,10 @@ scopes! {
     ReadLog "sessions:read" Some("read");
     /// Send messages to a session; accepts client tokens.
     SteerSession "sessions:write" Some("steer");
-    /// Claim actions and answer them; accepts client tokens.
+    /// Claim calls of custom tools and send their results; accepts client tokens.
     AnswerActions "sessions:write" Some("answer");
+    /// Confirm and reject calls, and revoke what was granted; accepts client tokens.
+    ApproveActions "sessions:approve" Some("approve");
     /// Read agents.
     ReadAgents "agents:read" None;
     /// Create and change agents.

@@ -5,7 +5,7 @@ use crate::{
     base::Timestamp,
     domain::{
         ActionId, Actor, ClaimId, EventId, OrgId, Session, SessionId, TurnId,
-        action::{Closed, Ended, ToolAnswer},
+        action::{Action, ActionAnswer, ActionKind, CallEnd, Closed, Consequences, Ended, OpenCall},
         decide::{Command, Stamp},
         event::{Body, Event},
     },
@@ -24,7 +24,7 @@ pub struct Answered {
 }
 
 impl Unit {
-    /// Answers an action. The same answer again returns the first event.
+    /// Answers an action. The same answer again returns the first event. `consequences` are those of a confirmation.
     ///
     /// The turn continues when its last open action has ended, or a call waits for an earlier one: then the job is made
     /// ready in this transaction.
@@ -35,21 +35,22 @@ impl Unit {
     pub async fn answer(
         &mut self,
         id: SessionId,
-        answer: ToolAnswer,
+        answer: ActionAnswer,
+        consequences: Consequences,
         claim: Option<ClaimId>,
         stamp: &Stamp,
     ) -> Result<Answered, Error> {
         let session = self.tx.lock_session(id).await?;
-        let action = answer.action_id;
+        let (action, kind) = (answer.action_id(), answer.kind());
         let found = self.tx.action(id, action).await?;
         if let Some(seq) = found.answer_seq {
             let (event, body) = self.tx.event_at(id, seq).await?;
-            if serde_json::from_str::<ToolAnswer>(&body).is_ok_and(|first| first == answer) {
+            if answer.is_that_of(&body) {
                 return Ok(Answered { event, seq, is_new: false, session });
             }
         }
         let turn = found.state.turn;
-        let command = Command::Answer { state: found.state, answer, claim };
+        let command = Command::Answer { state: found.state, answer, consequences, claim };
         let executed = self.execute_locked(session, command, stamp).await?;
         let Some(Event { seq, draft, .. }) = executed.events.first() else {
             unreachable!("an answer is always an event")
@@ -58,8 +59,7 @@ impl Unit {
         if executed.session.is_waiting() && self.lets_turn_continue(id, turn).await? {
             self.enqueue(id).await?;
         }
-        metrics::counter!("sojourn_actions_total", "kind" => "tool_result", "outcome" => "answered")
-            .increment(1);
+        count(kind, "answered", 1);
         Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
     }
 
@@ -70,7 +70,24 @@ impl Unit {
             return Ok(true);
         }
         let open = self.tx.open_work(id, turn).await?;
-        Ok(open.0.iter().any(|call| call.action.is_none()))
+        let is_runnable = |call: &OpenCall| {
+            matches!(call.action, None | Some((_, _, Some(CallEnd::Confirmed | CallEnd::Rejected(_)))))
+        };
+        Ok(open.0.iter().any(is_runnable))
+    }
+
+    /// Reads an open action of a locked session as its event has it; `None` once it has ended. Arguments that are too
+    /// large are null.
+    ///
+    /// # Errors
+    /// `Store(NotFound)` when the session has no such action.
+    pub async fn open_action(&mut self, id: SessionId, action: ActionId) -> Result<Option<Action>, Error> {
+        let found = self.tx.action(id, action).await?;
+        if found.state.ended.is_some() {
+            return Ok(None);
+        }
+        let (_, body) = self.tx.event_at(id, found.seq).await?;
+        serde_json::from_str(&body).map(Some).map_err(|error| store::Error::Corrupt(error.to_string()).into())
     }
 
     /// Claims an action, so that until the end of the claim only its owner may answer. Returns that end.
@@ -91,19 +108,28 @@ impl Unit {
         Ok(self.tx.claim_action(id, action, claim, seconds).await?)
     }
 
-    /// Marks actions as withdrawn that these events withdraw.
-    pub(super) async fn withdraw_actions(
+    /// Marks actions as ended that these events end without an answer or an expiry.
+    pub(super) async fn close_actions(
         &mut self,
         id: SessionId,
         events: &[Event],
     ) -> Result<(), store::Error> {
-        let withdrawn = |event: &Event| match &event.draft.body {
-            Body::ActionClosed { action_id, reason: Closed::Withdrawn } => Some(*action_id),
-            _ => None,
-        };
-        let ids: Vec<_> = events.iter().filter_map(withdrawn).collect();
-        if ids.is_empty() { Ok(()) } else { self.tx.end_actions(id, &ids, Ended::Withdrawn, None).await }
+        for wanted in [Closed::Withdrawn, Closed::Allowed, Closed::Rejected] {
+            let closed = |event: &Event| match &event.draft.body {
+                Body::ActionClosed { action_id, reason } if *reason == wanted => Some(*action_id),
+                _ => None,
+            };
+            let ids: Vec<_> = events.iter().filter_map(closed).collect();
+            if !ids.is_empty() {
+                self.tx.end_actions(id, &ids, wanted.into(), None).await?;
+            }
+        }
+        Ok(())
     }
+}
+
+fn count(kind: ActionKind, outcome: &'static str, number: u64) {
+    metrics::counter!("sojourn_actions_total", "kind" => kind.name(), "outcome" => outcome).increment(number);
 }
 
 impl Journal {
@@ -116,11 +142,11 @@ impl Journal {
             return Ok(());
         }
         let expired = unit.tx.expired_actions(id, turn).await?;
-        unit.execute_locked(session, Command::ExpireActions(expired.clone()), &stamp).await?;
-        unit.tx.end_actions(id, &expired, Ended::Expired, None).await?;
+        let ids: Vec<_> = expired.iter().map(|(id, _)| *id).collect();
+        unit.execute_locked(session, Command::ExpireActions(ids.clone()), &stamp).await?;
+        unit.tx.end_actions(id, &ids, Ended::Expired, None).await?;
         unit.commit().await?;
-        metrics::counter!("sojourn_actions_total", "kind" => "tool_result", "outcome" => "expired")
-            .increment(expired.len() as u64);
+        expired.iter().for_each(|(_, kind)| count(*kind, "expired", 1));
         Ok(())
     }
 }

@@ -216,7 +216,7 @@ impl Unit {
         if is_due {
             self.is_due(written.due);
         }
-        self.withdraw_actions(session.id, &events).await?;
+        self.close_actions(session.id, &events).await?;
         self.wake(&session, &events).await?;
         Ok(Executed { session, events })
     }

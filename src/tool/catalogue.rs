@@ -38,6 +38,11 @@ pub fn names() -> Vec<String> {
     TOOLS.iter().map(|tool| (tool.spec)().name).collect()
 }
 
+/// Every tool as the model sees it, in the order of the catalogue.
+pub fn specs() -> Vec<ToolSpec> {
+    TOOLS.iter().map(|tool| (tool.spec)()).collect()
+}
+
 impl Catalog {
     /// Creates the catalog of all built-in tools.
     pub fn builtin() -> Self {

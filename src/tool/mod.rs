@@ -39,7 +39,7 @@ use crate::{
     sandbox::{self, Sandbox, SandboxFence},
 };
 
-pub use catalogue::{Catalog, names};
+pub use catalogue::{Catalog, names, specs};
 pub use custom::{ToolProblem, TurnTool, check_tools, custom_spec};
 pub use schedule_wake::shown;
 pub use start_session::Child;

@@ -11,6 +11,7 @@ use crate::{
         custom_tool::AgentTool,
         decide::{Input, NewSession, Stamp},
         environment::{EnvironmentChoice, EnvironmentSnapshot},
+        permission::{Permissions, Rule},
         schedule::SessionTemplate,
         secret::PinnedSecret,
         session::{AgentSnapshot, Created, Pins, Source},
@@ -32,6 +33,8 @@ pub(crate) struct Choice {
     pub model: Option<String>,
     /// Replaces the revision's tools.
     pub tools: Option<Vec<AgentTool>>,
+    /// Rules of the session, beside those of the revision.
+    pub permissions: Vec<Rule>,
     /// Whether scripted models are allowed.
     pub scripted: bool,
 }
@@ -51,7 +54,7 @@ pub(crate) struct Opening {
     pub parent: Option<(SessionId, String)>,
 }
 
-/// Sets the parent of a new session, if one is given.
+/// Sets the parent of a new session that has its agent, if one is given. The permissions of the parent hold below it.
 pub(crate) async fn adopt(
     unit: &mut Unit,
     created: &mut Created,
@@ -63,6 +66,10 @@ pub(crate) async fn adopt(
         error => error.into(),
     })?;
     created.parent_session_id = Some(parent);
+    let above = unit.tx().session(parent).await?.created.agent_snapshot;
+    if let (Some(own), Some(above)) = (&mut created.agent_snapshot, above) {
+        own.permissions.parents = above.permissions.for_children();
+    }
     Ok(())
 }
 
@@ -102,7 +109,10 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     };
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
-    created.pin(pins(unit, Choice { agent, revision, model: None, tools: None, scripted }).await?);
+    created.pin(
+        pins(unit, Choice { agent, revision, model: None, tools: None, permissions: Vec::new(), scripted })
+            .await?,
+    );
     created.environment = match session_template.environment {
         Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
         None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
@@ -119,7 +129,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
 
 /// Returns agent, revision, model and credential, to be pinned for the life of a session.
 pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refused> {
-    let Choice { agent, revision, model, tools, scripted } = choice;
+    let Choice { agent, revision, model, tools, permissions, scripted } = choice;
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
@@ -132,6 +142,7 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         model_options: revision.model_options,
         runtime: revision.runtime,
         tools: tools.or(revision.tools),
+        permissions: Permissions { agent: revision.permissions, session: permissions, parents: Vec::new() },
     };
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }

@@ -63,6 +63,7 @@ impl Refused {
             Self::Journal(journal::Error::Rejected(Rejection::ActionResolved(..))) => Some("action_resolved"),
             Self::Journal(journal::Error::Rejected(Rejection::ActionExpired)) => Some("action_expired"),
             Self::Journal(journal::Error::Rejected(Rejection::ActionClaimed)) => Some("action_claimed"),
+            Self::Journal(journal::Error::Rejected(Rejection::AnswerKind(_))) => Some("answer_kind"),
             Self::Journal(journal::Error::Store(_) | journal::Error::Blob(_)) => None,
         }
     }

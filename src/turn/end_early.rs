@@ -8,7 +8,7 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use super::{
-    Runtime, halt::unavailable, journal::LeasedJournal, kept_drafts::KeptDrafts, preflight::Refusal,
+    Pinned, Runtime, halt::unavailable, journal::LeasedJournal, kept_drafts::KeptDrafts, preflight::Refusal,
     reads_objects, tools::LeasedTools,
 };
 use crate::{
@@ -61,7 +61,14 @@ pub(crate) async fn end_early(
     };
     let open = fold.open_calls(turn);
     // A command of an earlier attempt would continue beside the next turn.
-    let tools = LeasedTools::new(runtime.catalogue.clone(), &runtime.sandboxes, writer, sandbox, None, &[]);
+    let tools = LeasedTools::new(
+        runtime.catalogue.clone(),
+        &runtime.sandboxes,
+        writer,
+        sandbox,
+        Pinned::default(),
+        &[],
+    );
     for call in &open {
         harness::Tools::cancel(&tools, call).await;
     }
@@ -98,7 +105,7 @@ fn unsettled(fold: &LogFold, turn: TurnId, open: Vec<ToolCall>) -> Vec<Body> {
     let state = fold.turn(turn);
     let result = |call: ToolCall| {
         // Nothing ran it if it waits for a caller.
-        let (outcome, output) = match state.is_some_and(|state| state.needs_caller(&call.call_id)) {
+        let (outcome, output) = match state.is_some_and(|state| state.has_not_begun(&call.call_id)) {
             true => (Outcome::NotRun, "The turn ended before anybody ran this tool."),
             false => (
                 Outcome::Unknown,

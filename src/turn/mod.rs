@@ -23,6 +23,7 @@ use crate::{
     domain::{
         OrgId, Session, TurnId,
         custom_tool::AgentTool,
+        permission::Permissions,
         price::{SandboxSize, Tariff},
         source::told,
     },
@@ -58,11 +59,18 @@ pub(crate) struct LeasedTurn {
     turn: harness::Turn,
     writer: Writer,
     kept: KeptDrafts,
-    tools: Option<Vec<AgentTool>>,
+    agent: Pinned,
     read: ReadFold,
     sandbox: Arc<LeasedSandbox>,
     /// Whether its `turn.started` is in the log.
     started: watch::Sender<bool>,
+}
+
+/// The part of the session's agent that its tools need.
+#[derive(Default)]
+struct Pinned {
+    tools: Option<Vec<AgentTool>>,
+    permissions: Permissions,
 }
 
 /// A turn and its attempt, from 1.
@@ -99,7 +107,7 @@ impl Runtime {
             writer.fold(reads_objects(session))
         );
         let read: ReadFold = read.map_err(unavailable)?;
-        let Parts { turn, tools, spec, policy } = match prepared? {
+        let Parts { turn, agent, spec, policy } = match prepared? {
             Ok(parts) => parts,
             Err(refusal) => return Ok(Err(refusal)),
         };
@@ -107,7 +115,7 @@ impl Runtime {
         let (writer, kept) = (writer.clone(), attempt.kept.clone());
         let is_started = session.running.as_ref().is_some_and(|running| running.id == attempt.turn);
         let started = watch::Sender::new(is_started);
-        Ok(Ok(LeasedTurn { turn, writer, kept, tools, read, sandbox, started }))
+        Ok(Ok(LeasedTurn { turn, writer, kept, agent, read, sandbox, started }))
     }
 
     async fn prepare_parts(
@@ -181,14 +189,15 @@ impl Runtime {
             size: SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes },
             is_unbound: checked.is_unbound,
         };
-        Ok(Ok(Parts { turn, tools: snapshot.tools.clone(), spec, policy }))
+        let agent = Pinned { tools: snapshot.tools.clone(), permissions: snapshot.permissions.clone() };
+        Ok(Ok(Parts { turn, agent, spec, policy }))
     }
 }
 
 /// Parts of a prepared turn.
 struct Parts {
     turn: harness::Turn,
-    tools: Option<Vec<AgentTool>>,
+    agent: Pinned,
     spec: SandboxSpec,
     policy: EgressPolicy,
 }
@@ -226,7 +235,7 @@ impl LeasedTurn {
         lease: watch::Receiver<LeaseState>,
         draining: watch::Receiver<bool>,
     ) -> Result<(), Halt> {
-        let Self { turn, writer, kept, tools, read, sandbox, started } = self;
+        let Self { turn, writer, kept, agent, read, sandbox, started } = self;
         let org = writer.fence().org;
         let signals = SignalSource::new(lease, draining, turn.id);
         let leased = LeasedTools::new(
@@ -234,7 +243,7 @@ impl LeasedTurn {
             &runtime.sandboxes,
             &writer,
             Arc::clone(&sandbox),
-            tools.as_deref(),
+            agent,
             read.fold.registered_tools(turn.id),
         );
         let tools = TracedTools(&leased);

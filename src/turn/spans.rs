@@ -15,6 +15,7 @@ use crate::{
         Answer, Session,
         conversation::ModelRequest,
         custom_tool::CustomTool,
+        permission::{Grant, PolicyDecision},
         tool::{ToolCall, ToolSpec},
     },
     harness::{self, Delta, Model},
@@ -138,6 +139,14 @@ impl harness::Tools for TracedTools<'_> {
 
     fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
         self.0.caller_tool(call)
+    }
+
+    fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {
+        self.0.decision(call, granted)
+    }
+
+    fn args_hash(&self, call: &ToolCall) -> String {
+        self.0.args_hash(call)
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::services::SessionServices;
+use super::{Pinned, services::SessionServices};
 use crate::{
     base::{
         backoff::Backoff,
@@ -20,11 +20,13 @@ use crate::{
     domain::{
         custom_tool::{AgentTool, CustomTool},
         log_fold::{SANDBOX_TRACE, SandboxTrace},
+        permission::{Grant, Permissions, PolicyDecision},
         tool::{Replay, START_SESSION, ToolCall, ToolSpec},
     },
     harness,
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
+    permission::{self, Evaluator},
     tool::{self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle, TurnTool},
 };
 
@@ -39,6 +41,7 @@ pub(super) struct LeasedTools {
     specs: Vec<ToolSpec>,
     /// Those of the tools that callers run.
     custom: Vec<TurnTool>,
+    permissions: Permissions,
     writer: Writer,
     sandbox: Arc<LeasedSandbox>,
     services: Arc<SessionServices>,
@@ -71,17 +74,17 @@ impl From<lifecycle::Error> for Fault {
 }
 
 impl LeasedTools {
-    /// `allowed` are the agent's tools; `None` allows all of the catalogue but `start_session`, which must be listed
-    /// explicitly. Tools of callers follow those of the catalogue, in the order of the list, and then the `registered`
+    /// An agent without a list has all tools of the catalogue but `start_session`, which must be listed explicitly. Tools of callers follow those of the catalogue, in the order of the list, and then the `registered`
     /// ones.
     pub(super) fn new(
         catalogue: Catalog,
         sandboxes: &Sandboxes,
         writer: &Writer,
         sandbox: Arc<LeasedSandbox>,
-        allowed: Option<&[AgentTool]>,
+        agent: Pinned,
         registered: &[CustomTool],
     ) -> Self {
+        let allowed = agent.tools.as_deref();
         let is_allowed = |spec: &ToolSpec| match allowed {
             Some(tools) => tools.iter().any(|tool| tool.name() == spec.name),
             None => spec.name != START_SESSION,
@@ -96,6 +99,7 @@ impl LeasedTools {
             catalogue,
             specs,
             custom,
+            permissions: agent.permissions,
             writer: writer.clone(),
             sandbox,
             services,
@@ -243,6 +247,11 @@ impl LeasedTools {
         }
     }
 
+    /// The tool of a call as the model sees it.
+    fn spec(&self, call: &ToolCall) -> Option<&ToolSpec> {
+        self.specs.iter().find(|spec| spec.name == call.tool)
+    }
+
     /// The custom tool of a call, if it is one.
     fn custom(&self, call: &ToolCall) -> Option<&TurnTool> {
         self.custom.iter().find(|custom| custom.tool.name == call.tool)
@@ -277,6 +286,22 @@ impl harness::Tools for LeasedTools {
     fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
         let custom = self.custom(call)?;
         custom.check(call).is_ok().then_some(&custom.tool)
+    }
+
+    fn decision(&self, call: &ToolCall, grants: &[Grant]) -> PolicyDecision {
+        let Some(spec) = self.spec(call).filter(|_| !self.permissions.is_empty()) else {
+            return PolicyDecision::default();
+        };
+        if self.custom(call).is_some() || self.catalogue.check(call).is_err() {
+            return PolicyDecision::default();
+        }
+        let context = self.sandbox.context();
+        let cwd = context.working_dir.as_deref().unwrap_or(tool::WORKSPACE);
+        Evaluator { permissions: &self.permissions, grants, cwd }.evaluate(call, spec)
+    }
+
+    fn args_hash(&self, call: &ToolCall) -> String {
+        self.spec(call).map(|spec| permission::args_hash(call, spec)).unwrap_or_default()
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

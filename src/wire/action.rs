@@ -7,12 +7,15 @@ use utoipa::ToSchema;
 
 use super::session::SessionRef;
 use crate::{
+    base::json,
     base::limit::{
-        ACTION_CLAIM_SECONDS, EVENTS_SENT_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
+        ACTION_CLAIM_SECONDS, CONFIRMATION_MESSAGE_BYTES_MAX, EVENTS_SENT_MAX, RESULT_CONTENT_MAX,
+        TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
     },
     domain::{
         ActionId, ClaimId, EventId, SessionId,
-        action::{Action, Content},
+        action::{Action, Content, Decision, Others, Then},
+        permission::Rule,
     },
 };
 
@@ -67,6 +70,47 @@ pub(crate) enum SentEvent {
         #[serde(default)]
         claim: Option<ClaimId>,
     },
+    /// A person's decision on a call.
+    #[serde(rename = "user.tool_confirmation")]
+    ToolConfirmation {
+        #[garde(skip)]
+        action_id: ActionId,
+        #[garde(skip)]
+        decision: Decision,
+        /// The action's `args_hash`: the decision is refused if the action has another one.
+        #[garde(skip)]
+        #[serde(default)]
+        args_hash: Option<String>,
+        /// For `always`: the rule to grant, one of the action's `always`, or narrower.
+        #[garde(skip)]
+        #[serde(default, deserialize_with = "json::object_or_null")]
+        rule: Option<Rule>,
+        /// For `reject`: what the model reads. At most 8 KiB as JSON.
+        #[garde(inner(custom(validate_message)))]
+        #[serde(default)]
+        message: Option<String>,
+        /// For `reject`: what happens to the turn's other open confirmations.
+        #[garde(skip)]
+        #[serde(default)]
+        others: Others,
+        /// For `reject`: what happens to the turn.
+        #[garde(skip)]
+        #[serde(default)]
+        then: Then,
+        /// The caller's claim of the action, if it has one.
+        #[garde(skip)]
+        #[serde(default)]
+        claim: Option<ClaimId>,
+    },
+}
+
+fn validate_message(message: &str, _context: &()) -> garde::Result {
+    match serde_json::to_vec(message).map_or(0, |json| json.len()) {
+        ..=CONFIRMATION_MESSAGE_BYTES_MAX => Ok(()),
+        bytes => Err(garde::Error::new(format!(
+            "has {bytes} bytes as JSON; at most {CONFIRMATION_MESSAGE_BYTES_MAX} are accepted"
+        ))),
+    }
 }
 
 fn validate_content(content: &[Content], _context: &()) -> garde::Result {

@@ -11,13 +11,14 @@ use crate::{
         json,
         limit::{
             AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN,
-            NAME_BYTES_MAX, TEXT_BYTES_MAX,
+            NAME_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
         AgentId, CredentialId, RevisionId,
         conversation::ModelOptions,
         custom_tool::AgentTool,
+        permission::{Permissions, Rule},
         session::{AgentSnapshot, Limits},
         source::Repository,
         spend::SpendCaps,
@@ -66,6 +67,10 @@ pub(crate) struct CreateAgent {
     /// allows all tools of the service.
     #[garde(inner(length(max = AGENT_TOOLS_MAX)))]
     pub tools: Option<Vec<AgentTool>>,
+    /// Rules for which calls run, wait for a person, or are refused. The last one that matches decides.
+    #[garde(length(max = RULES_MAX))]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub permissions: Vec<Rule>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -104,6 +109,10 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<Vec<AgentTool>>)]
     pub tools: Option<Option<Vec<AgentTool>>>,
+    /// Replaces the whole list.
+    #[garde(inner(length(max = RULES_MAX)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub permissions: Option<Vec<Rule>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -151,6 +160,8 @@ pub(crate) struct AgentView {
     pub sources: Vec<Repository>,
     #[schema(required)]
     pub tools: Option<Vec<AgentTool>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<Rule>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
@@ -180,6 +191,8 @@ pub(crate) struct RevisionView {
     pub runtime: String,
     #[schema(required)]
     pub tools: Option<Vec<AgentTool>>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub permissions: Vec<Rule>,
     /// SHA-256 of the configuration, hex-encoded.
     pub digest: String,
     /// Whether new sessions use this revision.
@@ -207,13 +220,26 @@ pub(crate) struct PinnedAgentView {
     pub runtime: String,
     #[schema(required)]
     pub tools: Option<Vec<AgentTool>>,
+    /// Those of the agent, of the session, and of the sessions above it.
+    #[serde(skip_serializing_if = "Permissions::is_empty")]
+    #[schema(required = false)]
+    pub permissions: Permissions,
 }
 
 impl PinnedAgentView {
     /// Combines the snapshot of a session with the prompt of its revision.
     pub(crate) fn of(agent_id: AgentId, snapshot: AgentSnapshot, prompt: String) -> Self {
-        let AgentSnapshot { revision_id, revision, name, prompt_hash, model, model_options, runtime, tools } =
-            snapshot;
+        let AgentSnapshot {
+            revision_id,
+            revision,
+            name,
+            prompt_hash,
+            model,
+            model_options,
+            runtime,
+            tools,
+            permissions,
+        } = snapshot;
         Self {
             agent_id,
             revision_id,
@@ -225,6 +251,7 @@ impl PinnedAgentView {
             model_options,
             runtime,
             tools,
+            permissions,
         }
     }
 }

@@ -11,8 +11,9 @@ use crate::domain::Level;
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MintClientToken {
-    /// `read`, `steer` and `answer`; the first two when absent.
-    #[garde(inner(length(min = 1, max = 3)))]
+    /// `read`, `steer`, `answer` and `approve`; the first two when absent. `approve` needs a key with the scope
+    /// `sessions:approve`.
+    #[garde(inner(length(min = 1, max = 4)))]
     pub scopes: Option<Vec<ClientScope>>,
     /// Lifetime in seconds: 60 to 86400 (clamped), default 3600.
     #[garde(skip)]
@@ -28,8 +29,10 @@ pub(crate) struct MintClientToken {
 pub(crate) enum ClientScope {
     Read,
     Steer,
-    /// Claim actions and send results.
+    /// Claim calls of custom tools and send their results.
     Answer,
+    /// Confirm and reject calls.
+    Approve,
 }
 
 /// Client token; returned once.

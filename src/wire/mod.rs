@@ -25,6 +25,7 @@ mod metadata;
 pub(crate) mod operation;
 pub(crate) mod organization;
 pub(crate) mod page;
+pub(crate) mod permission;
 pub(crate) mod price;
 pub(crate) mod sandbox;
 pub(crate) mod schedule;

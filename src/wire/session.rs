@@ -21,7 +21,7 @@ use crate::{
         json,
         limit::{
             AGENT_TOOLS_MAX, DESTINATIONS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
-            TEXT_BYTES_MAX,
+            RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -29,6 +29,7 @@ use crate::{
         custom_tool::AgentTool,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
+        permission::Rule,
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
         source::{PinnedSource, Repository},
         turn::LastTurn,
@@ -57,6 +58,10 @@ pub(crate) struct CreateSession {
     /// Replaces the agent's tools for this session: names, and tools that a caller runs.
     #[garde(inner(length(max = AGENT_TOOLS_MAX)))]
     pub tools: Option<Vec<AgentTool>>,
+    /// Rules for the calls of the session. With those of the agent, the strictest counts.
+    #[garde(length(max = RULES_MAX))]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub permissions: Vec<Rule>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,

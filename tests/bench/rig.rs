@@ -162,6 +162,7 @@ impl Rig {
             model_options: ModelOptions::default(),
             runtime: "builtin".to_owned(),
             tools: None,
+            permissions: Default::default(),
         };
         let created = Created {
             agent_id: Some(self.origin.id()),

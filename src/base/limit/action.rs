@@ -25,3 +25,13 @@ pub const TOOL_PATTERN_BYTES_MAX: usize = 2 << 20;
 pub const TOOL_PATTERNS_BYTES_MAX: usize = 4 << 20;
 /// Max length of such a tool's description, in bytes.
 pub const CUSTOM_TOOL_DESCRIPTION_BYTES_MAX: usize = 8 << 10;
+/// Rules of an agent, or of a session.
+pub const RULES_MAX: usize = 64;
+/// Max length of a prefix, path or host of a rule, in bytes.
+pub const RULE_TEXT_BYTES_MAX: usize = 1 << 10;
+/// Rules that are offered for one confirmation.
+pub const GRANTABLE_MAX: usize = 16;
+/// Rules that are granted for a session.
+pub const GRANTS_MAX: usize = 64;
+/// Max length of the words with which a person rejects a call, as JSON, in bytes.
+pub const CONFIRMATION_MESSAGE_BYTES_MAX: usize = 8 << 10;

@@ -1,10 +1,11 @@
-//! Answer: a caller ends an action, or its time has passed.
+//! Answer: a caller ends an action, or its time has passed; a granted rule ends.
 
 use super::{Rejection, Stamp};
 use crate::domain::{
-    action::{ActionState, Closed, Ended, ToolAnswer},
+    action::{ActionAnswer, ActionState, Closed, Consequences, Ended},
     event::{Body, Draft},
-    ids::{ActionId, ClaimId},
+    ids::{ActionId, ClaimId, EventId},
+    permission::Grant,
     session::{Session, Status},
 };
 
@@ -12,7 +13,7 @@ use crate::domain::{
 pub(super) fn decide(
     session: &Session,
     state: &ActionState,
-    answer: ToolAnswer,
+    (answer, consequences): (ActionAnswer, Consequences),
     claim: Option<ClaimId>,
     stamp: &Stamp,
 ) -> Result<Vec<Draft>, Rejection> {
@@ -20,7 +21,21 @@ pub(super) fn decide(
     if state.claim.is_some() && state.claim != claim {
         return Err(Rejection::ActionClaimed);
     }
-    Ok(vec![stamp.draft(Some(state.turn), Body::UserCustomToolResult(answer))])
+    if state.kind != answer.kind() {
+        return Err(Rejection::AnswerKind(state.kind));
+    }
+    let first = match answer {
+        ActionAnswer::Result(answer) => Body::UserCustomToolResult(answer),
+        ActionAnswer::Confirmation(confirmation) => Body::UserToolConfirmation(Box::new(confirmation)),
+    };
+    let first = stamp.draft(Some(state.turn), first);
+    let granted = consequences
+        .grant
+        .map(|grant| Body::PermissionGranted(Box::new(Grant { confirmation_event_id: first.id, ..grant })));
+    let closed =
+        consequences.closed.into_iter().map(|(action_id, reason)| Body::ActionClosed { action_id, reason });
+    let more = granted.into_iter().chain(closed).map(|body| stamp.draft(Some(state.turn), body));
+    Ok([first].into_iter().chain(more).collect())
 }
 
 /// Checks that nobody else has claimed an action that can be answered.
@@ -50,4 +65,16 @@ pub(super) fn expire(session: &Session, expired: &[ActionId], stamp: &Stamp) -> 
         stamp.draft(Some(turn.id), body)
     };
     expired.iter().map(close).collect()
+}
+
+/// Ends a granted rule.
+pub(super) fn revoke(
+    session: &Session,
+    grant_event_id: EventId,
+    stamp: &Stamp,
+) -> Result<Vec<Draft>, Rejection> {
+    if session.status == Status::Archived {
+        return Err(Rejection::Archived);
+    }
+    Ok(vec![stamp.draft(None, Body::PermissionRevoked { grant_event_id })])
 }

@@ -18,7 +18,7 @@ mod stamp;
 mod steer;
 
 use super::{
-    action::{ActionState, OpenWork, ToolAnswer},
+    action::{ActionAnswer, ActionState, Consequences, OpenWork},
     context::ContextChange,
     event::{CancelMode, Draft},
     ids::*,
@@ -47,9 +47,11 @@ pub enum Command {
     /// Close the session permanently.
     Archive,
     /// Answer an action, whose state is `state`.
-    Answer { state: ActionState, answer: ToolAnswer, claim: Option<ClaimId> },
+    Answer { state: ActionState, answer: ActionAnswer, consequences: Consequences, claim: Option<ClaimId> },
     /// Check that an action can be claimed.
     ClaimAction(ActionState),
+    /// End a granted rule.
+    RevokeGrant { grant_event_id: EventId },
     /// Close actions whose time has passed.
     ExpireActions(Vec<ActionId>),
     /// Extend the sandbox's life; logged only if `sandbox` is set.
@@ -103,7 +105,10 @@ pub fn decide(
         Command::Cancel => Ok(cancel::decide(session, open, stamp)),
         Command::Interrupt => Ok(end_or_request(session, open, CancelMode::Interrupt, stamp)),
         Command::Archive => Ok(archive::decide(session, open, stamp)),
-        Command::Answer { state, answer, claim } => answer::decide(session, &state, answer, claim, stamp),
+        Command::Answer { state, answer, consequences, claim } => {
+            answer::decide(session, &state, (answer, consequences), claim, stamp)
+        }
+        Command::RevokeGrant { grant_event_id } => answer::revoke(session, grant_event_id, stamp),
         Command::ClaimAction(state) => answer::claim(session, &state),
         Command::ExpireActions(expired) => Ok(answer::expire(session, &expired, stamp)),
         Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),

@@ -7,7 +7,10 @@ use crate::{
         Timestamp,
         limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
     },
-    domain::{SessionId, action::Ended},
+    domain::{
+        SessionId,
+        action::{ActionKind, Ended},
+    },
 };
 
 /// Reason why a command is refused.
@@ -61,9 +64,19 @@ pub enum Rejection {
     /// Another caller has claimed the action.
     #[error("another caller has claimed this action; answer with its `claim`, or when the claim has expired")]
     ActionClaimed,
+    /// The answer is one of another kind of action.
+    #[error("{}", of_kind(.0))]
+    AnswerKind(ActionKind),
     /// A turn is running and uses the files that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,
+}
+
+fn of_kind(kind: &ActionKind) -> &'static str {
+    match kind {
+        ActionKind::ToolResult => "this action needs a result; send `user.custom_tool_result`",
+        ActionKind::Confirmation => "this action needs a confirmation; send `user.tool_confirmation`",
+    }
 }
 
 fn shown(at: &Timestamp) -> String {

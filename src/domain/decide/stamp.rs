@@ -6,7 +6,7 @@ use crate::{
     base::Origin,
     domain::{
         TurnId,
-        action::{self, Closed, OpenCall, OpenWork},
+        action::{CallEnd, Closed, OpenCall, OpenWork},
         event::{Actor, Body, CancelMode, Draft, Outcome, TurnCompleted},
         session::Session,
         turn::{Turn, YieldReason},
@@ -77,15 +77,23 @@ pub(super) fn withdrawn(
     stamp: &Stamp,
 ) -> Vec<Draft> {
     let result = |call: &OpenCall| {
-        let end = call.action.as_ref().map(|(_, end)| end.as_ref());
-        let answer = end.and_then(|end| end?.as_ref());
-        let not_run = || format!("The turn was {why} before anybody ran this tool.");
-        let (outcome, output) = match end {
-            Some(Some(Some(answer))) => (Outcome::Ran, answer.text()),
-            Some(Some(None)) => (Outcome::Unknown, action::EXPIRED.to_owned()),
-            Some(None) => (Outcome::NotRun, not_run()),
-            None if session.is_waiting() => (Outcome::NotRun, not_run()),
-            None => {
+        let not_run = || (Outcome::NotRun, format!("The turn was {why} before anybody ran this tool."));
+        let mut is_error = true;
+        let (outcome, output) = match &call.action {
+            Some((_, _, Some(CallEnd::Answered(answer)))) => {
+                is_error = answer.is_error;
+                (Outcome::Ran, answer.text())
+            }
+            Some((_, _, Some(CallEnd::Rejected(words)))) => (Outcome::NotRun, words.clone()),
+            Some((_, _, Some(CallEnd::Expired(kind)))) => {
+                let (words, may_have_run) = kind.expired();
+                (if may_have_run { Outcome::Unknown } else { Outcome::NotRun }, words.to_owned())
+            }
+            _ if call.is_denied => not_run(),
+            Some((_, _, None)) => not_run(),
+            Some((_, _, Some(CallEnd::Confirmed))) if !call.is_started => not_run(),
+            None if session.is_waiting() => not_run(),
+            Some((_, _, Some(CallEnd::Confirmed))) | None => {
                 (Outcome::Unknown, format!("The turn was {why} while this tool ran; its outcome is unknown."))
             }
         };
@@ -93,14 +101,14 @@ pub(super) fn withdrawn(
             call_id: call.call_id.clone(),
             tool: call.tool.clone(),
             output,
-            is_error: answer.is_none_or(|answer| answer.is_error),
+            is_error,
             outcome,
             duration_ms: 0,
         }
     };
     let withdrawn = |call: &OpenCall| match call.action {
-        Some((action_id, None)) => Some(Body::ActionClosed { action_id, reason: Closed::Withdrawn }),
-        Some((_, Some(_))) | None => None,
+        Some((action_id, _, None)) => Some(Body::ActionClosed { action_id, reason: Closed::Withdrawn }),
+        Some((_, _, Some(_))) | None => None,
     };
     let bodies = open.0.iter().map(result).chain(open.0.iter().filter_map(withdrawn));
     bodies.map(|body| stamp.draft(Some(turn.id), body)).collect()

@@ -63,7 +63,11 @@ impl Body {
             Self::ExecCompleted { .. } => "exec.completed",
             Self::ToolResult { .. } => "tool.result",
             Self::ActionRequired(_) => "action.required",
+            Self::ToolStarted { .. } => "tool.started",
             Self::UserCustomToolResult(_) => "user.custom_tool_result",
+            Self::UserToolConfirmation(_) => "user.tool_confirmation",
+            Self::PermissionGranted(_) => "permission.granted",
+            Self::PermissionRevoked { .. } => "permission.revoked",
             Self::ActionClosed { .. } => "action.closed",
             Self::TurnWaiting { .. } => "turn.waiting",
             Self::TurnResumed { .. } => "turn.resumed",
@@ -131,7 +135,11 @@ impl Body {
             | Self::ToolCall { .. }
             | Self::ExecCompleted { .. }
             | Self::ToolResult { .. }
+            | Self::ToolStarted { .. }
             | Self::UserCustomToolResult(_)
+            | Self::UserToolConfirmation(_)
+            | Self::PermissionGranted(_)
+            | Self::PermissionRevoked { .. }
             | Self::ActionClosed { .. }
             | Self::TurnWaiting { .. }
             | Self::TurnResumed { .. }

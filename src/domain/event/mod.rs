@@ -11,9 +11,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::{
-    action::{Action, Closed, ToolAnswer},
+    action::{Action, Closed, Confirmation, ToolAnswer},
     context::ContextChange,
     ids::*,
+    permission::{Grant, Policy, Rule},
     registry::Tool,
     rootfs::Packages,
     session::{Created, Limits, Status},
@@ -191,7 +192,16 @@ pub enum Body {
         input: Value,
         args_summary: String,
         replay: Replay,
+        /// What the permissions of the session say of it. Absent, they have no rule for it.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        policy: Option<Policy>,
+        /// The rule that decided.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        rule: Option<Box<Rule>>,
     },
+    /// A confirmed call is about to run; appended before it runs.
+    #[serde(rename = "tool.started")]
+    ToolStarted { call_id: String },
     /// A command of the sandbox ended.
     #[serde(rename = "exec.completed")]
     ExecCompleted {
@@ -232,6 +242,19 @@ pub enum Body {
     /// A caller's result of a call of a custom tool; ends its action.
     #[serde(rename = "user.custom_tool_result")]
     UserCustomToolResult(ToolAnswer),
+    /// A person's decision on a call; ends its action.
+    #[serde(rename = "user.tool_confirmation")]
+    UserToolConfirmation(Box<Confirmation>),
+    /// A rule allows calls for the rest of the session that would have to be confirmed.
+    #[serde(rename = "permission.granted")]
+    PermissionGranted(Box<Grant>),
+    /// A granted rule ended.
+    #[serde(rename = "permission.revoked")]
+    PermissionRevoked {
+        /// The event `permission.granted`.
+        #[schema(value_type = String)]
+        grant_event_id: EventId,
+    },
     /// An action ended without an answer.
     #[serde(rename = "action.closed")]
     ActionClosed { action_id: ActionId, reason: Closed },
@@ -469,6 +492,10 @@ macro_rules! action_events {
     () => {
         $crate::domain::event::Body::ActionRequired(_)
             | $crate::domain::event::Body::UserCustomToolResult(_)
+            | $crate::domain::event::Body::UserToolConfirmation(_)
+            | $crate::domain::event::Body::PermissionGranted(_)
+            | $crate::domain::event::Body::PermissionRevoked { .. }
+            | $crate::domain::event::Body::ToolStarted { .. }
             | $crate::domain::event::Body::ActionClosed { .. }
             | $crate::domain::event::Body::TurnWaiting { .. }
             | $crate::domain::event::Body::TurnResumed { .. }

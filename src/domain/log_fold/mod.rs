@@ -15,6 +15,7 @@ use super::{
     custom_tool::CustomTool,
     event::{Body, Draft, Event, Level},
     ids::*,
+    permission::Grant,
     tool::ToolCall,
 };
 use crate::base::limit::WARNINGS_FOLDED_MAX;
@@ -25,7 +26,7 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 19] = [
+pub const FOLDED: [&str; 23] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -36,6 +37,10 @@ pub const FOLDED: [&str; 19] = [
     "action.required",
     "action.closed",
     "user.custom_tool_result",
+    "user.tool_confirmation",
+    "permission.granted",
+    "permission.revoked",
+    "tool.started",
     "turn.waiting",
     "turn.resumed",
     "error.model",
@@ -65,6 +70,8 @@ pub struct LogFold {
     action_seq: i64,
     /// Registered tools that the agent gets, in the order of their registration.
     tools: Vec<CustomTool>,
+    /// Rules that were granted, each with the id of its event.
+    grants: Vec<(EventId, Grant)>,
 }
 
 /// Returns whether a fold reads an event.
@@ -85,6 +92,7 @@ impl LogFold {
             has_sandbox: false,
             action_seq: 0,
             tools: Vec::new(),
+            grants: Vec::new(),
         }
     }
 
@@ -114,9 +122,10 @@ impl LogFold {
                 let surplus = self.warned.len().saturating_sub(WARNINGS_FOLDED_MAX);
                 self.warned.drain(..surplus);
             }
-            Body::UserCustomToolResult(_) | Body::ActionClosed { reason: Closed::Expired, .. } => {
-                self.action_seq = event.seq;
-            }
+            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) => self.action_seq = event.seq,
+            Body::ActionClosed { reason, .. } if *reason != Closed::Withdrawn => self.action_seq = event.seq,
+            Body::PermissionGranted(grant) => self.grants.push((draft.id, (**grant).clone())),
+            Body::PermissionRevoked { grant_event_id } => self.grants.retain(|(id, _)| id != grant_event_id),
             Body::ToolRegistered(tool) => {
                 self.tools.retain(|known| known.name != tool.name);
                 self.tools.extend(tool.custom());
@@ -163,6 +172,11 @@ impl LogFold {
             Some(turn) if turn.attempt > 0 => &turn.tools,
             _ => &self.tools,
         }
+    }
+
+    /// Returns the rules that were granted for the session.
+    pub fn grants(&self) -> impl Iterator<Item = &Grant> {
+        self.grants.iter().map(|(_, grant)| grant)
     }
 
     /// Returns the `seq` of the last event in the fold; 0 without one.

@@ -6,7 +6,8 @@
 use crate::domain::{Body, Event};
 
 /// Types of the events that [`SandboxTrace`] reads.
-pub const SANDBOX_TRACE: [&str; 4] = ["sandbox.created", "sandbox.lost", "sandbox.terminated", "tool.call"];
+pub const SANDBOX_TRACE: [&str; 5] =
+    ["sandbox.created", "sandbox.lost", "sandbox.terminated", "tool.call", "tool.started"];
 
 /// Search for the sandboxes that a call may have met. The newest event comes first.
 pub struct SandboxTrace<'a> {
@@ -35,7 +36,10 @@ impl<'a> SandboxTrace<'a> {
             Body::SandboxTerminated { .. } => {
                 self.is_there.get_or_insert(false);
             }
-            Body::ToolCall { call_id, .. } => self.announced |= call_id == self.call_id,
+            // A confirmed call cannot have run before its start.
+            Body::ToolCall { call_id, .. } | Body::ToolStarted { call_id } => {
+                self.announced |= call_id == self.call_id;
+            }
             _ => {}
         }
         match self.is_there {

@@ -6,11 +6,12 @@ use serde_json::Value;
 use crate::{
     base::Timestamp,
     domain::{
-        action::{Action, Closed, ToolAnswer},
+        action::{Action, ActionKind, CallEnd, ToolAnswer},
         conversation::{Block, StopReason},
         custom_tool::{CustomTool, OnExpiry},
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
+        permission::{Policy, Rule},
         tool::{Replay, ToolCall},
     },
 };
@@ -54,7 +55,10 @@ pub struct TurnFold {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct TurnAction {
     id: ActionId,
+    kind: ActionKind,
     call_id: String,
+    /// What a confirmation is bound to.
+    args_hash: Option<String>,
     on_expiry: OnExpiry,
     #[serde(with = "time::serde::rfc3339")]
     opened_at: Timestamp,
@@ -68,8 +72,12 @@ struct TurnAction {
 pub enum ActionEnd {
     /// A caller's result, and the milliseconds until it came.
     Answered { answer: ToolAnswer, after_ms: u64 },
+    /// A person let it run.
+    Confirmed,
+    /// A person did not, with words for the model.
+    Rejected { words: String },
     /// Nobody answered in time; whether that ends the turn.
-    Expired { ends_turn: bool },
+    Expired { kind: ActionKind, ends_turn: bool },
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -100,8 +108,12 @@ pub struct StepCall {
 struct OpenCall {
     call: ToolCall,
     replay: Replay,
-    /// Whether a sandbox was created or lost since the call was announced.
+    /// Whether a sandbox was created or lost since the call was announced, or started after a confirmation.
     met_sandbox: bool,
+    /// Whether it started after a confirmation.
+    is_started: bool,
+    /// The rule that forbids it.
+    denied_by: Option<Box<Rule>>,
 }
 
 impl LastStep {
@@ -147,18 +159,34 @@ impl TurnFold {
             Body::AgentMessage { .. } if event.draft.level == Level::User => {
                 self.result = Some(event.draft.id);
             }
-            Body::ToolCall { call_id, tool, input, replay, .. } => {
+            Body::ToolCall { call_id, tool, input, replay, policy, rule, .. } => {
                 let call = ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() };
-                self.open.push(OpenCall { call, replay: *replay, met_sandbox: false });
+                let denied_by = rule.clone().filter(|_| *policy == Some(Policy::Deny));
+                let (met_sandbox, is_started) = (false, false);
+                self.open.push(OpenCall { call, replay: *replay, met_sandbox, is_started, denied_by });
+            }
+            Body::ToolStarted { call_id } => {
+                for open in self.open.iter_mut().filter(|open| open.call.call_id == *call_id) {
+                    (open.met_sandbox, open.is_started) = (false, true);
+                }
             }
             Body::ActionRequired(action) => self.actions.push(TurnAction::of(action, event.ts)),
             Body::UserCustomToolResult(answer) => {
                 let answered = |after_ms| ActionEnd::Answered { answer: answer.clone(), after_ms };
                 self.end_action(answer.action_id, event, answered);
             }
-            Body::ActionClosed { action_id, reason: Closed::Expired } => {
-                let ends_turn = self.actions.iter().any(|one| one.id == *action_id && one.ends_turn());
-                self.end_action(*action_id, event, |_| ActionEnd::Expired { ends_turn });
+            Body::UserToolConfirmation(confirmation) => {
+                let decided = CallEnd::decided(confirmation);
+                self.end_action(confirmation.action_id, event, |_| ActionEnd::of(decided, false));
+            }
+            Body::ActionClosed { action_id, reason } => {
+                let action = self.actions.iter().find(|one| one.id == *action_id);
+                if let Some(action) = action
+                    && let Some(end) = CallEnd::closed(*reason, action.kind)
+                {
+                    let ends_turn = action.ends_turn();
+                    self.end_action(*action_id, event, |_| ActionEnd::of(end, ends_turn));
+                }
             }
             Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
             Body::TurnResumed { waited_ms, .. } => {
@@ -168,7 +196,7 @@ impl TurnFold {
             Body::ToolResult { call_id, outcome, .. } => {
                 self.open.retain(|open| open.call.call_id != *call_id);
                 let ends_turn =
-                    |end: &Option<ActionEnd>| matches!(end, Some(ActionEnd::Expired { ends_turn: true }));
+                    |end: &Option<ActionEnd>| matches!(end, Some(ActionEnd::Expired { ends_turn: true, .. }));
                 let is_last = self.actions.iter().any(|one| one.call_id == *call_id && ends_turn(&one.end));
                 self.actions.retain(|one| one.call_id != *call_id);
                 self.has_acted |= *outcome != Outcome::NotRun;
@@ -193,9 +221,30 @@ impl TurnFold {
         }
     }
 
-    /// Returns the end of the action of a call, if it has one that has ended.
+    /// Returns the end of the action of a call, if it has one whose end is its result: a confirmed call still runs.
     pub fn ended_action(&self, call_id: &str) -> Option<&ActionEnd> {
-        self.actions.iter().find(|one| one.call_id == call_id)?.end.as_ref()
+        let end = self.actions.iter().find(|one| one.call_id == call_id)?.end.as_ref();
+        end.filter(|end| **end != ActionEnd::Confirmed)
+    }
+
+    /// Returns what the confirmation of a call is bound to, if it was confirmed and has not started.
+    pub fn confirmed(&self, call_id: &str) -> Option<&str> {
+        let is_confirmed =
+            |one: &&TurnAction| one.call_id == call_id && one.end == Some(ActionEnd::Confirmed);
+        let action = self.actions.iter().find(is_confirmed)?;
+        let is_started = self.open.iter().any(|open| open.call.call_id == call_id && open.is_started);
+        if is_started { None } else { action.args_hash.as_deref() }
+    }
+
+    /// Returns whether a call without a result has certainly not begun: a caller has it, or a rule forbids it, or it
+    /// was confirmed and has not started.
+    pub fn has_not_begun(&self, call_id: &str) -> bool {
+        self.needs_caller(call_id) || self.confirmed(call_id).is_some() || self.denied_by(call_id).is_some()
+    }
+
+    /// Returns the rule that forbids a call without a result, if one does.
+    pub fn denied_by(&self, call_id: &str) -> Option<&Rule> {
+        self.open.iter().find(|open| open.call.call_id == call_id)?.denied_by.as_deref()
     }
 
     /// Returns the open actions: id, call and expiry.
@@ -244,7 +293,9 @@ impl TurnAction {
     fn of(action: &Action, opened_at: Timestamp) -> Self {
         Self {
             id: action.id,
+            kind: action.kind,
             call_id: action.call_id.clone(),
+            args_hash: action.args_hash.clone(),
             on_expiry: action.on_expiry,
             opened_at,
             expires_at: action.expires_at,
@@ -254,6 +305,17 @@ impl TurnAction {
 
     fn ends_turn(&self) -> bool {
         self.on_expiry == OnExpiry::EndTurn
+    }
+}
+
+impl ActionEnd {
+    fn of(end: CallEnd, ends_turn: bool) -> Self {
+        match end {
+            CallEnd::Answered(answer) => Self::Answered { answer, after_ms: 0 },
+            CallEnd::Confirmed => Self::Confirmed,
+            CallEnd::Rejected(words) => Self::Rejected { words },
+            CallEnd::Expired(kind) => Self::Expired { kind, ends_turn },
+        }
     }
 }
 

@@ -8,13 +8,14 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     base::{seal::sha256, text::hex},
-    domain::{AgentId, CredentialId, custom_tool::AgentTool, session::Limits},
+    domain::{AgentId, CredentialId, custom_tool::AgentTool, permission::Rule, session::Limits},
     http::{
         path,
         prelude::*,
         scope::{ReadAgents, WriteAgents},
         sessions::sources,
     },
+    permission,
     store::agent::{Agent, Revision},
     tool,
     wire::agent::{AgentView, CreateAgent, PatchAgent, RevisionRef, RevisionView},
@@ -48,6 +49,7 @@ pub(super) async fn create(
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateAgent>>,
 ) -> Result<Answer> {
     check_config(&caller.app, &wanted.model, wanted.tools.as_deref()).await?;
+    check_rules(&wanted.permissions)?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
             format!("`runtime` must be `{BUILTIN_RUNTIME}`, the only one that exists; it is the default");
@@ -75,6 +77,7 @@ pub(super) async fn create(
             model_options: wanted.model_options,
             runtime: wanted.runtime.unwrap_or_else(|| BUILTIN_RUNTIME.to_owned()),
             tools: wanted.tools.map(in_order),
+            permissions: wanted.permissions,
             digest: String::new(),
             created_at: now,
         };
@@ -255,6 +258,16 @@ pub(super) async fn check_tools(tools: &[AgentTool]) -> Result<()> {
     })
 }
 
+/// Checks a list of permission rules; the error names the place.
+pub(super) fn check_rules(rules: &[Rule]) -> Result<()> {
+    match permission::problem(rules, &tool::names()) {
+        None => Ok(()),
+        Some((index, field, words)) => {
+            Err(ApiError::invalid(format!("permissions[{index}].{field}"), format!("`{field}` {words}")))
+        }
+    }
+}
+
 /// Puts the tools that callers run behind the others, as they are stored.
 pub(super) fn in_order(mut tools: Vec<AgentTool>) -> Vec<AgentTool> {
     tools.sort_by_key(|tool| tool.custom().is_some());
@@ -277,6 +290,10 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
     if let Some(tools) = &change.tools {
         next.tools = tools.clone().map(in_order);
     }
+    if let Some(permissions) = &change.permissions {
+        check_rules(permissions)?;
+        next.permissions.clone_from(permissions);
+    }
     check_config(app, &next.model, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
     Ok(next)
@@ -295,6 +312,7 @@ async fn same_or_conflict(
         && revision.model_options == wanted.model_options
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools.clone().map(in_order)
+        && revision.permissions == wanted.permissions
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
@@ -325,8 +343,12 @@ fn name_taken() -> ApiError {
 }
 
 fn digest_of(revision: &Revision) -> String {
-    let config =
+    let mut config =
         json!([revision.prompt, revision.model, revision.model_options, revision.runtime, revision.tools]);
+    // Without rules, a digest is the one from before there were any.
+    if let (Some(config), false) = (config.as_array_mut(), revision.permissions.is_empty()) {
+        config.push(json!(revision.permissions));
+    }
     hex(&sha256(config.to_string().as_bytes()))
 }
 
@@ -348,6 +370,7 @@ fn view(agent: Agent) -> AgentView {
         spend_caps: agent.spend_caps,
         sources: agent.sources,
         tools: revision.tools,
+        permissions: revision.permissions,
         created_at: agent.created_at,
         updated_at: agent.updated_at,
     }
@@ -365,6 +388,7 @@ fn revision_view(revision: Revision, active: crate::domain::RevisionId) -> Revis
         model_options: revision.model_options,
         runtime: revision.runtime,
         tools: revision.tools,
+        permissions: revision.permissions,
         digest: revision.digest,
         created_at: revision.created_at,
     }

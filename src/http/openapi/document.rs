@@ -108,7 +108,12 @@ fn scope(path: &str, method: Method) -> String {
         ("sessions", Some("agent")) => "agents",
         (group, _) => group,
     };
-    let verb = if method == Method::Read { "read" } else { "write" };
+    let verb = match method {
+        Method::Read => "read",
+        // To end a grant is to decide on calls.
+        _ if path.contains("/permissions/") => "approve",
+        _ => "write",
+    };
     format!("{group}:{verb}")
 }
 

@@ -3,19 +3,20 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
+use super::permissions;
 use crate::{
     base::limit::ACTION_CLAIM_SECONDS,
     domain::{
         ActionId, SessionId,
-        action::{ActionKind, ToolAnswer},
+        action::{ActionAnswer, ActionKind, Confirmation, Consequences, ToolAnswer},
         decide::{Command, Input},
     },
     http::{
         auth::SessionCaller,
         prelude::*,
-        scope::{AnswerActions, ReadLog, ReadSessions, SteerSession},
+        scope::{self, AnswerActions, ApproveActions, ReadLog, ReadSessions, SteerSession},
     },
-    journal::Executed,
+    journal::{Answered, Executed},
     store::action::{self, PendingFilter},
     wire::{
         Page,
@@ -73,7 +74,7 @@ pub(super) async fn pending(
 ) -> Result<Response> {
     if query.children {
         // A client token is one of this session only.
-        caller.check_token::<ReadSessions>()?;
+        caller.check::<ReadSessions>()?;
     }
     let filters = (caller.session, query.kind, query.children);
     let list = caller.list("pending", &filters).at(query.limit, query.cursor.as_deref())?;
@@ -106,32 +107,33 @@ pub(super) async fn all_pending(
 
 /// Send events to a session
 ///
-/// Results of custom tools, messages and interrupts: all are appended, or none. The same result again returns the
-/// first event. Some of several open actions may be answered; the turn continues when none is open, or when a call of
+/// Results of custom tools, confirmations, messages and interrupts: all are appended, or none. The same answer again
+/// returns the first event. Some of several open actions may be answered; the turn continues when none is open, or when a call of
 /// another tool waited for the answer.
 #[utoipa::path(post, path = "/sessions/{session_id}/events", tag = "actions", operation_id = "sendEvents",
     params(("session_id" = SessionId, Path)), request_body = SendEvents,
     responses((status = 202, body = SentEvents),
         (status = 200, body = SentEvents, description = "All of them were already sent."), Errors))]
 pub(super) async fn send(
-    caller: SessionCaller<AnswerActions>,
+    caller: SessionCaller<scope::SendEvents>,
     Idempotent(once, Body(wanted)): Idempotent<Body<SendEvents>>,
 ) -> Result<Answer> {
-    let steers = |event: &SentEvent| !matches!(event, SentEvent::CustomToolResult { .. });
-    if wanted.events.iter().any(steers) {
-        caller.check_token::<SteerSession>()?;
+    for event in &wanted.events {
+        match event {
+            SentEvent::Message { .. } | SentEvent::Interrupt {} => caller.check::<SteerSession>()?,
+            SentEvent::CustomToolResult { .. } => caller.check::<AnswerActions>()?,
+            SentEvent::ToolConfirmation { .. } => caller.check::<ApproveActions>()?,
+        }
     }
     let mut answer = once
         .run(&caller.app, caller.org, async |unit: &mut Unit| {
             let mut data = Vec::with_capacity(wanted.events.len());
             let (mut is_new, mut session) = (false, None);
-            // Of an unknown session, the error names no event.
-            unit.tx().lock_session(caller.session).await?;
             for (index, event) in wanted.events.iter().enumerate() {
-                let sent = append(&caller, unit, event).await.map_err(|error| ApiError {
-                    param: error.param.clone().or_else(|| Some(format!("events[{index}]"))),
-                    ..error
-                })?;
+                let sent = match append(&caller, unit, event).await {
+                    Ok(sent) => sent,
+                    Err(error) => return Err(of_event(&caller, unit, index, error).await),
+                };
                 is_new |= sent.is_new;
                 data.push(sent.event);
                 session = Some(sent.session);
@@ -155,18 +157,37 @@ pub(super) async fn send(
     operation_id = "claimAction", params(("session_id" = SessionId, Path), ("action_id" = ActionId, Path)),
     request_body = ClaimAction, responses((status = 200, body = ClaimedAction), Errors))]
 pub(super) async fn claim(
-    caller: SessionCaller<AnswerActions>,
+    caller: SessionCaller<scope::SendEvents>,
     Path((_, action)): Path<(String, ActionId)>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<ClaimAction>>,
 ) -> Result<Answer> {
     let seconds = wanted.seconds.unwrap_or(ACTION_CLAIM_SECONDS.0);
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        match unit.tx().action(caller.session, action).await?.state.kind {
+            ActionKind::ToolResult => caller.check::<AnswerActions>()?,
+            ActionKind::Confirmation => caller.check::<ApproveActions>()?,
+        }
         let claim = caller.app.0.journal.origin().id();
         let stamp = caller.stamp();
         let claimed_until = unit.claim_action(caller.session, action, claim, seconds, &stamp).await?;
         Ok(Answer::new(StatusCode::OK, &ClaimedAction { claim, claimed_until }))
     })
     .await
+}
+
+/// Names the event of an error, unless it is that of an unknown session.
+async fn of_event(
+    caller: &SessionCaller<scope::SendEvents>,
+    unit: &mut Unit,
+    index: usize,
+    error: ApiError,
+) -> ApiError {
+    if error.status() == StatusCode::NOT_FOUND && unit.tx().session(caller.session).await.is_err() {
+        return error;
+    }
+    let field = error.param.as_ref().map(|field| format!(".{field}")).unwrap_or_default();
+    let param = Some(format!("events[{index}]{field}"));
+    ApiError { param, ..error }
 }
 
 /// An event that was sent, and the session after it.
@@ -176,7 +197,18 @@ struct Sent {
     is_new: bool,
 }
 
-async fn append(caller: &SessionCaller<AnswerActions>, unit: &mut Unit, event: &SentEvent) -> Result<Sent> {
+impl Sent {
+    fn answer(answered: Answered, kind: &'static str) -> Self {
+        let event = SentEventRef { id: Some(answered.event), seq: Some(answered.seq), kind };
+        Self { event, session: shown(&answered.session), is_new: answered.is_new }
+    }
+}
+
+async fn append(
+    caller: &SessionCaller<scope::SendEvents>,
+    unit: &mut Unit,
+    event: &SentEvent,
+) -> Result<Sent> {
     let stamp = caller.stamp();
     let (command, kind) = match event {
         SentEvent::Message { text } => {
@@ -185,10 +217,32 @@ async fn append(caller: &SessionCaller<AnswerActions>, unit: &mut Unit, event: &
         SentEvent::Interrupt {} => (Command::Interrupt, "user.interrupt"),
         SentEvent::CustomToolResult { action_id, content, is_error, claim } => {
             let answer = ToolAnswer { action_id: *action_id, content: content.clone(), is_error: *is_error };
-            let answered = unit.answer(caller.session, answer, *claim, &stamp).await?;
-            let kind = "user.custom_tool_result";
-            let event = SentEventRef { id: Some(answered.event), seq: Some(answered.seq), kind };
-            return Ok(Sent { event, session: shown(&answered.session), is_new: answered.is_new });
+            let answer = ActionAnswer::Result(answer);
+            let answered =
+                unit.answer(caller.session, answer, Consequences::default(), *claim, &stamp).await?;
+            return Ok(Sent::answer(answered, "user.custom_tool_result"));
+        }
+        SentEvent::ToolConfirmation {
+            action_id,
+            decision,
+            args_hash,
+            rule,
+            message,
+            others,
+            then,
+            claim,
+        } => {
+            let confirmation = Confirmation {
+                action_id: *action_id,
+                decision: *decision,
+                rule: rule.clone(),
+                message: message.clone(),
+                args_hash: args_hash.clone(),
+                others: *others,
+                then: *then,
+            };
+            let answered = permissions::confirm(caller, unit, confirmation, *claim).await?;
+            return Ok(Sent::answer(answered, "user.tool_confirmation"));
         }
     };
     let Executed { session, events } = unit.execute(caller.session, command, &stamp).await?;

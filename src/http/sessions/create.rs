@@ -15,11 +15,11 @@ use crate::{
         Actor, InvokeTokenId, Level, OrgId, SessionId, Status,
         context::Context,
         decide::{Input, NewSession, Stamp},
-        session::{Created, Limits, Source},
+        session::{Created, Limits, Pins, Source},
         source::{PinnedSource, SourceStatus},
     },
     http::{
-        agents::{check_tools, in_order},
+        agents::{check_rules, check_tools, in_order},
         path,
         prelude::*,
         scope::WriteSessions,
@@ -225,26 +225,10 @@ async fn decide_new(
         source: creator.source,
         parent_session_id: None,
     };
-    match &wanted.agent {
-        Some(agent) => {
-            let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
-            let agent = agents.find(unit, agent).await?.ok_or_else(unknown)?;
-            let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
-            created.limits = wanted.limits.over(agent.limits);
-            of_agent.clone_from(&agent.sources);
-            let tools = wanted.tools.map(in_order);
-            check_tools(tools.as_deref().unwrap_or_default()).await?;
-            let choice = Choice { agent, revision, model: wanted.model, tools, scripted: app.0.scripted };
-            created.pin(trigger::pins(unit, choice).await?);
-        }
-        None if input.is_some()
-            || wanted.model.is_some()
-            || wanted.tools.is_some()
-            || wanted.revision.is_some() =>
-        {
-            return Err(ApiError::invalid("agent", "`input`, `model`, `tools` and `revision` need an agent"));
-        }
-        None => {}
+    if let Some((agent, pins)) = pinned(app, unit, agents, &request.wanted).await? {
+        created.limits = wanted.limits.over(agent.limits);
+        of_agent = agent.sources;
+        created.pin(pins);
     }
     if let Some(choice) = wanted.environment {
         created.environment = Some(trigger::environment(unit, choice, app.0.journal.origin()).await?);
@@ -270,6 +254,34 @@ async fn decide_new(
     let answer =
         Answer { shown_once: Some(("client_token", shown)), ..Answer::new(StatusCode::CREATED, &body) };
     Ok((Creation { token: Some(token), ..creation }, answer))
+}
+
+/// Returns the agent of a new session and what it pins of it; `None` without an agent.
+async fn pinned(
+    app: &App,
+    unit: &mut Unit,
+    agents: &mut AgentCache,
+    wanted: &CreateSession,
+) -> Result<Option<(Agent, Pins)>> {
+    let Some(agent) = &wanted.agent else {
+        let needs_agent = wanted.input.is_some()
+            || wanted.model.is_some()
+            || wanted.tools.is_some()
+            || !wanted.permissions.is_empty()
+            || wanted.revision.is_some();
+        let message = "`input`, `model`, `tools`, `permissions` and `revision` need an agent";
+        return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
+    };
+    let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
+    let agent = agents.find(unit, agent).await?.ok_or_else(unknown)?;
+    let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
+    let tools = wanted.tools.clone().map(in_order);
+    check_tools(tools.as_deref().unwrap_or_default()).await?;
+    check_rules(&wanted.permissions)?;
+    let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
+    let choice =
+        Choice { agent: agent.clone(), revision, model, tools, permissions, scripted: app.0.scripted };
+    Ok(Some((agent, trigger::pins(unit, choice).await?)))
 }
 
 /// Records that a session was created with an invoke token.

@@ -13,6 +13,7 @@ mod export;
 mod files;
 mod list;
 mod operations;
+mod permissions;
 mod socket;
 pub(crate) mod sources;
 mod steer;
@@ -55,6 +56,8 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(events::list, actions::send))
         .routes(routes!(actions::pending))
         .routes(routes!(actions::claim))
+        .routes(routes!(permissions::get))
+        .routes(routes!(permissions::revoke))
         .routes(routes!(actions::all_pending))
         .routes(routes!(events::stream))
         .routes(routes!(socket::connect))

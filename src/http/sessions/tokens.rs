@@ -7,7 +7,11 @@ use serde_json::json;
 use crate::{
     base::{key, limit::CLIENT_TOKEN_TTL_SECONDS},
     domain::{Level, SessionId, Status},
-    http::{prelude::*, scope::WriteSessions},
+    http::{
+        auth::missing_scope,
+        prelude::*,
+        scope::{ApproveActions, Scope, WriteSessions},
+    },
     store::{column::word, token::NewToken},
     wire::client_token::{ClientScope, ClientTokenView, MintClientToken},
 };
@@ -23,6 +27,10 @@ pub(super) async fn mint(
     Path(id): Path<SessionId>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<MintClientToken>>,
 ) -> Result<Answer> {
+    let approves = wanted.scopes.as_ref().is_some_and(|scopes| scopes.contains(&ClientScope::Approve));
+    if approves && !ApproveActions::is_in(&caller.scopes) {
+        return Err(missing_scope(ApproveActions::NAME));
+    }
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
         if unit.tx().lock_session(id).await?.status == Status::Archived {

@@ -14,6 +14,7 @@ use crate::{
         AgentId, CredentialId, OrgId, RevisionId,
         conversation::ModelOptions,
         custom_tool::{AgentTool, CustomTool},
+        permission::Rule,
         session::Limits,
         source::Repository,
         spend::SpendCaps,
@@ -50,6 +51,8 @@ pub struct Revision {
     pub runtime: String,
     /// Names first, then the tools that callers run; `None` for all of the service.
     pub tools: Option<Vec<AgentTool>>,
+    /// Rules for its calls.
+    pub permissions: Vec<Rule>,
     /// SHA-256 of all fields above except the ids, in hexadecimal.
     pub digest: String,
     pub created_at: Timestamp,
@@ -66,6 +69,7 @@ struct RevisionRow {
     runtime: String,
     tools: Option<Vec<String>>,
     custom_tools: Option<String>,
+    permissions: Option<String>,
     digest: String,
     created_at: Timestamp,
 }
@@ -112,6 +116,7 @@ impl RevisionRow {
             model_options: from_json(&self.model_options)?,
             runtime: self.runtime,
             tools: self.tools.map(all),
+            permissions: self.permissions.as_deref().map(from_json).transpose()?.unwrap_or_default(),
             digest: self.digest,
             created_at: self.created_at,
         })
@@ -154,7 +159,7 @@ macro_rules! agents {
         concat!(
             "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.sources::text,
                     a.created_at as agent_created_at, a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
-                    r.model_options::text, r.runtime, r.tools, r.custom_tools::text, r.digest, r.created_at
+                    r.model_options::text, r.runtime, r.tools, r.custom_tools::text, r.permissions::text, r.digest, r.created_at
              from agent a
              join revision r on r.org_id = a.org_id and r.revision_id = a.active_revision_id
              where a.org_id = $1 and a.deleted_at is null ",
@@ -166,8 +171,8 @@ macro_rules! agents {
 macro_rules! revisions {
     ($rest:literal) => {
         concat!(
-            "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, custom_tools::text, digest,
-                    created_at
+            "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, custom_tools::text,
+                    permissions::text, digest, created_at
              from revision
              where org_id = $1 ",
             $rest
@@ -260,9 +265,9 @@ impl Tx {
         named!(
             query(
                 "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
-                                       tools, custom_tools, digest, created_at)
+                                       tools, custom_tools, permissions, digest, created_at)
                  values ($org_id, $revision_id, $agent_id, $number, $prompt, $model, $model_options::json, $runtime,
-                         $tools, $custom_tools::json, $digest, $created_at)"
+                         $tools, $custom_tools::json, $permissions::json, $digest, $created_at)"
             ),
             {
                 org_id: self.org.uuid(),
@@ -275,6 +280,7 @@ impl Tx {
                 runtime: &revision.runtime,
                 tools: names_of(revision.tools.as_deref()),
                 custom_tools: custom_of(revision.tools.as_deref()),
+                permissions: (!revision.permissions.is_empty()).then(|| json(&revision.permissions)),
                 digest: &revision.digest,
                 created_at: revision.created_at,
             }

@@ -20,6 +20,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub struct FoundAction {
     pub state: ActionState,
+    /// `seq` of its event `action.required`.
+    pub seq: i64,
     /// `seq` of its answer.
     pub answer_seq: Option<i64>,
 }
@@ -27,6 +29,7 @@ pub struct FoundAction {
 #[derive(FromRow)]
 struct StateRow {
     turn_id: Uuid,
+    seq: i64,
     kind: String,
     outcome: Option<String>,
     ended_at: Option<Timestamp>,
@@ -78,7 +81,7 @@ impl Tx {
     pub async fn action(&mut self, session: SessionId, action: ActionId) -> Result<FoundAction> {
         let org = self.org.uuid();
         let row: StateRow = sqlx::query_as(
-            "select turn_id, kind, outcome, ended_at, answer_seq, expires_at <= clock_timestamp() as is_expired,
+            "select turn_id, seq, kind, outcome, ended_at, answer_seq, expires_at <= clock_timestamp() as is_expired,
                     case when claimed_until > clock_timestamp() then claim end as claim
              from action
              where org_id = $1 and session_id = $2 and action_id = $3",
@@ -97,7 +100,7 @@ impl Tx {
             is_expired: row.is_expired,
             claim: row.claim.map(Id::from_uuid),
         };
-        Ok(FoundAction { state, answer_seq: row.answer_seq })
+        Ok(FoundAction { state, seq: row.seq, answer_seq: row.answer_seq })
     }
 
     /// Reads the id and the body of an event of a locked session, by its place in the log.
@@ -143,10 +146,14 @@ impl Tx {
     }
 
     /// Returns the open actions of a turn whose time has passed, in the order of their opening.
-    pub async fn expired_actions(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ActionId>> {
+    pub async fn expired_actions(
+        &mut self,
+        session: SessionId,
+        turn: TurnId,
+    ) -> Result<Vec<(ActionId, ActionKind)>> {
         let org = self.org.uuid();
-        let ids: Vec<Uuid> = sqlx::query_scalar(
-            "select action_id
+        let rows: Vec<(Uuid, String)> = sqlx::query_as(
+            "select action_id, kind
              from action
              where org_id = $1 and session_id = $2 and turn_id = $3 and outcome is null
                and expires_at <= clock_timestamp()
@@ -157,7 +164,7 @@ impl Tx {
         .bind(turn.uuid())
         .fetch_all(self.connection())
         .await?;
-        Ok(ids.into_iter().map(Id::from_uuid).collect())
+        rows.into_iter().map(|(id, kind)| Ok((Id::from_uuid(id), from_word(&kind)?))).collect()
     }
 
     /// Returns whether a turn has an open action.

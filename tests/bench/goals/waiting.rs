@@ -40,7 +40,8 @@ pub async fn run(bench: &Bench) -> anyhow::Result<Vec<Measured>> {
     });
     let agent = json!({ "name": "waiting", "prompt": "Ask.", "model": "openai/m", "tools": [tool] });
     let agent = http::id(&caller.post("/agents", &agent).await?)?;
-    let (few, many) = (bench.plan.size(200, 50), bench.plan.size(10_000, 200));
+    // From the first of them on, the bounded caches of the service are full.
+    let (few, many) = (bench.plan.size(5_000, 50), bench.plan.size(10_000, 200));
     let count = bench.plan.size(400, 20);
     let mut connection = bench.ground.connection().await?;
     let metrics = vec![

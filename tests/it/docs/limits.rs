@@ -42,6 +42,11 @@ fn of_actions() -> Vec<(&'static str, String)> {
         ("TOOL_SCHEMA_NODES_MAX", count(limit::TOOL_SCHEMA_NODES_MAX as u64)),
         ("TOOL_PATTERN_BYTES_MAX", bytes(limit::TOOL_PATTERN_BYTES_MAX)),
         ("TOOL_PATTERNS_BYTES_MAX", bytes(limit::TOOL_PATTERNS_BYTES_MAX)),
+        ("RULES_MAX", count(limit::RULES_MAX as u64)),
+        ("RULE_TEXT_BYTES_MAX", bytes(limit::RULE_TEXT_BYTES_MAX)),
+        ("GRANTABLE_MAX", count(limit::GRANTABLE_MAX as u64)),
+        ("GRANTS_MAX", count(limit::GRANTS_MAX as u64)),
+        ("CONFIRMATION_MESSAGE_BYTES_MAX", bytes(limit::CONFIRMATION_MESSAGE_BYTES_MAX)),
         ("CUSTOM_TOOL_DESCRIPTION_BYTES_MAX", bytes(limit::CUSTOM_TOOL_DESCRIPTION_BYTES_MAX)),
     ]
 }

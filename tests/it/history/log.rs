@@ -284,6 +284,8 @@ impl Writer {
                 call_id: call.call_id.clone(),
                 tool: call.tool.clone(),
                 input: call.input.clone(),
+                policy: None,
+                rule: None,
                 args_summary: String::new(),
                 replay: Replay::Unsafe,
             };

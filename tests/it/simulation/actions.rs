@@ -5,10 +5,14 @@ use std::{sync::Arc, time::Duration};
 use sojourn::{
     base::Timestamp,
     domain::{
-        ActionId, Actor, Event, TurnId,
-        action::{ActionState, Closed, Content, Ended, OpenCall, ToolAnswer},
+        ActionId, Actor, Event, EventId, TurnId,
+        action::{
+            ActionAnswer, ActionKind, ActionState, CallEnd, Closed, Confirmation, Consequences, Content,
+            Decision, Ended, OpenCall, Others, Then, ToolAnswer,
+        },
         decide::{Command, Rejection, Stamp},
         event::Body,
+        permission::{Grant, Rule},
     },
 };
 use tokio::time::sleep;
@@ -20,11 +24,13 @@ use super::{
 };
 
 /// An action with its end.
-struct Found {
+pub struct Found {
     turn: TurnId,
+    pub kind: ActionKind,
+    pub always: Vec<Rule>,
     expires_at: Timestamp,
     ended: Option<(Ended, Timestamp)>,
-    answer: Option<ToolAnswer>,
+    answer: Option<ActionAnswer>,
 }
 
 impl Database {
@@ -40,18 +46,26 @@ impl Database {
             match &event.draft.body {
                 Body::ActionRequired(action) => {
                     let turn = event.draft.turn_id.expect("an action belongs to a turn");
-                    let found = Found { turn, expires_at: action.expires_at, ended: None, answer: None };
+                    let found = Found {
+                        turn,
+                        kind: action.kind,
+                        always: action.always.clone(),
+                        expires_at: action.expires_at,
+                        ended: None,
+                        answer: None,
+                    };
                     actions.push((action.id, found));
                 }
                 Body::UserCustomToolResult(answer) => {
-                    end(&mut actions, event, answer.action_id, Ended::Answered, Some(answer.clone()));
+                    let given = Some(ActionAnswer::Result(answer.clone()));
+                    end(&mut actions, event, answer.action_id, Ended::Answered, given);
+                }
+                Body::UserToolConfirmation(confirmation) => {
+                    let given = Some(ActionAnswer::Confirmation((**confirmation).clone()));
+                    end(&mut actions, event, confirmation.action_id, Ended::Answered, given);
                 }
                 Body::ActionClosed { action_id, reason } => {
-                    let ended = match reason {
-                        Closed::Expired => Ended::Expired,
-                        Closed::Withdrawn => Ended::Withdrawn,
-                    };
-                    end(&mut actions, event, *action_id, ended, None);
+                    end(&mut actions, event, *action_id, (*reason).into(), None);
                 }
                 _ => {}
             }
@@ -59,9 +73,30 @@ impl Database {
         actions
     }
 
-    /// Ids of the open actions, oldest first.
-    pub fn open_actions(&self) -> Vec<ActionId> {
-        self.actions().into_iter().filter(|(_, found)| found.ended.is_none()).map(|(id, _)| id).collect()
+    /// The open actions, oldest first.
+    pub fn open_actions(&self) -> Vec<(ActionId, Found)> {
+        self.actions().into_iter().filter(|(_, found)| found.ended.is_none()).collect()
+    }
+
+    /// What a confirmation changes beside its action, as `http` decides.
+    fn consequences(&self, found: &Found, confirmation: &Confirmation) -> Consequences {
+        let is_other = |(id, one): &(ActionId, Found)| {
+            *id != confirmation.action_id && one.kind == ActionKind::Confirmation
+        };
+        let others = self.open_actions().into_iter().filter(is_other);
+        if !confirmation.others.is_keep() {
+            let closed = others.map(|(id, _)| (id, Closed::Rejected)).collect();
+            return Consequences { grant: None, closed };
+        }
+        let Some(rule) = confirmation.rule.clone().filter(|_| found.ended.is_none()) else {
+            return Consequences::default();
+        };
+        let closed =
+            others.filter(|(_, one)| one.always.contains(&rule)).map(|(id, _)| (id, Closed::Allowed));
+        let closed = closed.collect();
+        let confirmation_event_id = EventId::from_uuid(confirmation.action_id.uuid());
+        let grant = Grant { rule, schema_hash: String::new(), confirmation_event_id };
+        Consequences { grant: Some(grant), closed }
     }
 
     /// Whether an action that nobody has ended is past its time.
@@ -71,27 +106,38 @@ impl Database {
     }
 
     /// A caller's answer, as `journal::Unit` executes it.
-    pub fn answer(&mut self, answer: ToolAnswer, stamp: &Stamp, now: Duration) -> Result<usize, Rejection> {
+    pub fn answer(&mut self, answer: ActionAnswer, stamp: &Stamp, now: Duration) -> Result<usize, Rejection> {
         let actions = self.actions();
-        let found = actions.into_iter().find(|(id, _)| *id == answer.action_id);
+        let found = actions.into_iter().find(|(id, _)| *id == answer.action_id());
         let (id, found) = found.expect("a caller answers an action that it read");
-        if found.answer.is_some_and(|first| first == answer) {
+        if found.answer.as_ref().is_some_and(|first| *first == answer) {
             return Ok(0);
         }
+        let consequences = match &answer {
+            ActionAnswer::Result(_) => Consequences::default(),
+            ActionAnswer::Confirmation(confirmation) => self.consequences(&found, confirmation),
+        };
+        let ends_turn = matches!(&answer, ActionAnswer::Confirmation(one) if one.then == Then::EndTurn);
         let state = ActionState {
             id,
             turn: found.turn,
-            kind: sojourn::domain::action::ActionKind::ToolResult,
+            kind: found.kind,
             ended: found.ended,
             is_expired: found.expires_at <= stamp.origin.now(),
             claim: None,
         };
-        let events = self.execute(Command::Answer { state, answer, claim: None }, stamp, now)?;
-        let is_service = |call: &OpenCall| call.action.is_none();
+        let events =
+            self.execute(Command::Answer { state, answer, consequences, claim: None }, stamp, now)?;
+        let is_service = |call: &OpenCall| {
+            matches!(call.action, None | Some((_, _, Some(CallEnd::Confirmed | CallEnd::Rejected(_)))))
+        };
         let lets_continue =
             || self.open_actions().is_empty() || open_work(&self.log, found.turn).0.iter().any(is_service);
         if self.session.is_waiting() && lets_continue() {
             self.lease.enqueue(now);
+        }
+        if ends_turn {
+            self.execute(Command::Interrupt, stamp, now)?;
         }
         Ok(events)
     }
@@ -122,19 +168,23 @@ pub async fn answer(world: Arc<World>) {
         if open.is_empty() || chance.one_in(3) {
             continue;
         }
-        let action_id = chance.pick(&open);
-        let text = format!("Answer {}.", world.number());
-        let answer =
-            ToolAnswer { action_id, content: vec![Content::Text { text }], is_error: chance.one_in(4) };
+        let (action_id, found) = &open[chance.below(open.len() as u64) as usize];
+        let answer = match found.kind {
+            ActionKind::ToolResult => {
+                let content = vec![Content::Text { text: format!("Answer {}.", world.number()) }];
+                ActionAnswer::Result(ToolAnswer {
+                    action_id: *action_id,
+                    content,
+                    is_error: chance.one_in(4),
+                })
+            }
+            ActionKind::Confirmation => ActionAnswer::Confirmation(confirmation(&world, *action_id, found)),
+        };
         // Its turn may end, its time may pass, and others may answer meanwhile.
         sleep(world.duration()).await;
         let mut sent = vec![answer.clone()];
         if chance.one_in(4) {
-            sent.push(if chance.one_in(2) {
-                answer
-            } else {
-                ToolAnswer { is_error: !answer.is_error, ..answer }
-            });
+            sent.push(if chance.one_in(2) { answer } else { another(answer) });
         }
         for answer in sent {
             let stamp = stamp(&world);
@@ -143,5 +193,41 @@ pub async fn answer(world: Arc<World>) {
                 world.notification(&world.job);
             }
         }
+    }
+}
+
+fn confirmation(world: &World, action_id: ActionId, found: &Found) -> Confirmation {
+    let chance = &world.chance;
+    let decision = match chance.below(4) {
+        0 => Decision::Reject,
+        1 => Decision::Always,
+        _ => Decision::Once,
+    };
+    let rejects = decision == Decision::Reject;
+    Confirmation {
+        action_id,
+        decision,
+        rule: found.always.first().filter(|_| decision == Decision::Always).cloned(),
+        message: rejects.then(|| format!("Not {}.", world.number())),
+        args_hash: None,
+        others: if rejects && chance.one_in(3) { Others::Reject } else { Others::Keep },
+        then: if rejects && chance.one_in(3) { Then::EndTurn } else { Then::Continue },
+    }
+}
+
+/// Another answer of the same action.
+fn another(answer: ActionAnswer) -> ActionAnswer {
+    match answer {
+        ActionAnswer::Result(answer) => {
+            ActionAnswer::Result(ToolAnswer { is_error: !answer.is_error, ..answer })
+        }
+        ActionAnswer::Confirmation(one) => ActionAnswer::Confirmation(Confirmation {
+            decision: if one.decision == Decision::Once { Decision::Reject } else { Decision::Once },
+            rule: None,
+            message: None,
+            others: Others::Keep,
+            then: Then::Continue,
+            ..one
+        }),
     }
 }

@@ -251,6 +251,7 @@ fn session(world: &World) -> Database {
         model_options: Default::default(),
         runtime: "builtin".to_owned(),
         tools: None,
+        permissions: Default::default(),
     };
     let limits = if world.chance.one_in(2) { limits(&world.chance) } else { Limits::default() };
     let created = Created {

@@ -96,7 +96,7 @@ pub async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
     let fold = LogFold::of(&log, false);
     let state = fold.turn(turn);
     let lost = |call: ToolCall| {
-        let is_open = state.is_some_and(|state| state.needs_caller(&call.call_id));
+        let is_open = state.is_some_and(|state| state.has_not_begun(&call.call_id));
         draft(Body::ToolResult {
             call_id: call.call_id,
             tool: call.tool,

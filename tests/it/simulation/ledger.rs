@@ -9,9 +9,10 @@ use sojourn::{
     base::Timestamp,
     domain::{
         ActionId, Event, Message, TurnId,
-        action::{Closed, ToolAnswer},
+        action::{Closed, Decision, ToolAnswer},
         event::{Body, Outcome, StepCompleted},
         log_fold,
+        permission::Policy,
         session::Limits,
         tool::Replay,
         turn::YieldReason,
@@ -68,6 +69,9 @@ struct Call {
     turn: TurnId,
     replay: Replay,
     is_answered: bool,
+    is_denied: bool,
+    /// Whether it started after a confirmation.
+    is_started: bool,
     action: Option<ActionId>,
 }
 
@@ -75,6 +79,7 @@ struct Call {
 #[derive(Debug)]
 enum End {
     Answered(ToolAnswer),
+    Decided(Decision),
     Closed(Closed),
 }
 
@@ -121,27 +126,20 @@ impl Ledger {
                 self.widen(*newer);
             }
             Body::StepCompleted(step) => self.step(event, step, before),
-            Body::ToolCall { call_id, replay, .. } => {
+            Body::ToolCall { call_id, replay, policy, .. } => {
                 self.counts.calls += 1;
                 let turn = event.draft.turn_id.expect("a call belongs to a turn");
                 assert_eq!(self.running, Some(turn), "a call outside its turn");
-                let call = Call { turn, replay: *replay, is_answered: false, action: None };
+                let is_denied = *policy == Some(Policy::Deny);
+                let (is_answered, is_started) = (false, false);
+                let call = Call { turn, replay: *replay, is_answered, is_denied, is_started, action: None };
                 assert!(self.calls.insert(call_id.clone(), call).is_none(), "a call was announced twice");
             }
-            Body::ActionRequired(action) => {
-                let call = self.calls.get_mut(&action.call_id).expect("an action belongs to a call");
-                assert!(!call.is_answered, "an action of a call that has its result: {event:?}");
-                assert_eq!(call.action.replace(action.id), None, "a call has two actions: {event:?}");
-                assert!(self.actions.insert(action.id, None).is_none(), "an action was opened twice");
-            }
-            Body::UserCustomToolResult(answer) => {
-                self.counts.answers += 1;
-                self.end_action(event, answer.action_id, End::Answered(answer.clone()));
-            }
-            Body::ActionClosed { action_id, reason } => {
-                self.counts.expired += u64::from(*reason == Closed::Expired);
-                self.end_action(event, *action_id, End::Closed(*reason));
-            }
+            Body::ActionRequired(_)
+            | Body::UserCustomToolResult(_)
+            | Body::UserToolConfirmation(_)
+            | Body::ToolStarted { .. }
+            | Body::ActionClosed { .. } => self.note_action(event),
             Body::TurnWaiting { turn_id, action_ids, read_to_seq, .. } => {
                 self.wait(*turn_id, action_ids, *read_to_seq)
             }
@@ -162,7 +160,8 @@ impl Ledger {
                     "a call was answered twice: {event:?}"
                 );
                 let end = call.action.map(|action| &self.actions[&action]);
-                check_result(end, *outcome, output);
+                assert!(!call.is_denied || *outcome == Outcome::NotRun, "a denied call ran: {event:?}");
+                check_result(end, call.is_started, *outcome, output);
             }
             Body::TurnCancelRequested { turn_id, .. } => {
                 let turn = self.turns.entry(*turn_id).or_default();
@@ -173,6 +172,36 @@ impl Ledger {
                     completed.error.as_ref().is_some_and(|error| error.code == "recovery_exhausted"),
                 );
                 self.end(completed.turn_id, completed.yield_reason, event.ts);
+            }
+            _ => {}
+        }
+    }
+
+    fn note_action(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::ActionRequired(action) => {
+                let call = self.calls.get_mut(&action.call_id).expect("an action belongs to a call");
+                assert!(!call.is_answered, "an action of a call that has its result: {event:?}");
+                assert_eq!(call.action.replace(action.id), None, "a call has two actions: {event:?}");
+                assert!(self.actions.insert(action.id, None).is_none(), "an action was opened twice");
+            }
+            Body::UserCustomToolResult(answer) => {
+                self.counts.answers += 1;
+                self.end_action(event, answer.action_id, End::Answered(answer.clone()));
+            }
+            Body::UserToolConfirmation(confirmation) => {
+                self.counts.answers += 1;
+                self.end_action(event, confirmation.action_id, End::Decided(confirmation.decision));
+            }
+            Body::ToolStarted { call_id } => {
+                let call = self.calls.get_mut(call_id).expect("a call is announced before it starts");
+                assert!(!std::mem::replace(&mut call.is_started, true), "a call started twice: {event:?}");
+                let end = call.action.map(|action| &self.actions[&action]);
+                assert!(may_run(end), "a call started that nobody confirmed: {event:?}");
+            }
+            Body::ActionClosed { action_id, reason } => {
+                self.counts.expired += u64::from(*reason == Closed::Expired);
+                self.end_action(event, *action_id, End::Closed(*reason));
             }
             _ => {}
         }
@@ -281,9 +310,16 @@ impl Ledger {
     }
 }
 
+/// Whether a call with this end of its action may run.
+fn may_run(end: Option<&Option<End>>) -> bool {
+    matches!(end, Some(Some(End::Decided(Decision::Once | Decision::Always) | End::Closed(Closed::Allowed))))
+}
+
 /// The result of a call with an action is what ended the action. An answer may be lost with the turn alone.
-fn check_result(end: Option<&Option<End>>, outcome: Outcome, output: &str) {
+fn check_result(end: Option<&Option<End>>, is_started: bool, outcome: Outcome, output: &str) {
     match (end, outcome) {
+        (end, _) if is_started => assert!(may_run(end)),
+        (Some(Some(End::Decided(_) | End::Closed(_))), Outcome::NotRun) => {}
         (None, _) | (Some(Some(End::Answered(_))), Outcome::Unknown) => {}
         (Some(Some(End::Answered(answer))), Outcome::Ran) => assert_eq!(output, answer.text()),
         (Some(Some(End::Closed(Closed::Expired))), Outcome::Unknown) => {}

@@ -119,6 +119,8 @@ impl Provider {
         let input: Value = match chance.below(12) {
             0 => json!({"bad": true}),
             1 => json!({"_malformed": "{\"comm"}),
+            2..4 => json!({"command": "make", "question": "Which?", "policy": "ask"}),
+            4 => json!({"command": "make", "question": "Which?", "policy": "deny"}),
             _ => json!({"command": "make", "question": "Which?"}),
         };
         ToolCall { call_id, tool: tool.to_owned(), input }

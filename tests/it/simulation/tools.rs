@@ -11,6 +11,7 @@ use sojourn::{
         custom_tool::{CustomTool, CustomToolType},
         event::{Draft, Outcome},
         log_fold,
+        permission::{Grant, Policy, PolicyDecision, Rule},
         tool::{ASK, Replay, ToolCall, ToolSpec},
     },
     harness::{Call, CallResult, ExecSummary, Fault, Tools},
@@ -41,6 +42,11 @@ pub struct LeasedTools {
     specs: Vec<ToolSpec>,
     custom: CustomTool,
     attached: Mutex<Option<SandboxId>>,
+}
+
+/// A rule for all calls of a tool.
+fn rule(tool: &str, policy: Policy) -> Rule {
+    Rule { tool: tool.to_owned(), prefix: None, path: None, host: None, policy, expires_seconds: None }
 }
 
 /// State of a call whose result cannot be read.
@@ -234,6 +240,28 @@ impl Tools for LeasedTools {
 
     fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
         (call.tool == CALLER_TOOL && call.input.get("bad").is_none()).then_some(&self.custom)
+    }
+
+    fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {
+        let policy = match call.input.get("policy").and_then(|policy| policy.as_str()) {
+            _ if call.tool == CALLER_TOOL || self.check(call).is_err() => return PolicyDecision::default(),
+            None => return PolicyDecision::default(),
+            Some("ask") => Policy::Ask,
+            Some(_) => Policy::Deny,
+        };
+        let rule = rule(&call.tool, policy);
+        let allowing = Rule { policy: Policy::Allow, ..rule.clone() };
+        let is_granted = policy == Policy::Ask && granted.iter().any(|grant| grant.rule == allowing);
+        PolicyDecision {
+            policy: if is_granted { Policy::Allow } else { policy },
+            rule: Some(rule),
+            always: vec![allowing],
+            expires_seconds: self.custom.expires_seconds,
+        }
+    }
+
+    fn args_hash(&self, call: &ToolCall) -> String {
+        call.input.to_string()
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

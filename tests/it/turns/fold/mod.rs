@@ -292,6 +292,8 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         call_id: call.call_id,
         tool: call.tool,
         input: call.input,
+        policy: None,
+        rule: None,
         args_summary: String::new(),
         replay: Replay::Unsafe,
     });

@@ -88,6 +88,7 @@ impl World {
             model_options: ModelOptions::default(),
             runtime: "builtin".to_owned(),
             tools: None,
+            permissions: Default::default(),
         };
         let agent: AgentId = self.origin.id();
         let created = Created {

@@ -1,0 +1,272 @@
+//! Evaluators the calls of an agent by the rules of its session.
+//!
+//! Called by `turn` for each call of a model, and by `http` for rules that a caller sends. Of a command line,
+//! each simple command is evaluated. This keeps an agent from what it should not do unasked; it is no wall: a command may do
+//! what its words do not say, and only the sandbox bounds it.
+
+mod command_line;
+mod read_only;
+mod target;
+
+use serde_json::{Value, json};
+
+use crate::{
+    base::{limit::ACTION_EXPIRES_SECONDS, seal::sha256, text::hex},
+    domain::{
+        permission::{Grant, Permissions, Policy, PolicyDecision, Rule},
+        tool::{ToolCall, ToolSpec},
+    },
+};
+use target::{Match, Target};
+
+/// The rules of a session, with what was granted in it.
+pub struct Evaluator<'a> {
+    pub permissions: &'a Permissions,
+    pub grants: &'a [Grant],
+    /// Directory that paths are relative to.
+    pub cwd: &'a str,
+}
+
+impl Evaluator<'_> {
+    /// Evaluators a call whose arguments fit its tool.
+    pub fn evaluate(&self, call: &ToolCall, spec: &ToolSpec) -> PolicyDecision {
+        if self.permissions.is_empty() {
+            return PolicyDecision::default();
+        }
+        let targets = Target::of(call, self.cwd);
+        let schema_hash = schema_hash(spec);
+        let mut strictest = PolicyDecision::default();
+        let mut asked = Vec::new();
+        for target in &targets {
+            let (mut policy, rule) = self.by_lists(target, spec);
+            let is_granted = |grant: &&Grant| {
+                grant.schema_hash == schema_hash
+                    && grant.rule.is_of(&spec.name)
+                    && target.matches(&grant.rule) == Match::Yes
+            };
+            if policy == Policy::Ask && self.grants.iter().any(|grant| is_granted(&grant)) {
+                policy = Policy::Allow;
+            }
+            if policy == Policy::Ask {
+                asked.push(target);
+            }
+            if policy > strictest.policy || strictest.rule.is_none() {
+                let expires = rule.and_then(|rule| rule.expires_seconds).unwrap_or(ACTION_EXPIRES_SECONDS.1);
+                strictest = PolicyDecision {
+                    policy,
+                    rule: rule.cloned(),
+                    always: Vec::new(),
+                    expires_seconds: expires,
+                };
+            }
+        }
+        if strictest.policy == Policy::Ask {
+            strictest.always = target::grantable(&asked, &spec.name);
+        }
+        strictest
+    }
+
+    /// Returns the strictest decision of all lists, and the rule that made it.
+    fn by_lists(&self, target: &Target, spec: &ToolSpec) -> (Policy, Option<&Rule>) {
+        let mut strictest = (Policy::Allow, None);
+        for rules in self.permissions.lists() {
+            let decided = rules.iter().rev().find_map(|rule| Some((decision(rule, target, spec)?, rule)));
+            if let Some((policy, rule)) = decided
+                && (policy > strictest.0 || strictest.1.is_none())
+            {
+                strictest = (policy, Some(rule));
+            }
+        }
+        strictest
+    }
+}
+
+/// Returns what a rule says of a target; `None` if it does not match.
+fn decision(rule: &Rule, target: &Target, spec: &ToolSpec) -> Option<Policy> {
+    if !rule.is_of(&spec.name) {
+        return None;
+    }
+    match (target.matches(rule), rule.policy) {
+        (Match::No, _) | (Match::Maybe, Policy::Allow | Policy::Auto) => None,
+        (Match::Yes, Policy::Auto) if read_only::is_read_only(target, spec) => Some(Policy::Allow),
+        // Somebody must look at what may be forbidden.
+        (Match::Yes, Policy::Auto) | (Match::Maybe, Policy::Ask | Policy::Deny) => Some(Policy::Ask),
+        (Match::Yes, policy) => Some(policy),
+    }
+}
+
+/// Returns the first problem of a list of rules: its index, the field, and words for the caller. `tools` are those of
+/// the service.
+pub fn problem(rules: &[Rule], tools: &[String]) -> Option<(usize, &'static str, String)> {
+    rules.iter().enumerate().find_map(|(index, rule)| {
+        let path = || Some(("path", target::glob(rule.path.as_deref()?).err()?));
+        let (field, words) = rule.problem(tools).or_else(path)?;
+        Some((index, field, words))
+    })
+}
+
+/// Returns the hash that binds a confirmation to a call: SHA-256 of the canonical JSON (RFC 8785) of tool, schema and
+/// arguments.
+pub fn args_hash(call: &ToolCall, spec: &ToolSpec) -> String {
+    hash(&json!({ "input": call.input, "schema": schema_hash(spec), "tool": call.tool }))
+}
+
+/// Returns the SHA-256 of the canonical JSON (RFC 8785) of a tool's schema.
+pub fn schema_hash(spec: &ToolSpec) -> String {
+    hash(&spec.input_schema)
+}
+
+fn hash(value: &Value) -> String {
+    // What cannot be canonical, such as a number beyond a double, is hashed as it is.
+    let canonical =
+        serde_json_canonicalizer::to_vec(value).unwrap_or_else(|_| value.to_string().into_bytes());
+    format!("sha256:{}", hex(&sha256(&canonical)))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Map;
+
+    use super::*;
+    use crate::domain::{ids::EventId, tool::Replay};
+
+    fn rules(value: Value) -> Vec<Rule> {
+        serde_json::from_value(value).expect("rules")
+    }
+
+    fn spec(tool: &str) -> ToolSpec {
+        let replay = if ["read", "grep"].contains(&tool) { Replay::ReadOnly } else { Replay::Unsafe };
+        ToolSpec { name: tool.to_owned(), description: String::new(), input_schema: json!({}), replay }
+    }
+
+    fn call(tool: &str, argument: &str) -> ToolCall {
+        let name = match tool {
+            "bash" => "command",
+            "web_fetch" => "url",
+            _ => "path",
+        };
+        let input = Value::Object(Map::from_iter([(name.to_owned(), json!(argument))]));
+        ToolCall { call_id: "c".to_owned(), tool: tool.to_owned(), input }
+    }
+
+    fn policy(permissions: &Permissions, grants: &[Grant], tool: &str, argument: &str) -> Policy {
+        let evaluator = Evaluator { permissions, grants, cwd: "/workspace" };
+        evaluator.evaluate(&call(tool, argument), &spec(tool)).policy
+    }
+
+    #[test]
+    fn the_last_rule_of_a_list_and_the_strictest_list_decide() {
+        use Policy::{Allow, Ask, Deny};
+        let agent = rules(json!([
+            { "tool": "bash", "policy": "ask" },
+            { "tool": "bash", "prefix": "git", "policy": "allow" },
+            { "tool": "bash", "prefix": "git push", "policy": "deny" },
+            { "tool": "write", "policy": "deny" },
+            { "tool": "write", "path": "/workspace/**", "policy": "allow" },
+            { "tool": "web_fetch", "policy": "auto" },
+            { "tool": "web_fetch", "host": "*.example.com", "policy": "deny" },
+            { "tool": "gr*", "policy": "auto" },
+        ]));
+        let permissions = Permissions { agent, ..Permissions::default() };
+        for (tool, argument, expected) in [
+            ("bash", "git status", Allow),
+            ("bash", "git push", Deny),
+            ("bash", "git status; git push", Deny),
+            ("bash", "git status && ls", Ask),
+            ("bash", "git status > x", Ask),
+            ("bash", "X=1 git status", Ask),
+            ("bash", "/usr/bin/git push", Deny),
+            ("bash", "git $X", Ask),
+            ("bash", "sh -c 'git push'", Ask),
+            ("bash", "case x in x) git push;; esac", Ask),
+            ("write", "a/../b.txt", Allow),
+            ("write", "../etc/passwd", Deny),
+            ("write", "/workspace/../etc/passwd", Deny),
+            ("web_fetch", "https://a.example.com/", Deny),
+            ("web_fetch", "https://example.org/", Ask),
+            ("web_fetch", "nonsense", Ask),
+            ("read", "/etc/passwd", Allow),
+            ("grep", "/", Allow),
+        ] {
+            assert_eq!(policy(&permissions, &[], tool, argument), expected, "{tool} {argument}");
+        }
+        let session =
+            rules(json!([{ "tool": "bash", "policy": "allow" }, { "tool": "read", "policy": "ask" }]));
+        let stricter = Permissions { session, ..permissions.clone() };
+        assert_eq!(policy(&stricter, &[], "bash", "ls"), Ask, "a session cannot widen");
+        assert_eq!(policy(&stricter, &[], "read", "x"), Ask);
+        let child = Permissions { parents: permissions.for_children(), ..Permissions::default() };
+        assert_eq!(policy(&child, &[], "bash", "git push"), Deny);
+    }
+
+    #[test]
+    fn auto_lets_pass_what_only_reads() {
+        let agent = rules(json!([{ "tool": "*", "policy": "auto" }]));
+        let permissions = Permissions { agent, ..Permissions::default() };
+        for line in ["ls -la | head -3 && git status", "find . -name '*.rs'", "grep -C 3 x y", "cat a b"] {
+            assert_eq!(policy(&permissions, &[], "bash", line), Policy::Allow, "{line}");
+        }
+        for line in [
+            "rm x",
+            "ls > x",
+            "find . -delete",
+            "git log --output=x",
+            "git push",
+            "rg --pre sh x",
+            "cat $X",
+            "env",
+            "X=1 ls",
+            "git -c a=b status",
+            "ls; rm x",
+            "((1))",
+            "",
+        ] {
+            assert_eq!(policy(&permissions, &[], "bash", line), Policy::Ask, "{line}");
+        }
+    }
+
+    #[test]
+    fn a_grant_allows_what_asks_and_nothing_that_is_denied() {
+        let agent = rules(json!([
+            { "tool": "bash", "policy": "ask" }, { "tool": "bash", "prefix": "git push --force", "policy": "deny" },
+        ]));
+        let permissions = Permissions { agent, ..Permissions::default() };
+        let grant = |rule: &Rule, schema_hash: String| Grant {
+            rule: rule.clone(),
+            schema_hash,
+            confirmation_event_id: EventId::from_uuid(uuid::Uuid::nil()),
+        };
+        let evaluator = Evaluator { permissions: &permissions, grants: &[], cwd: "/" };
+        let decision = evaluator.evaluate(&call("bash", "git push origin; npm run x"), &spec("bash"));
+        let prefixes: Vec<_> =
+            decision.always.iter().map(|rule| rule.prefix.clone().expect("a prefix")).collect();
+        assert_eq!(
+            (decision.policy, prefixes),
+            (Policy::Ask, vec!["git push".to_owned(), "npm run".to_owned()])
+        );
+        for unknown in ["git push > x", "$X", "sudo ls", "(("] {
+            assert!(evaluator.evaluate(&call("bash", unknown), &spec("bash")).always.is_empty(), "{unknown}");
+        }
+        let granted = grant(&decision.always[0], schema_hash(&spec("bash")));
+        let granted_policy =
+            |grant: &Grant, line: &str| policy(&permissions, std::slice::from_ref(grant), "bash", line);
+        assert_eq!(granted_policy(&granted, "git push origin"), Policy::Allow);
+        assert_eq!(granted_policy(&granted, "git push --force"), Policy::Deny);
+        assert_eq!(granted_policy(&granted, "git push; rm x"), Policy::Ask);
+        let old = Grant { schema_hash: "sha256:0".to_owned(), ..granted };
+        assert_eq!(granted_policy(&old, "git push origin"), Policy::Ask);
+    }
+
+    #[test]
+    fn a_hash_binds_tool_schema_and_arguments() {
+        let hash = |input: &str, schema: &str| {
+            let input = serde_json::from_str(input).expect("JSON");
+            let call = ToolCall { input, ..call("bash", "") };
+            let input_schema = serde_json::from_str(schema).expect("JSON");
+            args_hash(&call, &ToolSpec { input_schema, ..spec("bash") })
+        };
+        assert_eq!(hash(r#"{"a": 1, "b": 1.0}"#, "{}"), hash(r#"{"b": 1, "a": 1}"#, "{}"));
+        assert_ne!(hash(r#"{"a": 1}"#, "{}"), hash(r#"{"a": 2}"#, "{}"));
+        assert_ne!(hash(r#"{"a": 1}"#, "{}"), hash(r#"{"a": 1}"#, r#"{"type": "object"}"#));
+    }
+}

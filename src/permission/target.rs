@@ -1,0 +1,185 @@
+//! Targets of a call: what its rules are compared with.
+
+use globset::{GlobBuilder, GlobMatcher};
+use url::Url;
+
+use super::command_line::{self, NotUnderstood, SimpleCommand};
+use crate::{
+    base::limit::GRANTABLE_MAX,
+    domain::{
+        network::{HostPattern, canonical},
+        permission::{Policy, Rule},
+        tool::ToolCall,
+    },
+};
+
+/// What a call acts on. A call has one, a command line one for each command.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Target {
+    Command(SimpleCommand),
+    /// A command line that is not understood: it may run anything.
+    AnyCommand,
+    /// An absolute path without `.` and `..`. Links are not resolved.
+    Path(String),
+    /// A host; `None` if the URL has none.
+    Host(Option<String>),
+    /// Nothing that a rule can name.
+    Call,
+}
+
+/// Whether a rule is for a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Match {
+    No,
+    /// It cannot be told before the call runs.
+    Maybe,
+    Yes,
+}
+
+impl Target {
+    /// Returns the targets of a call.
+    pub(super) fn of(call: &ToolCall, cwd: &str) -> Vec<Self> {
+        let text = |name: &str| call.input.get(name).and_then(|value| value.as_str());
+        match call.tool.as_str() {
+            "bash" => match command_line::cut(text("command").unwrap_or_default()) {
+                Ok(commands) if commands.is_empty() => vec![Self::Command(SimpleCommand::default())],
+                Ok(commands) => commands.into_iter().map(Self::Command).collect(),
+                Err(NotUnderstood) => vec![Self::AnyCommand],
+            },
+            "read" | "write" | "edit" | "glob" | "grep" => {
+                vec![Self::Path(absolute(cwd, text("path").unwrap_or_default()))]
+            }
+            "web_fetch" => {
+                let url = text("url").and_then(|url| Url::parse(url).ok());
+                let host = url.and_then(|url| canonical(url.host_str()?).ok());
+                vec![Self::Host(host)]
+            }
+            _ => vec![Self::Call],
+        }
+    }
+
+    /// Compares with a rule of the tool.
+    pub(super) fn matches(&self, rule: &Rule) -> Match {
+        match self {
+            Self::Command(command) => match &rule.prefix {
+                None => Match::Yes,
+                Some(prefix) => of_prefix(command, prefix, rule.policy),
+            },
+            Self::AnyCommand => {
+                if rule.prefix.is_none() {
+                    Match::Yes
+                } else {
+                    Match::Maybe
+                }
+            }
+            Self::Path(path) => match rule.path.as_deref().map(glob) {
+                None => Match::Yes,
+                Some(Ok(glob)) if glob.is_match(path) => Match::Yes,
+                Some(_) => Match::No,
+            },
+            Self::Host(host) => match (rule.host.as_deref().map(HostPattern::parse), host) {
+                (None, _) => Match::Yes,
+                (Some(_), None) => Match::Maybe,
+                (Some(Ok(pattern)), Some(host)) if pattern.matches(host) => Match::Yes,
+                (Some(_), Some(_)) => Match::No,
+            },
+            Self::Call => Match::Yes,
+        }
+    }
+}
+
+/// Compares the first words of a command. A rule that allows needs all of them as they are, in a command that does
+/// nothing else. One that asks or denies is for whatever may be this command.
+fn of_prefix(command: &SimpleCommand, prefix: &str, policy: Policy) -> Match {
+    let mut words = command.words.iter();
+    let mut is_known = true;
+    for (index, wanted) in prefix.split_whitespace().enumerate() {
+        match words.next() {
+            Some(Some(word)) if word == wanted => {}
+            // The same program by its path is only the same for a rule that is strict.
+            Some(Some(word))
+                if index == 0 && policy >= Policy::Ask && word.rsplit('/').next() == Some(wanted) => {}
+            Some(None) => is_known = false,
+            Some(Some(_)) | None => return if command.is_wrapper() { Match::Maybe } else { Match::No },
+        }
+    }
+    match policy {
+        Policy::Allow | Policy::Auto if command.is_wrapper() || command.has_more => Match::Maybe,
+        _ if is_known => Match::Yes,
+        _ => Match::Maybe,
+    }
+}
+
+/// Returns the rules that allow these targets, each one of them; none if one cannot be allowed by a rule.
+pub(super) fn grantable(targets: &[&Target], tool: &str) -> Vec<Rule> {
+    let rule = |prefix, path, host| Rule {
+        tool: tool.to_owned(),
+        prefix,
+        path,
+        host,
+        policy: Policy::Allow,
+        expires_seconds: None,
+    };
+    let mut rules = Vec::new();
+    for target in targets {
+        let allowing = match target {
+            Target::Command(command) => {
+                let Some(prefix) = prefix_of(command) else { return Vec::new() };
+                vec![rule(Some(prefix), None, None)]
+            }
+            Target::Path(path) => {
+                let directory = path.rsplit_once('/').map_or("", |(directory, _)| directory);
+                let below = format!("{}/**", globset::escape(directory));
+                vec![rule(None, Some(globset::escape(path)), None), rule(None, Some(below), None)]
+            }
+            Target::Host(Some(host)) => vec![rule(None, None, Some(host.clone()))],
+            Target::AnyCommand | Target::Host(None) => return Vec::new(),
+            Target::Call => vec![rule(None, None, None)],
+        };
+        for rule in allowing {
+            if !rules.contains(&rule) {
+                rules.push(rule);
+            }
+        }
+    }
+    if rules.len() > GRANTABLE_MAX { Vec::new() } else { rules }
+}
+
+/// Returns the name of a command with its subcommand, such as `git push`, if a rule can allow it.
+fn prefix_of(command: &SimpleCommand) -> Option<String> {
+    if command.has_more || command.is_wrapper() {
+        return None;
+    }
+    let is_word = |word: &&str| !word.is_empty() && !word.contains(char::is_whitespace);
+    let name = command.words.first()?.as_deref().filter(is_word)?;
+    let is_subcommand = |word: &&str| {
+        let mut bytes = word.bytes();
+        bytes.next().is_some_and(|first| first.is_ascii_lowercase())
+            && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+    };
+    let subcommand = command.words.get(1).and_then(|word| word.as_deref()).filter(is_subcommand);
+    Some(subcommand.map_or_else(|| name.to_owned(), |subcommand| format!("{name} {subcommand}")))
+}
+
+/// Compiles a pattern of paths. `*` does not match `/`, `**` does.
+pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, String> {
+    if !pattern.starts_with('/') {
+        return Err("must be absolute".to_owned());
+    }
+    let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
+    glob.map(|glob| glob.compile_matcher()).map_err(|error| error.kind().to_string())
+}
+
+/// Returns an absolute path without `.`, `..` and empty parts.
+fn absolute(cwd: &str, path: &str) -> String {
+    let whole = if path.starts_with('/') { path.to_owned() } else { format!("{cwd}/{path}") };
+    let mut parts = Vec::new();
+    for part in whole.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    format!("/{}", parts.join("/"))
+}
