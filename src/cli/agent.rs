@@ -69,6 +69,10 @@ pub(super) struct Fields {
     #[arg(long, value_name = "FILE", requires = "tools")]
     #[serde(skip)]
     custom_tools: Option<PathBuf>,
+    /// File with a JSON list of permission rules; - for standard input
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    permissions: Option<PathBuf>,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -97,6 +101,9 @@ impl Fields {
                 Value::Array(custom) => tools.extend(custom),
                 _ => bail!("{} is not a JSON list of custom tools", file.display()),
             }
+        }
+        if let Some(file) = &self.permissions {
+            body["permissions"] = input::json(file)?;
         }
         Ok(body)
     }

@@ -8,8 +8,13 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use super::{
-    Pinned, Runtime, halt::unavailable, journal::LeasedJournal, kept_drafts::KeptDrafts, preflight::Refusal,
-    reads_objects, tools::LeasedTools,
+    Runtime,
+    halt::unavailable,
+    journal::LeasedJournal,
+    kept_drafts::KeptDrafts,
+    preflight::Refusal,
+    reads_objects,
+    tools::{LeasedTools, PinnedTools},
 };
 use crate::{
     base::Timestamp,
@@ -66,7 +71,7 @@ pub(crate) async fn end_early(
         &runtime.sandboxes,
         writer,
         sandbox,
-        Pinned::default(),
+        PinnedTools::default(),
         &[],
     );
     for call in &open {

@@ -22,8 +22,6 @@ use crate::{
     base::SecretString,
     domain::{
         OrgId, Session, TurnId,
-        custom_tool::AgentTool,
-        permission::Permissions,
         price::{SandboxSize, Tariff},
         source::told,
     },
@@ -41,7 +39,7 @@ use journal::LeasedJournal;
 pub(crate) use kept_drafts::KeptDrafts;
 use signals::SignalSource;
 use spans::{TracedModel, TracedTools};
-use tools::LeasedTools;
+use tools::{LeasedTools, PinnedTools};
 
 pub(crate) use end_early::{RECOVERY_EXHAUSTED, end_early};
 pub(crate) use preflight::Refusal;
@@ -59,18 +57,11 @@ pub(crate) struct LeasedTurn {
     turn: harness::Turn,
     writer: Writer,
     kept: KeptDrafts,
-    agent: Pinned,
+    agent: PinnedTools,
     read: ReadFold,
     sandbox: Arc<LeasedSandbox>,
     /// Whether its `turn.started` is in the log.
     started: watch::Sender<bool>,
-}
-
-/// The part of the session's agent that its tools need.
-#[derive(Default)]
-struct Pinned {
-    tools: Option<Vec<AgentTool>>,
-    permissions: Permissions,
 }
 
 /// A turn and its attempt, from 1.
@@ -189,7 +180,7 @@ impl Runtime {
             size: SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes },
             is_unbound: checked.is_unbound,
         };
-        let agent = Pinned { tools: snapshot.tools.clone(), permissions: snapshot.permissions.clone() };
+        let agent = PinnedTools { tools: snapshot.tools.clone(), permissions: snapshot.permissions.clone() };
         Ok(Ok(Parts { turn, agent, spec, policy }))
     }
 }
@@ -197,7 +188,7 @@ impl Runtime {
 /// Parts of a prepared turn.
 struct Parts {
     turn: harness::Turn,
-    agent: Pinned,
+    agent: PinnedTools,
     spec: SandboxSpec,
     policy: EgressPolicy,
 }

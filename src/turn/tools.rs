@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{Pinned, services::SessionServices};
+use super::services::SessionServices;
 use crate::{
     base::{
         backoff::Backoff,
@@ -34,6 +34,13 @@ const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BA
 
 /// Error code of a turn whose tools have no available sandbox.
 const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
+
+/// The part of the session's agent that its tools need.
+#[derive(Default)]
+pub(super) struct PinnedTools {
+    pub tools: Option<Vec<AgentTool>>,
+    pub permissions: Permissions,
+}
 
 /// The tools of an agent over the sandbox of its session.
 pub(super) struct LeasedTools {
@@ -81,7 +88,7 @@ impl LeasedTools {
         sandboxes: &Sandboxes,
         writer: &Writer,
         sandbox: Arc<LeasedSandbox>,
-        agent: Pinned,
+        agent: PinnedTools,
         registered: &[CustomTool],
     ) -> Self {
         let allowed = agent.tools.as_deref();

@@ -5,7 +5,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::domain::{
-    Actor,
+    Actor, EventId,
     permission::{Permissions, Rule},
 };
 
@@ -22,8 +22,8 @@ pub(crate) struct SessionPermissions {
 #[derive(Debug, Serialize, ToSchema)]
 #[schema(as = GrantedRule)]
 pub(crate) struct GrantView {
-    /// Number of the grant: the `seq` of its event.
-    pub n: i64,
+    /// The event `permission.granted`.
+    pub event_id: EventId,
     pub rule: Rule,
     pub granted_by: Actor,
     #[serde(with = "time::serde::rfc3339")]

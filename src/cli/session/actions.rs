@@ -1,17 +1,114 @@
 //! What turns wait for: open actions, and answers to them.
 
+use std::path::Path;
+
 use anyhow::{Context, bail};
+use clap::Subcommand;
 use serde_json::{Value, json};
 
-use crate::cli::{client::Client, print};
+use super::watch;
+use crate::cli::{client::Client, input, print};
+
+/// Commands on what turns wait for.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Use {
+    /// Answer the question of a session, or send the result of a custom tool that its turn waits for
+    Answer {
+        session: String,
+        /// Answer or result; - for standard input
+        text: String,
+        /// Action to answer, if several are open
+        #[arg(long)]
+        action: Option<String>,
+        /// Tell the agent that the call failed
+        #[arg(long)]
+        error: bool,
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Let a call run that waits for a person
+    #[command(visible_alias = "confirm")]
+    Approve {
+        session: String,
+        /// Action to confirm, if several are open
+        #[arg(long)]
+        action: Option<String>,
+        /// Also allow calls like it for the rest of the session, by the Nth rule that the action offers [default N: 1]
+        #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "1")]
+        always: Option<usize>,
+        #[arg(long)]
+        watch: bool,
+    },
+    /// Reject a call that waits for a person
+    #[command(visible_alias = "reject")]
+    Deny {
+        session: String,
+        /// What the agent should do instead
+        message: Option<String>,
+        /// Action to reject, if several are open
+        #[arg(long)]
+        action: Option<String>,
+        /// Also reject the other calls that wait
+        #[arg(long)]
+        others: bool,
+        /// End the turn
+        #[arg(long)]
+        end_turn: bool,
+        #[arg(long)]
+        watch: bool,
+    },
+    /// List the open actions that turns wait for, oldest first
+    Pending {
+        /// Only of this session [default: all sessions]
+        session: Option<String>,
+        /// Also of the sessions below it
+        #[arg(long, requires = "session")]
+        children: bool,
+    },
+}
+
+/// Runs a command.
+pub(super) async fn run(client: &Client, command: Use, json: bool) -> anyhow::Result<u8> {
+    match command {
+        Use::Answer { session, text, action, error, watch } => {
+            let text = if text == "-" { input::text(Path::new("-"))? } else { text };
+            let given = Answer { session: &session, text, action, error };
+            let sent = answer(client, given).await?;
+            answered(client, &session, sent, watch, json).await
+        }
+        Use::Approve { session, action, always, watch } => {
+            let sent = approve(client, &session, action.as_deref(), always).await?;
+            answered(client, &session, sent, watch, json).await
+        }
+        Use::Deny { session, message, action, others, end_turn, watch } => {
+            let rejection = Rejection { message, others, end_turn };
+            let sent = deny(client, &session, action.as_deref(), rejection).await?;
+            answered(client, &session, sent, watch, json).await
+        }
+        Use::Pending { session, children } => {
+            pending(client, session.as_deref(), children, json).await?;
+            Ok(0)
+        }
+    }
+}
+
+/// Prints the event of an answer, or what follows it.
+async fn answered(
+    client: &Client,
+    session: &str,
+    (sent, seq): (Value, i64),
+    watch: bool,
+    json: bool,
+) -> anyhow::Result<u8> {
+    if watch {
+        return watch::until_settled(client, session, seq - 1, json).await;
+    }
+    print::answer(&sent, json, sent["id"].as_str().unwrap_or_default());
+    Ok(0)
+}
 
 /// Prints the open actions of one session, or of all.
-pub(super) async fn pending(
-    client: &Client,
-    session: Option<&str>,
-    children: bool,
-    json: bool,
-) -> anyhow::Result<()> {
+async fn pending(client: &Client, session: Option<&str>, children: bool, json: bool) -> anyhow::Result<()> {
     let path = match session {
         Some(session) => format!("/sessions/{session}/pending?children={children}"),
         None => "/pending".to_owned(),
@@ -28,28 +125,27 @@ pub(super) async fn pending(
 }
 
 /// An answer to the question of a session or to an action.
-pub(super) struct Answer<'a> {
-    pub session: &'a str,
-    pub text: String,
-    pub action: Option<String>,
-    pub error: bool,
+struct Answer<'a> {
+    session: &'a str,
+    text: String,
+    action: Option<String>,
+    error: bool,
 }
 
 /// Sends an answer. Returns the appended event and its `seq`.
-pub(super) async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i64)> {
+async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i64)> {
     let Answer { session, text, action, error } = answer;
     let now = client.get(&format!("/sessions/{session}")).await?;
     if now["last_turn"]["state"] == "waiting" || action.is_some() {
         let action = match action {
             Some(action) => action,
-            None => only_action(client, session).await?,
+            None => print::cell(&only_action(client, session, None, "tool_result").await?["id"]),
         };
         let content = json!([{ "type": "text", "text": text }]);
         let event = json!({
             "type": "user.custom_tool_result", "action_id": action, "content": content, "is_error": error,
         });
-        let sent = client.post(&format!("/sessions/{session}/events"), &json!({ "events": [event] })).await?;
-        return first(sent["data"][0].clone());
+        return send(client, session, event).await;
     }
     if now["status"] != "awaiting_input" {
         let status = print::cell(&now["status"]);
@@ -67,16 +163,89 @@ fn first(event: Value) -> anyhow::Result<(Value, i64)> {
     Ok((event, seq))
 }
 
-/// Returns the open action of a session that has exactly one.
-async fn only_action(client: &Client, session: &str) -> anyhow::Result<String> {
-    let open = print::all(client, &format!("/sessions/{session}/pending")).await?;
-    let told = || {
-        open.iter()
-            .map(|action| format!("\n  {}  {}", print::cell(&action["id"]), print::cell(&action["tool"])))
+/// Lets a call run; `always` is the number of an offered rule to grant, from 1.
+async fn approve(
+    client: &Client,
+    session: &str,
+    action: Option<&str>,
+    always: Option<usize>,
+) -> anyhow::Result<(Value, i64)> {
+    let action = only_action(client, session, action, "confirmation").await?;
+    let mut event = decision(&action, if always.is_some() { "always" } else { "once" });
+    if let Some(number) = always {
+        let rules = action["always"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let rule = number.checked_sub(1).and_then(|place| rules.get(place));
+        let Some(rule) = rule else {
+            let offered: String =
+                (1..).zip(rules).map(|(number, rule)| format!("\n  {number}  {rule}")).collect();
+            bail!("the action offers {} rules for --always{offered}", rules.len());
+        };
+        event["rule"] = rule.clone();
+    }
+    send(client, session, event).await
+}
+
+/// What is said with a rejection.
+struct Rejection {
+    message: Option<String>,
+    others: bool,
+    end_turn: bool,
+}
+
+/// Rejects a call.
+async fn deny(
+    client: &Client,
+    session: &str,
+    action: Option<&str>,
+    rejection: Rejection,
+) -> anyhow::Result<(Value, i64)> {
+    let action = only_action(client, session, action, "confirmation").await?;
+    let Rejection { message, others, end_turn } = rejection;
+    let mut event = decision(&action, "reject");
+    if let Some(message) = message {
+        event["message"] = json!(message);
+    }
+    if others {
+        event["others"] = json!("reject");
+    }
+    if end_turn {
+        event["then"] = json!("end_turn");
+    }
+    send(client, session, event).await
+}
+
+fn decision(action: &Value, decision: &str) -> Value {
+    json!({
+        "type": "user.tool_confirmation", "action_id": action["id"], "decision": decision,
+        "args_hash": action["args_hash"],
+    })
+}
+
+async fn send(client: &Client, session: &str, event: Value) -> anyhow::Result<(Value, i64)> {
+    let sent = client.post(&format!("/sessions/{session}/events"), &json!({ "events": [event] })).await?;
+    first(sent["data"][0].clone())
+}
+
+/// Returns the named open action of a session, or the only one of a kind.
+async fn only_action(
+    client: &Client,
+    session: &str,
+    named: Option<&str>,
+    kind: &str,
+) -> anyhow::Result<Value> {
+    let mut open = print::all(client, &format!("/sessions/{session}/pending")).await?;
+    open.retain(|action| named.map_or_else(|| action["kind"] == kind, |named| action["id"] == named));
+    let told = |open: &[Value]| -> String {
+        let row =
+            |action: &Value| format!("\n  {}  {}", print::cell(&action["id"]), print::cell(&action["tool"]));
+        open.iter().map(row).collect()
     };
     match open.as_slice() {
-        [one] => Ok(print::cell(&one["id"])),
-        [] => bail!("the session has no open action; its turn continues"),
-        _ => bail!("several actions are open; name one with --action:{}", told().collect::<String>()),
+        [one] => Ok(one.clone()),
+        [] if named.is_some() => bail!("the session has no open action of this id"),
+        [] => {
+            bail!("the session has no open action of this kind; `session pending` lists what turns wait for")
+        }
+        several => bail!("several actions are open; name one with --action:{}", told(several)),
     }
 }

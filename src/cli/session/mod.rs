@@ -6,7 +6,7 @@ mod export;
 mod sandbox;
 mod watch;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Subcommand;
 use serde_json::{Value, json};
@@ -65,28 +65,8 @@ pub(super) enum Session {
         #[arg(long)]
         watch: bool,
     },
-    /// Answer the question of a session, or send the result of a custom tool that its turn waits for
-    Answer {
-        session: String,
-        /// Answer or result; - for standard input
-        text: String,
-        /// Action to answer, if several are open
-        #[arg(long)]
-        action: Option<String>,
-        /// Tell the agent that the call failed
-        #[arg(long)]
-        error: bool,
-        #[arg(long)]
-        watch: bool,
-    },
-    /// List the open actions that turns wait for, oldest first
-    Pending {
-        /// Only of this session [default: all sessions]
-        session: Option<String>,
-        /// Also of the sessions below it
-        #[arg(long, requires = "session")]
-        children: bool,
-    },
+    #[command(flatten)]
+    Action(actions::Use),
     /// Cancel the running turn and queued turns
     Cancel { session: String },
     /// Close a session permanently
@@ -183,18 +163,7 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             return send_message(&client, &session, &json!({ "text": text, "mode": mode }), watch, json)
                 .await;
         }
-        Session::Answer { session, text, action, error, watch } => {
-            let text = if text == "-" { input::text(Path::new("-"))? } else { text };
-            let answer = actions::Answer { session: &session, text, action, error };
-            let (sent, seq) = actions::answer(&client, answer).await?;
-            if watch {
-                return watch::until_settled(&client, &session, seq - 1, json).await;
-            }
-            print::answer(&sent, json, sent["id"].as_str().unwrap_or_default());
-        }
-        Session::Pending { session, children } => {
-            actions::pending(&client, session.as_deref(), children, json).await?;
-        }
+        Session::Action(wanted) => return actions::run(&client, wanted, json).await,
         Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,
         Session::Export { session, output } => export::export(&client, &session, output).await?,
         Session::Import { file } => export::import(&client, &file, json).await?,

@@ -3,6 +3,7 @@
 //! The doc comment of each [`Body`] variant states its effect on the session; `apply` implements
 //! it. An event is immutable once it has a `seq`.
 
+mod groups;
 mod kind;
 mod whole;
 
@@ -24,6 +25,7 @@ use crate::base::Timestamp;
 
 pub use super::actor::{Actor, ActorKind};
 pub use super::step::{Aborted, StepAborted, StepCompleted};
+pub(crate) use groups::{action_events, caller_events, informational};
 pub use whole::{Failure, Outcome, TurnCompleted};
 
 /// An event with the `seq` and time that the log assigned.
@@ -451,69 +453,3 @@ fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
 ) -> Result<Option<T>, D::Error> {
     T::deserialize(deserializer).map(Some)
 }
-
-/// Informational events, which change neither the session nor the conversation; one shared pattern
-/// for all code that folds a log.
-macro_rules! informational {
-    () => {
-        $crate::domain::event::Body::SandboxCreated { .. }
-            | $crate::domain::event::Body::SandboxWaiting { .. }
-            | $crate::domain::event::Body::SandboxLost { .. }
-            | $crate::domain::event::Body::SandboxTerminated { .. }
-            | $crate::domain::event::Body::SandboxFrozen { .. }
-            | $crate::domain::event::Body::SandboxThawed { .. }
-            | $crate::domain::event::Body::SandboxCheckpointCreated { .. }
-            | $crate::domain::event::Body::SandboxCheckpointRestored { .. }
-            | $crate::domain::event::Body::SandboxFilesLost { .. }
-            | $crate::domain::event::Body::SandboxRotationStarted { .. }
-            | $crate::domain::event::Body::SandboxRotationCompleted { .. }
-            | $crate::domain::event::Body::SandboxHeartbeat { .. }
-            | $crate::domain::event::Body::EgressAllowed { .. }
-            | $crate::domain::event::Body::EgressDenied { .. }
-            | $crate::domain::event::Body::FileWritten { .. }
-            | $crate::domain::event::Body::ToolRegistered(_)
-            | $crate::domain::event::Body::WakeScheduled { .. }
-            | $crate::domain::event::Body::SourceCloning { .. }
-            | $crate::domain::event::Body::SourceCloned { .. }
-            | $crate::domain::event::Body::SourceFailed { .. }
-            | $crate::domain::event::Body::SourcePrepared { .. }
-            | $crate::domain::event::Body::EnvironmentBuildStarted { .. }
-            | $crate::domain::event::Body::EnvironmentBuildProgress { .. }
-            | $crate::domain::event::Body::EnvironmentBuildCompleted { .. }
-            | $crate::domain::event::Body::EnvironmentBuildFailed { .. }
-            | $crate::domain::event::Body::LimitWarning { .. }
-            | $crate::domain::event::Body::LimitExceeded { .. }
-    };
-}
-pub(crate) use informational;
-
-/// Actions of a turn and its wait for them; they use nothing.
-macro_rules! action_events {
-    () => {
-        $crate::domain::event::Body::ActionRequired(_)
-            | $crate::domain::event::Body::UserCustomToolResult(_)
-            | $crate::domain::event::Body::UserToolConfirmation(_)
-            | $crate::domain::event::Body::PermissionGranted(_)
-            | $crate::domain::event::Body::PermissionRevoked { .. }
-            | $crate::domain::event::Body::ToolStarted { .. }
-            | $crate::domain::event::Body::ActionClosed { .. }
-            | $crate::domain::event::Body::TurnWaiting { .. }
-            | $crate::domain::event::Body::TurnResumed { .. }
-    };
-}
-pub(crate) use action_events;
-
-/// Events of callers outside turns; they use nothing and no model reads them.
-macro_rules! caller_events {
-    () => {
-        $crate::domain::event::Body::SessionUpdated { .. }
-            | $crate::domain::event::Body::SessionStatusChanged { .. }
-            | $crate::domain::event::Body::SessionStarted {}
-            | $crate::domain::event::Body::SessionPaused {}
-            | $crate::domain::event::Body::SessionResumed {}
-            | $crate::domain::event::Body::SessionStopped { .. }
-            | $crate::domain::event::Body::SessionCanceled {}
-            | $crate::domain::event::Body::SessionContextUpdated(_)
-    };
-}
-pub(crate) use caller_events;

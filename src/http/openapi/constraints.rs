@@ -227,7 +227,7 @@ const ITEMS: &[(&str, usize, usize)] = &[
 ];
 
 /// Alternatives that have no other fields: the derived schema of an `enum` does not say so.
-const CLOSED: &[&str] = &["ResultContent|0", "SentEvent|0", "SentEvent|1", "SentEvent|2"];
+const CLOSED: &[&str] = &["ResultContent|0", "SentEvent|0", "SentEvent|1", "SentEvent|2", "SentEvent|3"];
 
 /// Patterns of parameters by operation (`*`: all) and name.
 const PARAMETERS: &[(&str, &str, &str)] = &[

@@ -163,9 +163,9 @@ pub(super) async fn claim(
 ) -> Result<Answer> {
     let seconds = wanted.seconds.unwrap_or(ACTION_CLAIM_SECONDS.0);
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
-        match unit.tx().action(caller.session, action).await?.state.kind {
-            ActionKind::ToolResult => caller.check::<AnswerActions>()?,
-            ActionKind::Confirmation => caller.check::<ApproveActions>()?,
+        match unit.tx().action(caller.session, action).await.map(|found| found.state.kind) {
+            Ok(ActionKind::Confirmation) => caller.check::<ApproveActions>()?,
+            Ok(ActionKind::ToolResult) | Err(_) => caller.check::<AnswerActions>()?,
         }
         let claim = caller.app.0.journal.origin().id();
         let stamp = caller.stamp();

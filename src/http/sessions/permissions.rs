@@ -33,8 +33,11 @@ use crate::{
 pub(super) async fn get(caller: Caller<ReadSessions>, Path(id): Path<SessionId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
     let permissions = permissions_of(&tx.session(id).await?);
-    let granted = tx.grants(id).await?.into_iter().map(|StoredGrant { seq, at, actor, grant, .. }| {
-        GrantView { n: seq, rule: grant.rule, granted_by: actor, granted_at: at }
+    let granted = tx.grants(id).await?.into_iter().map(|StoredGrant { event, at, actor, grant }| GrantView {
+        event_id: event,
+        rule: grant.rule,
+        granted_by: actor,
+        granted_at: at,
     });
     let granted = granted.collect();
     Ok(respond(&SessionPermissions { permissions, granted }))
@@ -42,19 +45,19 @@ pub(super) async fn get(caller: Caller<ReadSessions>, Path(id): Path<SessionId>)
 
 /// Revoke a granted rule
 ///
-/// `n` is the number of the grant in the session's permissions. Calls that run go on.
-#[utoipa::path(delete, path = "/sessions/{session_id}/permissions/{n}", tag = "actions",
-    operation_id = "revokePermission", params(("session_id" = SessionId, Path), ("n" = i64, Path)),
+/// `event_id` is that of the grant in the permissions of the session. Calls that run go on.
+#[utoipa::path(delete, path = "/sessions/{session_id}/permissions/{event_id}", tag = "actions",
+    operation_id = "revokePermission", params(("session_id" = SessionId, Path), ("event_id" = EventId, Path)),
     responses((status = 204), Errors))]
 pub(super) async fn revoke(
     caller: Caller<ApproveActions>,
-    Path((id, n)): Path<(SessionId, i64)>,
+    Path((id, event)): Path<(SessionId, EventId)>,
 ) -> Result<Response> {
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
     unit.tx().lock_session(id).await?;
-    let granted = unit.tx().grants(id).await?.into_iter().find(|granted| granted.seq == n);
-    let StoredGrant { event, grant, .. } = granted.ok_or_else(ApiError::not_found)?;
+    let granted = unit.tx().grants(id).await?.into_iter().find(|granted| granted.event == event);
+    let StoredGrant { grant, .. } = granted.ok_or_else(ApiError::not_found)?;
     unit.execute(id, Command::RevokeGrant { grant_event_id: event }, &stamp).await?;
     caller.record_audit(unit.tx(), "permission.revoked", id, json!({ "rule": grant.rule })).await?;
     unit.commit().await?;

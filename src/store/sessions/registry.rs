@@ -9,7 +9,6 @@ use crate::store::{Result, Tx, column::from_json};
 /// A rule that was granted and not revoked.
 #[derive(Clone, Debug)]
 pub struct StoredGrant {
-    pub seq: i64,
     pub event: EventId,
     pub at: Timestamp,
     pub actor: Actor,
@@ -40,8 +39,8 @@ impl Tx {
     /// Scans the session's part of the log.
     pub async fn grants(&mut self, session: SessionId) -> Result<Vec<StoredGrant>> {
         let org = self.org.uuid();
-        let rows: Vec<(i64, Uuid, Timestamp, String, String)> = sqlx::query_as(
-            "select seq, event_id, ts, actor::text, body::text
+        let rows: Vec<(Uuid, Timestamp, String, String)> = sqlx::query_as(
+            "select event_id, ts, actor::text, body::text
              from event
              where org_id = $1 and session_id = $2 and type = 'permission.granted'
              order by seq",
@@ -60,9 +59,9 @@ impl Tx {
         .fetch_all(self.connection())
         .await?;
         let is_live = |event: &EventId| !revoked.iter().any(|(ended,)| *ended == event.to_string());
-        let grants = rows.into_iter().map(|(seq, event, at, actor, body)| {
+        let grants = rows.into_iter().map(|(event, at, actor, body)| {
             let (event, actor, grant) = (Id::from_uuid(event), from_json(&actor)?, from_json(&body)?);
-            Ok(StoredGrant { seq, event, at, actor, grant })
+            Ok(StoredGrant { event, at, actor, grant })
         });
         grants.filter(|grant| grant.as_ref().map_or(true, |grant| is_live(&grant.event))).collect()
     }

@@ -50,3 +50,55 @@ async fn the_result_of_a_custom_tool_is_sent_from_the_command_line() {
     assert_eq!(output(1).0, json!("Rain."));
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_is_approved_and_denied_from_the_command_line() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let rules = json!([{ "tool": "bash", "policy": "ask" }]);
+    let words =
+        ["agent", "create", "--name=careful", "--prompt=p", "--model=scripted/inline", "--permissions=-"];
+    let made = run(&service, &words, &rules.to_string());
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let steps = json!([
+        { "tools": [{ "tool": "bash", "input": { "command": "echo one" } }] },
+        { "tools": [{ "tool": "bash", "input": { "command": "echo one" } }] },
+        { "tools": [{ "tool": "bash", "input": { "command": "echo two" } }, { "tool": "bash", "input": { "command": "ls" } }] },
+        { "text": "Done." },
+    ]);
+    let body = json!({ "agent": "careful", "input": { "script": steps } });
+    let made = service.owner().post("/sessions", body).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    let path = format!("/sessions/{id}");
+    let waits = async |count: usize| {
+        let path = format!("{path}/pending");
+        let is_there =
+            |page: &serde_json::Value| page["data"].as_array().is_some_and(|rows| rows.len() == count);
+        service.owner().until(&path, is_there).await["data"].as_array().expect("a page").clone()
+    };
+    waits(1).await;
+    let failed = run(&service, &["session", "approve", id, "--always=2"], "");
+    assert!(!failed.status.success());
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(told.contains("offers 1 rules") && told.contains("echo one"), "{told}");
+    assert!(run(&service, &["session", "approve", id, "--always"], "").status.success());
+    let open = waits(2).await;
+    let failed = run(&service, &["session", "deny", id], "");
+    assert!(String::from_utf8_lossy(&failed.stderr).contains("name one with --action"), "several are open");
+    let action = open[0]["id"].as_str().expect("an id");
+    let denied =
+        run(&service, &["session", "deny", id, "Not this.", "--action", action, "--others", "--watch"], "");
+    assert!(denied.status.success(), "{}", String::from_utf8_lossy(&denied.stderr));
+    let log = service.owner().settled(id, 1).await;
+    let outputs: Vec<_> = log
+        .iter()
+        .filter(|event| event["type"] == "tool.result")
+        .map(|event| &event["body"]["output"])
+        .collect();
+    assert_eq!((outputs[0], outputs[1]), (&json!("one\n"), &json!("one\n")));
+    assert!(
+        outputs[2].as_str().is_some_and(|output| output.ends_with("They wrote: Not this.")),
+        "{outputs:?}"
+    );
+    service.stop().await;
+}

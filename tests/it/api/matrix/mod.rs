@@ -24,7 +24,8 @@ use crate::support::{
 /// Ids of one organization's resources, by name of the path parameter.
 pub(super) type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 21] = [
+const SCOPES: [&str; 22] = [
+    "sessions:approve",
     "usage:write",
     "usage:read",
     "sessions:read",
@@ -258,7 +259,7 @@ async fn client_tokens(world: &World, a_try: &Try<'_>, mine: &Things) {
         world.service.caller(token["token"].as_str().expect("a token"))
     };
     let another = id(&world.owner.post("/sessions", json!({})).await.ok());
-    for scope in ["read", "steer", "answer"] {
+    for scope in ["read", "steer", "answer", "approve"] {
         let own = a_try.by(&mint(session, scope).await, mine).await;
         let expected = match a_try.row.token {
             None => 401,

@@ -101,6 +101,8 @@ fn actions() -> BTreeMap<&'static str, Row> {
         ("sendEvents", row("sessions:write", Some("answer"), 404, Some(unknown_answer as fn() -> Value))),
         ("listPending", row("sessions:read", Some("read"), 200, None)),
         ("listAllPending", row("sessions:read", None, 200, None)),
+        ("getPermissions", row("sessions:read", None, 200, None)),
+        ("revokePermission", row("sessions:approve", None, 404, None)),
         ("claimAction", row("sessions:write", Some("answer"), 404, Some(|| json!({})))),
     ])
 }

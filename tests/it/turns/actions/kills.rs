@@ -12,9 +12,11 @@ use crate::{
         service::{Caller, Ground, KEY},
         wait::wait_for,
     },
-    turns::{assert_sound, ends, log, of, outputs},
+    turns::{assert_sound, bash, ends, log, of, outputs},
 };
 
+/// A turn whose call was confirmed is killed after each of these times; the call takes a second.
+const CONFIRMED_MS: [u64; 6] = [0, 20, 100, 400, 800, 1_300];
 const SETTINGS: [&str; 1] = ["--lease-ms=1000"];
 /// A resuming turn is killed after each of these times.
 const RESUMING_MS: [u64; 8] = [0, 2, 5, 10, 20, 40, 80, 160];
@@ -88,6 +90,38 @@ async fn a_turn_that_continues_takes_its_result_once() {
         (program, caller) = start(&ground, &[]);
         assert_taken_once(&caller.settled(&id, 1).await, "rain");
         assert_eq!(answer(&caller, &id, json!([result(&action, "rain")])).await.status, 200);
+    }
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_confirmed_call_never_runs_twice() {
+    let ground = Ground::new().await;
+    let (mut program, mut caller) = start(&ground, &[]);
+    let agent = json!({
+        "name": "asking", "prompt": "", "model": "scripted/inline",
+        "permissions": [{ "tool": "bash", "policy": "ask" }, { "tool": "bash", "prefix": "wc", "policy": "allow" }],
+    });
+    caller.post("/agents", agent).await.ok();
+    let steps = json!([
+        { "tools": [bash("echo ran >> ran; sleep 1; echo done")] }, { "tools": [bash("wc -l ran")] }, { "text": "Done." },
+    ]);
+    for after in CONFIRMED_MS {
+        let body = json!({ "agent": "asking", "input": { "script": steps } });
+        let made = caller.post("/sessions", body).await.ok();
+        let id = made["session"]["id"].as_str().expect("an id").to_owned();
+        let action = pending(&caller, &id, 1).await.remove(0);
+        let once =
+            json!([{ "type": "user.tool_confirmation", "action_id": action["id"], "decision": "once" }]);
+        assert_eq!(answer(&caller, &id, once.clone()).await.status, 202);
+        sleep(Duration::from_millis(after)).await;
+        program.kill();
+        (program, caller) = start(&ground, &[]);
+        let log = caller.settled(&id, 1).await;
+        assert_sound(&log);
+        assert_eq!((outputs(&log), ends(&log)), (vec!["done\n", "1 ran\n"], vec!["completed"]), "{after} ms");
+        assert_eq!(of(&log, "tool.started").len(), 1, "{after} ms");
+        assert_eq!(answer(&caller, &id, once).await.status, 200);
     }
     program.kill();
 }

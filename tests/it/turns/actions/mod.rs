@@ -1,6 +1,7 @@
 //! Custom tools: a turn waits for the result of its caller, and takes it once.
 
 mod answers;
+mod confirmations;
 mod kills;
 mod registered;
 
