@@ -133,6 +133,25 @@ def run(client: Sojourn) -> None:
     assert sent[True] == "LookupError: no clock"
     assert sent[False].startswith('{"city": "Paris"') and sent[False].endswith("[the rest was cut]")
     assert 29_880 < len(json.dumps(sent[False], ensure_ascii=False).encode()) <= 29_900
+    confirm(client)
+
+
+def confirm(client: Sojourn) -> None:
+    """The agent asks before it runs a command."""
+    rules = [{"tool": "bash", "policy": "ask"}]
+    commands = [{"tool": "bash", "input": {"command": command}} for command in ("echo yes", "echo no")]
+    script = [{"tools": commands}, {"text": "done"}]
+    session = client.create(agent="example", permissions=rules, input={"script": script})["session"]["id"]
+
+    def decide(action: dict[str, object]) -> object:
+        if action["input"] == {"command": "echo yes"}:
+            return "once"
+        return {"decision": "reject", "message": "Not that one."}
+
+    client.run(session, on_confirmation=decide)
+    results = client.call("GET", f"/sessions/{session}/events", type="tool.result", level="progress")["data"]
+    outputs = sorted(event["body"]["output"] for event in results)
+    assert outputs[0].endswith("They wrote: Not that one.") and outputs[1] == "yes\n", outputs
 
 
 def use(client: Sojourn) -> None:

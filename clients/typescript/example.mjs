@@ -106,6 +106,19 @@ const [sky] = sent.filter(({ is_error }) => !is_error);
 assert.equal(failed.content[0].text, "RangeError: no clock");
 assert.match(sky.content[0].text, /^{"city":"Paris".*\[the rest was cut\]$/s);
 
+// The agent asks before it runs a command.
+const permissions = [{ tool: "bash", policy: "ask" }];
+const commands = ["echo yes", "echo no"].map((command) => ({ tool: "bash", input: { command } }));
+const asks = { agent: "example", permissions, input: { script: [{ tools: commands }, { text: "done" }] } };
+const careful = (await client.create(asks)).session.id;
+const onConfirmation = ({ input }) =>
+  input.command === "echo yes" ? "once" : { decision: "reject", message: "Not that one." };
+await client.run(careful, {}, { onConfirmation });
+const ended = { params: { path: { session_id: careful }, query: { type: "tool.result", level: "progress" } } };
+const replies = (await client.take(client.api.GET("/v3/sessions/{session_id}/events", ended))).data.map(({ body }) => body.output);
+assert.match(replies.sort()[0], /They wrote: Not that one\.$/);
+assert.equal(replies[1], "yes\n");
+
 // A sandbox without an agent: files in, a command, files out.
 const sandbox = (await client.create({})).session.id;
 const text = "green \u2028\r\n";

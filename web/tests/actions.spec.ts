@@ -18,10 +18,10 @@ test("a turn that waits is answered in its timeline and in the list of all", asy
   const session = await service.play(SCRIPT, { title: "Umbrella", tools: [TOOL] });
   await service.until(session, "awaiting_input");
   await reader.goto(`${service.url}/#/sessions/${session}`);
-  const open = reader.getByRole("region", { name: "Waits for a result" });
+  const open = reader.getByRole("region", { name: "Waits for you" });
   const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(open.getByRole("listitem")).toHaveCount(2);
-  await expect(timeline.getByText("Waits for 2 results")).toBeVisible();
+  await expect(timeline.getByText("Waits for 2 answers")).toBeVisible();
   await expect(timeline.locator(".tool[data-state=waiting]")).toHaveCount(2);
   await accessible(reader);
 
@@ -55,7 +55,7 @@ test("a turn that waits is canceled", async ({ reader, service }) => {
   await reader.goto(`${service.url}/#/sessions/${session}`);
   await reader.getByRole("button", { name: "Cancel the turn" }).click();
   await expect(reader.getByRole("region", { name: "Timeline" }).locator(".end")).toContainText("canceled");
-  await expect(reader.getByRole("region", { name: "Waits for a result" })).toBeHidden();
+  await expect(reader.getByRole("region", { name: "Waits for you" })).toBeHidden();
 });
 
 test("the form of an agent keeps its custom tools and refuses what is no list", async ({ reader, service }) => {
@@ -75,4 +75,31 @@ test("the form of an agent keeps its custom tools and refuses what is no list", 
   await expect(reader.getByRole("dialog")).toBeHidden();
   const now = await service.call("GET", `/agents/${made.id}`);
   expect(now.tools).toEqual(["bash", { ...now.tools[1], ...TOOL, description: "The weather of a city, now." }]);
+});
+
+test("a call is approved, allowed for the session, and denied with words", async ({ reader, service }) => {
+  const command = (command: string) => ({ tools: [{ tool: "bash", input: { command } }] });
+  const script = [command("echo one"), command("echo two"), command("echo two"), command("rm -rf x"), { text: "Done." }];
+  const permissions = [{ tool: "bash", policy: "ask" }];
+  const session = await service.play(script, { title: "Careful", permissions });
+  await service.until(session, "awaiting_input");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const open = reader.getByRole("region", { name: "Waits for you" });
+  const card = (text: string) => open.getByRole("listitem").filter({ hasText: text });
+  await expect(card("echo one")).toContainText("Asked by the rule: ask bash");
+  await accessible(reader);
+  await card("echo one").getByRole("button", { name: "Approve" }).click();
+  await card("echo two").getByLabel("Allow").selectOption({ label: "for the rest of the session: allow bash echo two" });
+  await card("echo two").getByRole("button", { name: "Approve" }).click();
+  const last = card("rm -rf x");
+  await last.getByLabel("Words for the agent, if bash is rejected").fill("Keep the files.");
+  await last.getByRole("button", { name: "Reject" }).click();
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.locator(".end")).toContainText("completed");
+  await expect(timeline.locator(".tool[data-state=ok]")).toHaveCount(3);
+  await expect(timeline.locator(".tool").last()).toContainText("rejected by");
+  await accessible(reader);
+  const results: Json[] = (await service.call("GET", `/sessions/${session}/events?type=tool.result`)).data;
+  expect(results.map(({ body }) => body.outcome)).toEqual(["ran", "ran", "ran", "not_run"]);
+  expect(results[3]!.body.output).toContain("Keep the files.");
 });

@@ -4,12 +4,12 @@
 import createClient, { type Client } from "openapi-fetch";
 import { SojournError } from "./error.js";
 import { type ExecFrame, follow, followExec, type FollowOptions } from "./follow.js";
-import { run, type ToolHandlers } from "./run.js";
+import { run, type RunOptions, type ToolHandlers } from "./run.js";
 import type { components, paths } from "./schema.js";
 
 export { SojournError } from "./error.js";
 export type { Event, ExecFrame, FollowOptions } from "./follow.js";
-export type { ToolHandler, ToolHandlers } from "./run.js";
+export type { Decision, RunOptions, ToolHandler, ToolHandlers } from "./run.js";
 export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
 export type { components, paths } from "./schema.js";
 
@@ -185,9 +185,10 @@ export class Sojourn {
    * Runs the custom tools of a session until it neither runs nor waits, then returns the result. A call is
    * claimed first, so that one of several processes runs it, and its result is sent until the service answers.
    * The calls of a step run together. A call of a tool without a handler stays open for another process.
+   * `onConfirmation` decides on calls that a person must confirm.
    */
-  async run(session: string, tools: ToolHandlers, signal?: AbortSignal): Promise<Schemas["ResultView"]> {
-    await run(this, session, tools, signal);
+  async run(session: string, tools: ToolHandlers, options: RunOptions = {}): Promise<Schemas["ResultView"]> {
+    await run(this, session, tools, options);
     return this.result(session);
   }
 

@@ -14,6 +14,18 @@ export type ToolHandler = (input: any, callId: string) => unknown;
 /** Handlers by the name of their tool. */
 export type ToolHandlers = Record<string, ToolHandler>;
 
+/** A decision on a call: `once`, `reject`, or the fields of `user.tool_confirmation`. */
+export type Decision = "once" | "reject" | Omit<Confirmation, "type" | "action_id" | "claim">;
+
+type Confirmation = Extract<components["schemas"]["SentEvent"], { type: "user.tool_confirmation" }>;
+
+/** Options of `run`. */
+export interface RunOptions {
+  /** Decides on a call that a person must confirm. Without a value, the decision is left to others. */
+  onConfirmation?: (action: Action) => Decision | undefined | Promise<Decision | undefined>;
+  signal?: AbortSignal;
+}
+
 /** How long only this caller may answer a call that it runs; the longest that the service allows. */
 const CLAIM_SECONDS = 600;
 /** Longest text of a result as JSON; the service accepts 30,000 bytes with what surrounds it. */
@@ -25,16 +37,28 @@ const PAUSE_MS = { first: 250, longest: 5_000 };
 const LOOK_MS = 1_000;
 
 /** Runs calls until the session neither runs a turn nor waits for an action. */
-export async function run(client: Sojourn, session: string, tools: ToolHandlers, signal?: AbortSignal): Promise<void> {
+export async function run(
+  client: Sojourn,
+  session: string,
+  tools: ToolHandlers,
+  { onConfirmation, signal }: RunOptions = {},
+): Promise<void> {
   const path = { session_id: session };
-  const query = { kind: "tool_result", limit: 100 } as const;
+  const query = { limit: 100 };
+  const told = new Set<string>();
   const get = () => untilAnswered(() => client.take(client.api.GET("/v3/sessions/{session_id}", { params: { path } })), signal);
   const pending = () =>
     untilAnswered(() => client.take(client.api.GET("/v3/sessions/{session_id}/pending", { params: { path, query } })), signal);
   const events = client.follow(session, { after: (await get()).head, level: "user", signal });
   try {
     while (!signal?.aborted) {
-      const mine = (await pending()).data.filter(({ tool }) => Object.hasOwn(tools, tool));
+      const open = (await pending()).data;
+      for (const action of open.filter(({ id, kind }) => kind === "confirmation" && !told.has(id))) {
+        told.add(action.id);
+        const decision = await onConfirmation?.(action);
+        if (decision !== undefined) await confirm(client, action, decision, signal);
+      }
+      const mine = open.filter(({ kind, tool }) => kind === "tool_result" && Object.hasOwn(tools, tool));
       const ran = await Promise.all(mine.map((action) => runTool(client, action, tools[action.tool]!, signal)));
       const { status, last_turn } = await get();
       if (status !== "queued" && status !== "running" && last_turn?.state !== "waiting") return;
@@ -52,6 +76,23 @@ export async function run(client: Sojourn, session: string, tools: ToolHandlers,
     await events.return(undefined);
   }
 }
+
+/** Sends a decision. */
+async function confirm(client: Sojourn, action: Action, decision: Decision, signal?: AbortSignal): Promise<void> {
+  const fields = typeof decision === "string" ? { decision } : decision;
+  const { args_hash } = action;
+  const event = { type: "user.tool_confirmation" as const, action_id: action.id, args_hash, ...fields };
+  const params = { path: { session_id: action.session_id }, header: once() };
+  const sending = { params, body: { events: [event] } };
+  try {
+    await untilAnswered(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
+  } catch (error) {
+    if (!(error instanceof SojournError) || !hasEnded(error)) throw error;
+  }
+}
+
+/** Whether the action has ended, or its session is gone. */
+const hasEnded = ({ status }: SojournError) => status === 404 || status === 409;
 
 /** Runs one call. Returns false if another process has claimed it. */
 async function runTool(client: Sojourn, action: Action, handler: ToolHandler, signal?: AbortSignal): Promise<boolean> {
@@ -78,8 +119,7 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
   } catch (error) {
     if (!(error instanceof SojournError)) throw error;
     if (error.code === "action_claimed") return false;
-    // The action has ended, or its session is gone.
-    if (error.status !== 404 && error.status !== 409) throw error;
+    if (!hasEnded(error)) throw error;
   }
   return true;
 }

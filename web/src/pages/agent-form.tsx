@@ -4,6 +4,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Check, Form, Select, TextArea, TextField } from "../parts/form";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
+import { rulesField, rulesOf } from "../parts/permissions";
 import { fieldsOf, toolsOf } from "../parts/tools";
 import { useCredentials } from "./credentials";
 
@@ -21,6 +22,8 @@ interface Values {
   tools: string;
   /** JSON list of the custom tools. */
   custom: string;
+  /** JSON list of the permission rules. */
+  permissions: string;
   credential: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
@@ -35,6 +38,7 @@ function begun(agent?: Agent): Values {
     model: agent?.model ?? "",
     allTools: agent?.tools == null,
     ...fieldsOf(agent?.tools),
+    permissions: rulesField(agent?.permissions),
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
@@ -54,11 +58,12 @@ function configuration(form: Values, tools: Agent["tools"], set?: Schemas["Limit
     model: form.model.trim(),
     model_options,
     tools,
+    permissions: rulesOf(form.permissions),
     limits: limitsOf(form.limits, set),
   };
 }
 
-function save(form: Values, tools: Agent["tools"], agent?: Agent): Promise<Agent> {
+async function save(form: Values, tools: Agent["tools"], agent?: Agent): Promise<Agent> {
   const body = configuration(form, tools, agent?.limits);
   if (!agent) {
     const credential = form.credential || undefined;
@@ -117,6 +122,11 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
             />
           </>
         )}
+        <TextArea
+          label="Permissions"
+          hint="JSON list of rules for which calls run, ask or are denied: tool, prefix, path, host, policy."
+          rows={form.permissions ? 8 : 2} spellCheck={false} className="mono" value={form.permissions} onChange={(permissions) => set({ permissions })}
+        />
         <div className="row">
           <TextField
             label="Output tokens"

@@ -6,6 +6,7 @@ import { Link, useLocation } from "wouter";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/basics";
 import { LIMITS, shown } from "../parts/limits";
+import { rulesField } from "../parts/permissions";
 import { fieldsOf, named } from "../parts/tools";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
@@ -199,7 +200,8 @@ function written(revision: Revision): string {
   const { custom } = fieldsOf(revision.tools);
   const options = JSON.stringify(revision.model_options);
   const head = `model: ${revision.model}\noptions: ${options}\ntools: ${named(revision.tools)}\n`;
-  return `${head}${custom && `${custom}\n`}\n${revision.prompt}\n`;
+  const rules = rulesField(revision.permissions);
+  return `${head}${custom && `${custom}\n`}${rules && `permissions: ${rules}\n`}\n${revision.prompt}\n`;
 }
 
 function Difference({ before, after }: { before: Revision; after: Revision }) {

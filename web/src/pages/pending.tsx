@@ -31,8 +31,9 @@ export function PendingPage() {
       {query.isSuccess && list.length === 0 && (
         <Empty title="Nothing waits for you">
           <p>
-            When an agent calls a custom tool, its turn waits here until your program, or you, sends the result. See{" "}
-            <a href="/docs/custom-tools">Custom tools</a>.
+            When an agent calls a custom tool, its turn waits here until your program, or you, sends the result. A call
+            that asks waits until somebody approves it. See <a href="/docs/custom-tools">Custom tools</a> and{" "}
+            <a href="/docs/permissions">Permissions</a>.
           </p>
         </Empty>
       )}

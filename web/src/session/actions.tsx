@@ -1,11 +1,12 @@
-// Open actions: what a turn waits for, and the form that sends a result.
+// Open actions: what a turn waits for, and the forms that send a result or a decision.
 import { type FormEvent, useState } from "react";
 import { useMutation, useQuery, useQueryClient } from "@tanstack/react-query";
 import { Link } from "wouter";
 import { api, type Schemas, take } from "../api/client";
 import { Trouble } from "../parts/basics";
-import { Check } from "../parts/form";
+import { Check, Select } from "../parts/form";
 import { words } from "../parts/format";
+import { ruleText } from "../parts/permissions";
 import { Json } from "../parts/text";
 
 type Action = Schemas["PendingAction"];
@@ -24,7 +25,7 @@ export function OpenActions({ session }: { session: Session }) {
   const actions = (mayWait && query.data?.data) || [];
   if (actions.length === 0) return <Trouble error={query.error} />;
   return (
-    <section className="open-actions" aria-label="Waits for a result">
+    <section className="open-actions" aria-label="Waits for you">
       <ul className="cards">
         {actions.map((action) => (
           <ActionCard key={action.id} action={action} />
@@ -34,15 +35,13 @@ export function OpenActions({ session }: { session: Session }) {
   );
 }
 
-/** An open action with the form that ends it. `names` shows the session that it belongs to. */
-export function ActionCard({ action, names = false }: { action: Action; names?: boolean }) {
-  const [text, setText] = useState("");
-  const [failed, setFailed] = useState(false);
+type Sent = Schemas["SentEvent"];
+
+/** Sends one event of an action. */
+function useAnswer(action: Action) {
   const queries = useQueryClient();
-  const send = useMutation({
-    mutationFn: () => {
-      const content = [{ type: "text" as const, text }];
-      const event = { type: "user.custom_tool_result" as const, action_id: action.id, content, is_error: failed };
+  return useMutation({
+    mutationFn: (event: Sent) => {
       const params = { path: { session_id: action.session_id } };
       return take(api.POST("/v3/sessions/{session_id}/events", { params, body: { events: [event] } }));
     },
@@ -51,10 +50,10 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
       queries.invalidateQueries({ queryKey: ["session", action.session_id] });
     },
   });
-  const submit = (event: FormEvent) => {
-    event.preventDefault();
-    send.mutate();
-  };
+}
+
+/** An open action with the form that ends it. `names` shows the session that it belongs to. */
+export function ActionCard({ action, names = false }: { action: Action; names?: boolean }) {
   return (
     <li className="action">
       <p className="under">
@@ -80,22 +79,89 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
       ) : (
         <Json value={action.input} label={`Arguments of ${action.tool}`} />
       )}
-      <form onSubmit={submit}>
-        <textarea
-          aria-label={`Result of ${action.tool}`}
-          placeholder="Result for the agent"
-          rows={Math.min(8, Math.max(2, text.split("\n").length))}
-          value={text}
-          onChange={(event) => setText(event.target.value)}
-        />
-        <div className="under">
-          <button type="submit" className="main" disabled={send.isPending || send.isSuccess}>
-            {send.isPending ? "Sending…" : send.isSuccess ? "Sent" : "Send result"}
-          </button>
-          <Check label="The call failed" value={failed} onChange={setFailed} />
-        </div>
-        <Trouble error={send.error} />
-      </form>
+      {action.kind === "confirmation" ? <Decide action={action} /> : <SendResult action={action} />}
     </li>
+  );
+}
+
+function SendResult({ action }: { action: Action }) {
+  const [text, setText] = useState("");
+  const [failed, setFailed] = useState(false);
+  const send = useAnswer(action);
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    const content = [{ type: "text" as const, text }];
+    send.mutate({ type: "user.custom_tool_result", action_id: action.id, content, is_error: failed });
+  };
+  return (
+    <form onSubmit={submit}>
+      <textarea
+        aria-label={`Result of ${action.tool}`}
+        placeholder="Result for the agent"
+        rows={Math.min(8, Math.max(2, text.split("\n").length))}
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
+      <div className="under">
+        <button type="submit" className="main" disabled={send.isPending || send.isSuccess}>
+          {send.isPending ? "Sending…" : send.isSuccess ? "Sent" : "Send result"}
+        </button>
+        <Check label="The call failed" value={failed} onChange={setFailed} />
+      </div>
+      <Trouble error={send.error} />
+    </form>
+  );
+}
+
+/** Allows a call once or, with a rule, for the session; or rejects it with words for the agent. */
+function Decide({ action }: { action: Action }) {
+  const [message, setMessage] = useState("");
+  const [rule, setRule] = useState("");
+  const [others, setOthers] = useState(false);
+  const send = useAnswer(action);
+  const offered = action.always ?? [];
+  const decide = (fields: Pick<Extract<Sent, { type: "user.tool_confirmation" }>, "decision" | "rule" | "message" | "others">) =>
+    send.mutate({ type: "user.tool_confirmation", action_id: action.id, args_hash: action.args_hash, ...fields });
+  const submit = (event: FormEvent) => {
+    event.preventDefault();
+    decide(rule === "" ? { decision: "once" } : { decision: "always", rule: offered[Number(rule)] });
+  };
+  const isDone = send.isPending || send.isSuccess;
+  return (
+    <form onSubmit={submit}>
+      {action.rule && <p className="quiet small">Asked by the rule: {ruleText(action.rule)}</p>}
+      <textarea
+        aria-label={`Words for the agent, if ${action.tool} is rejected`}
+        placeholder="If you reject it: what should the agent do instead?"
+        rows={Math.min(8, Math.max(1, message.split("\n").length))}
+        value={message}
+        onChange={(event) => setMessage(event.target.value)}
+      />
+      {offered.length > 0 && (
+        <Select label="Allow" value={rule} onChange={setRule}>
+          <option value="">this call only</option>
+          {offered.map((one, at) => (
+            <option key={at} value={at}>
+              for the rest of the session: {ruleText(one)}
+            </option>
+          ))}
+        </Select>
+      )}
+      <div className="under">
+        <button type="submit" className="main" disabled={isDone}>
+          {send.isPending ? "Sending…" : send.isSuccess ? "Sent" : "Approve"}
+        </button>
+        <button
+          type="button"
+          className="danger"
+          disabled={isDone}
+          onClick={() => decide({ decision: "reject", ...(message && { message }), ...(others && { others: "reject" as const }) })}
+        >
+          Reject
+        </button>
+        <Check label="Reject the other calls that wait too" value={others} onChange={setOthers} />
+      </div>
+      <Trouble error={send.error} />
+    </form>
   );
 }

@@ -62,7 +62,7 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       return { tone: "bad", title: "Turn not started", detail: event.body.message };
     case "turn.waiting": {
       const count = event.body.action_ids.length;
-      return { tone: "warn", title: count === 1 ? "Waits for a result" : `Waits for ${count} results`, detail: `until ${when(event.body.expires_at)}` };
+      return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: `until ${when(event.body.expires_at)}` };
     }
     case "turn.resumed":
       return { tone: "plain", title: "Continued", detail: `after ${span(event.body.waited_ms)}` };

@@ -132,6 +132,12 @@ export class Timeline {
         return this.call(event.body.call_id, { state: "waiting" });
       case "user.custom_tool_result":
         return this.call(this.actions.get(event.body.action_id), { by: event.actor.display ?? "a caller" });
+      case "user.tool_confirmation": {
+        const who = event.actor.display ?? "a caller";
+        const allows = event.body.decision !== "reject";
+        const change = allows ? { by: `approved by ${who}`, state: "running" as const } : { by: `rejected by ${who}` };
+        return this.call(this.actions.get(event.body.action_id), change);
+      }
       case "exec.started": {
         const { exec_id: call, command } = event.body;
         this.calls.set(call, this.rows.length);

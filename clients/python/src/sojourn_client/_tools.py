@@ -34,6 +34,18 @@ def answering(action: Any, claim: str, text: str, is_error: bool) -> Call:
     return Call("POST", at("sessions", action["session_id"], "events"), json={"events": [event]})
 
 
+def deciding(action: Any, decision: Any) -> Call:
+    """The call that confirms or rejects a call: `decision` is "once", "reject", or the fields of a decision."""
+    fields = {"decision": decision} if isinstance(decision, str) else dict(decision)
+    event = {
+        "type": "user.tool_confirmation",
+        "action_id": action["id"],
+        "args_hash": action.get("args_hash"),
+        **fields,
+    }
+    return Call("POST", at("sessions", action["session_id"], "events"), json={"events": [event]})
+
+
 def input_call(action: Any) -> Call | None:
     """The call that reads the arguments, if they are too large for the list of actions."""
     if action.get("input") is not None:

@@ -11,7 +11,7 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
-from ._tools import answering, claiming, error_of, input_call, is_ended, may_pass, rests, text_of, waits
+from ._tools import answering, claiming, deciding, error_of, input_call, is_ended, may_pass, rests, text_of, waits
 from .errors import SojournError
 
 if TYPE_CHECKING:
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Functions that run custom tools, by name: from the arguments and the id of a call to its result.
 Tools = Mapping[str, Callable[[Any, str], object]]
+#: Decides on a call, see `run`.
+Confirm = Callable[[Any], object]
 
 
 class Sojourn:
@@ -173,7 +175,9 @@ class Sojourn:
             return session["status"] in ("queued", "running")
         return not self.call("GET", at("sessions", session["id"], "pending"), limit=1)["data"]
 
-    def run(self, session: str, tools: Tools) -> models.ResultView:
+    def run(
+        self, session: str, tools: Tools | None = None, on_confirmation: Confirm | None = None
+    ) -> models.ResultView:
         """Runs the custom tools of a session until it neither runs nor waits; returns the result.
 
         `tools` maps the name of a tool to a function of its arguments and the id of the call.
@@ -183,13 +187,24 @@ class Sojourn:
 
         A call is claimed first, so that one of several processes runs it, and its result is sent until
         the service answers. A call of a tool without a function stays open for another process.
+
+        `on_confirmation` gets each call that a person must confirm, as its action. It returns "once", "reject",
+        the fields of `user.tool_confirmation`, such as `{"decision": "reject", "message": "..."}`, or None to leave
+        the decision to others.
         """
+        tools = tools or {}
+        told: set[str] = set()
         head = self._until_answered(Call("GET", at("sessions", session)))["head"]
         events = self.follow(session, after=head, level="user")
         pending = at("sessions", session, "pending")
         while True:
-            page = self._until_answered(Call("GET", pending, {"kind": "tool_result", "limit": 100}))
-            actions = [action for action in page["data"] if action["tool"] in tools]
+            page = self._until_answered(Call("GET", pending, {"limit": 100}))
+            confirmations = [action for action in page["data"] if action["kind"] == "confirmation"]
+            for action in confirmations if on_confirmation else ():
+                if action["id"] not in told:
+                    told.add(action["id"])
+                    self._confirm(action, on_confirmation)
+            actions = [one for one in page["data"] if one["kind"] == "tool_result" and one["tool"] in tools]
             ran = [self._run_tool(action, tools) for action in actions]
             if rests(self._until_answered(Call("GET", at("sessions", session)))):
                 return self.result(session)
@@ -200,6 +215,17 @@ class Sojourn:
             for event in events:
                 if event["type"] in ("action.required", "turn.completed"):
                     break
+
+    def _confirm(self, action: Any, on_confirmation: Any) -> None:
+        """Sends a decision, if there is one."""
+        decision = on_confirmation(action)
+        if decision is None:
+            return
+        try:
+            self._until_answered(deciding(action, decision))
+        except SojournError as error:
+            if not is_ended(error):
+                raise
 
     def _run_tool(self, action: Any, tools: Tools) -> bool:
         """Runs one call; returns false if another process has claimed it."""
