@@ -40,7 +40,7 @@ pub struct Action {
     /// The rule that asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rule: Option<Rule>,
-    /// Hash of tool, schema and arguments, which a confirmation is bound to.
+    /// Hash of tool, schema, arguments and working directory, which a confirmation is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args_hash: Option<String>,
     /// Rules that `always` may grant; none if no rule can allow the call.

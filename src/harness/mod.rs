@@ -107,7 +107,7 @@ pub trait Tools: Send + Sync {
     fn decision(&self, _call: &ToolCall, _granted: &[Grant]) -> PolicyDecision {
         PolicyDecision::default()
     }
-    /// Returns the hash of a call, the tool and its schema, which a confirmation is bound to.
+    /// Returns the hash of a call and of what it runs with, which a confirmation is bound to.
     fn args_hash(&self, _call: &ToolCall) -> String {
         String::new()
     }

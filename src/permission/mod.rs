@@ -105,10 +105,10 @@ pub fn problem(rules: &[Rule], tools: &[String]) -> Option<(usize, &'static str,
     })
 }
 
-/// Returns the hash that binds a confirmation to a call: SHA-256 of the canonical JSON (RFC 8785) of tool, schema and
-/// arguments.
-pub fn args_hash(call: &ToolCall, spec: &ToolSpec) -> String {
-    hash(&json!({ "input": call.input, "schema": schema_hash(spec), "tool": call.tool }))
+/// Returns the hash that binds a confirmation to a call: SHA-256 of the canonical JSON (RFC 8785) of tool, schema,
+/// arguments, and the directory that paths in them are relative to.
+pub fn args_hash(call: &ToolCall, spec: &ToolSpec, cwd: &str) -> String {
+    hash(&json!({ "cwd": cwd, "input": call.input, "schema": schema_hash(spec), "tool": call.tool }))
 }
 
 /// Returns the SHA-256 of the canonical JSON (RFC 8785) of a tool's schema.
@@ -263,7 +263,7 @@ mod tests {
             let input = serde_json::from_str(input).expect("JSON");
             let call = ToolCall { input, ..call("bash", "") };
             let input_schema = serde_json::from_str(schema).expect("JSON");
-            args_hash(&call, &ToolSpec { input_schema, ..spec("bash") })
+            args_hash(&call, &ToolSpec { input_schema, ..spec("bash") }, "/")
         };
         assert_eq!(hash(r#"{"a": 1, "b": 1.0}"#, "{}"), hash(r#"{"b": 1, "a": 1}"#, "{}"));
         assert_ne!(hash(r#"{"a": 1}"#, "{}"), hash(r#"{"a": 2}"#, "{}"));

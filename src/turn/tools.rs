@@ -254,6 +254,11 @@ impl LeasedTools {
         }
     }
 
+    /// The directory in which a call runs.
+    fn cwd(&self) -> String {
+        self.sandbox.context().working_dir.clone().unwrap_or_else(|| tool::WORKSPACE.to_owned())
+    }
+
     /// The tool of a call as the model sees it.
     fn spec(&self, call: &ToolCall) -> Option<&ToolSpec> {
         self.specs.iter().find(|spec| spec.name == call.tool)
@@ -302,13 +307,11 @@ impl harness::Tools for LeasedTools {
         if self.custom(call).is_some() || self.catalogue.check(call).is_err() {
             return PolicyDecision::default();
         }
-        let context = self.sandbox.context();
-        let cwd = context.working_dir.as_deref().unwrap_or(tool::WORKSPACE);
-        Evaluator { permissions: &self.permissions, grants, cwd }.evaluate(call, spec)
+        Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() }.evaluate(call, spec)
     }
 
     fn args_hash(&self, call: &ToolCall) -> String {
-        self.spec(call).map(|spec| permission::args_hash(call, spec)).unwrap_or_default()
+        self.spec(call).map(|spec| permission::args_hash(call, spec, &self.cwd())).unwrap_or_default()
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {

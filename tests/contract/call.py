@@ -62,6 +62,30 @@ def waiting(agent):
     return session, [row["id"] for row in call("GET", f"/sessions/{session}/pending?limit={SPARE}")["data"]]
 
 
+def granted():
+    """Creates a session in which rules were granted; returns its id and those of their events."""
+    call("POST", "/agents", {
+        "name": "asking", "prompt": "", "model": "scripted/inline", "permissions": [{"tool": "read", "policy": "ask"}]})
+    calls = [{"tool": "read", "input": {"path": f"{number}/x"}} for number in range(12)]
+    script = [{"tools": calls}, {"text": "Done."}]
+    session = call("POST", "/sessions", {"agent": "asking", "input": {"script": script}})["session"]["id"]
+    settled(session)
+    for action in call("GET", f"/sessions/{session}/pending?limit=500")["data"]:
+        event = {"type": "user.tool_confirmation", "action_id": action["id"], "decision": "always",
+                 "rule": action["always"][0]}
+        call("POST", f"/sessions/{session}/events", {"events": [event]})
+    settled(session)
+    rules = call("GET", f"/sessions/{session}/permissions")["granted"]
+    return session, [rule["event_id"] for rule in rules]
+
+
+def saved():
+    """Creates a session with a checkpoint; returns the ids of both."""
+    session = call("POST", "/sessions", {})["session"]["id"]
+    call("PUT", f"/sessions/{session}/files?path=saved", "A file.")
+    return session, call("POST", f"/sessions/{session}/checkpoints", {})["id"]
+
+
 def fill():
     """Creates one resource of each kind, and spare ones; returns the main ones, and ids by dictionary name."""
     hook = {"url": "http://127.0.0.1:9/hook"}
@@ -90,6 +114,7 @@ def fill():
     existing = {
         "agent": agent["id"], "credential": credential, "trigger": main_inbound["id"],
         "trigger_secret": main_inbound["secret"], "file": "contract", "to_claim": to_claim, "to_answer": to_answer,
+        "granted": granted(), "saved": saved(),
     }
     return existing, {
         "session": [main],

@@ -65,6 +65,11 @@ def make_acceptable(case, operation):
     if operation == "claimAction":
         path["session_id"], actions = EXISTING["to_claim"]
         path["action_id"] = actions[valid[operation] % len(actions)]
+    if operation == "restoreSession" and isinstance(case.body, dict):
+        path["session_id"], case.body["checkpoint_id"] = EXISTING["saved"]
+    if operation == "revokePermission" and EXISTING["granted"][1]:
+        path["session_id"] = EXISTING["granted"][0]
+        path["event_id"] = EXISTING["granted"][1].pop()
     if operation == "sendEvents" and isinstance(case.body, dict):
         path["session_id"], actions = EXISTING["to_answer"]
         for event in case.body.get("events", []):

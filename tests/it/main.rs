@@ -28,6 +28,7 @@ mod model;
 mod net;
 mod organization;
 mod organization_deletion;
+mod permission;
 mod pooler;
 mod processes;
 mod restore;
