@@ -20,8 +20,15 @@ pub fn tool() -> Value {
     })
 }
 
+/// The rule for calls that a person must confirm, with the shortest time to decide.
+pub fn ask() -> Value {
+    json!({ "tool": "bash", "policy": "ask", "expires_seconds": 10 })
+}
+
 /// Name of the tool.
 pub const TOOL: &str = "ask_weather";
+/// Decisions on a call.
+const DECISIONS: [&str; 2] = ["once", "reject"];
 /// Codes of an answer that came too late: another one was taken, the time passed, or the turn was canceled.
 const LATE: [&str; 3] = ["action_resolved", "action_expired", "archived"];
 
@@ -35,15 +42,21 @@ impl Load {
         let path = format!("/sessions/{id}/pending");
         let page = self.client.send(&self.violations, Method::GET, &path, None).await?;
         for action in page["data"].as_array().into_iter().flatten() {
+            let is_confirmation = action["kind"] == "confirmation";
             let action = action["id"].as_str().unwrap_or_default();
             // Also longer than the lease of a worker.
             sleep(dice.millis(0, 2_500)).await;
             if dice.once_in(8) {
                 continue;
             }
-            let texts = [0, 1].map(|_| format!("answer {}", self.answered.fetch_add(1, Ordering::Relaxed)));
+            let texts = if is_confirmation {
+                let decisions = DECISIONS.map(str::to_owned);
+                if dice.once_in(3) { decisions.into_iter().rev().collect() } else { decisions.to_vec() }
+            } else {
+                [0, 1].map(|_| format!("answer {}", self.answered.fetch_add(1, Ordering::Relaxed))).to_vec()
+            };
             if dice.once_in(3) {
-                let [first, second] = &texts;
+                let (first, second) = (&texts[0], &texts[1]);
                 let both =
                     tokio::join!(self.send_answer(id, action, first), self.send_answer(id, action, second));
                 if both.0? && both.1? {
@@ -56,10 +69,14 @@ impl Load {
         Ok(())
     }
 
-    /// Returns whether the answer was accepted.
+    /// Sends a result, or a decision. Returns whether it was accepted.
     async fn send_answer(&self, id: &str, action: &str, text: &str) -> anyhow::Result<bool> {
-        let content = json!([{ "type": "text", "text": text }]);
-        let event = json!({ "type": "user.custom_tool_result", "action_id": action, "content": content });
+        let event = if DECISIONS.contains(&text) {
+            json!({ "type": "user.tool_confirmation", "action_id": action, "decision": text })
+        } else {
+            let content = json!([{ "type": "text", "text": text }]);
+            json!({ "type": "user.custom_tool_result", "action_id": action, "content": content })
+        };
         let (path, body) = (format!("/sessions/{id}/events"), json!({ "events": [event] }));
         let sent = self.client.send_unless(&self.violations, Method::POST, &path, Some(&body), &LATE).await?;
         let is_accepted = sent.is_some();
@@ -76,7 +93,8 @@ pub struct Actions<'a>(BTreeMap<&'a str, Action<'a>>);
 
 struct Action<'a> {
     call: &'a str,
-    /// Its text; or the reason why it was closed.
+    is_confirmation: bool,
+    /// Its text or decision; or the reason why it was closed.
     end: Option<Result<&'a str, &'a str>>,
 }
 
@@ -85,11 +103,13 @@ impl<'a> Actions<'a> {
     pub fn take(&mut self, event: &'a Event) -> Option<String> {
         let (id, end) = match event.kind.as_str() {
             "action.required" => {
-                let action = Action { call: event.text("call_id"), end: None };
+                let is_confirmation = event.text("kind") == "confirmation";
+                let action = Action { call: event.text("call_id"), is_confirmation, end: None };
                 let is_known = self.0.insert(event.text("id"), action).is_some();
                 return is_known.then(|| format!("{} is opened twice", event.text("id")));
             }
             "action.closed" => (event.text("action_id"), Err(event.text("reason"))),
+            "user.tool_confirmation" => (event.text("action_id"), Ok(event.text("decision"))),
             _ => {
                 let text = event.body["content"][0]["text"].as_str().unwrap_or_default();
                 (event.text("action_id"), Ok(text))
@@ -106,14 +126,16 @@ impl<'a> Actions<'a> {
 
     /// Whether nobody answered the action of this call in time.
     pub fn is_expired(&self, call: &str) -> bool {
-        self.of(call).is_some_and(|action| action.end == Some(Err("expired")))
+        self.of(call).is_some_and(|action| !action.is_confirmation && action.end == Some(Err("expired")))
     }
 
     /// Returns what a result says that the end of its action does not.
     pub fn contradiction(&self, result: &Event) -> Option<String> {
         let (call, outcome) = (result.text("call_id"), result.text("outcome"));
-        let end = self.of(call)?.end;
+        let Action { end, is_confirmation, .. } = *self.of(call)?;
         let fits = match end {
+            Some(Ok("once")) if is_confirmation => true,
+            _ if is_confirmation => outcome == "not_run",
             Some(Ok(text)) => outcome == "unknown" || (outcome == "ran" && result.text("output") == text),
             Some(Err("expired")) => outcome == "unknown",
             // It is withdrawn with its turn, in the same append.

@@ -208,7 +208,10 @@ impl<'a> Checker<'a> {
         let mut actions = Actions::default();
         for event in events {
             let fault = match event.kind.as_str() {
-                "action.required" | "action.closed" | "user.custom_tool_result" => actions.take(event),
+                "action.required"
+                | "action.closed"
+                | "user.custom_tool_result"
+                | "user.tool_confirmation" => actions.take(event),
                 "tool.result" => actions.contradiction(event),
                 _ => None,
             };

@@ -22,7 +22,7 @@ use tokio::{
 };
 
 use crate::{
-    answers::{Answers, TOOL},
+    answers::{self, Answers, TOOL},
     client::{Client, Violations},
     plan::SeededRng,
     verbs::Verbs,
@@ -122,7 +122,10 @@ impl Load {
 
     /// A session of an agent: turns, beside and between them commands of the caller, verbs and pauses.
     async fn turns(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
-        let body = json!({ "agent": self.agent, "input": script(&format!("{name}.0"), dice) });
+        // In some sessions, each command waits for a person.
+        let permissions = if dice.once_in(4) { json!([answers::ask()]) } else { json!([]) };
+        let input = script(&format!("{name}.0"), dice);
+        let body = json!({ "agent": self.agent, "permissions": permissions, "input": input });
         let (id, mut made, _driving) = self.create(&body, 1).await?;
         let mut driven = Ok(());
         for turn in 1..=2 + dice.below(3) {

@@ -114,7 +114,7 @@ def fill():
     existing = {
         "agent": agent["id"], "credential": credential, "trigger": main_inbound["id"],
         "trigger_secret": main_inbound["secret"], "file": "contract", "to_claim": to_claim, "to_answer": to_answer,
-        "granted": granted(), "saved": saved(),
+        "granted": granted(), "saved": [saved() for _ in range(6)],
     }
     return existing, {
         "session": [main],
@@ -259,7 +259,8 @@ def never_accepted(operations, results):
     accepted = {operation for result in results for operation in result["accepted"]}
     never = operations - accepted - set(STREAMS) - refusals.NEVER_ACCEPTED.keys()
     again = accepted & refusals.NEVER_ACCEPTED.keys()
-    return [f"{operation} accepted no valid request" for operation in sorted(never)] + [
+    said = lambda operation: [result["refused"].get(operation, {}) for result in results]
+    return [f"{operation} accepted no valid request: {said(operation)}" for operation in sorted(never)] + [
         f"{operation} accepted a valid request, so its entry in NEVER_ACCEPTED is unused"
         for operation in sorted(again)
     ]

@@ -18,6 +18,8 @@ EXISTING = json.loads(os.environ["EXISTING"])
 calls = 0
 valid = Counter()
 accepted = Counter()
+# Why valid requests were refused, by operation.
+refused = {}
 used = Counter()
 # Refusals that no entry of `refusals.py` explains, with one request of each.
 unlisted = {}
@@ -65,8 +67,11 @@ def make_acceptable(case, operation):
     if operation == "claimAction":
         path["session_id"], actions = EXISTING["to_claim"]
         path["action_id"] = actions[valid[operation] % len(actions)]
-    if operation == "restoreSession" and isinstance(case.body, dict):
-        path["session_id"], case.body["checkpoint_id"] = EXISTING["saved"]
+    # Several sessions, because later calls stop some of those that they find in an answer.
+    if operation in ("createCheckpoint", "restoreSession") and EXISTING["saved"]:
+        path["session_id"], checkpoint = EXISTING["saved"].pop()
+        if operation == "restoreSession" and isinstance(case.body, dict):
+            case.body["checkpoint_id"] = checkpoint
     if operation == "revokePermission" and EXISTING["granted"][1]:
         path["session_id"] = EXISTING["granted"][0]
         path["event_id"] = EXISTING["granted"][1].pop()
@@ -122,6 +127,8 @@ def valid_request_is_accepted(context, response, case):
         error = json.loads(response.content)["error"]
     except (ValueError, KeyError, TypeError):
         raise AssertionError(f"{response.status_code} without an error: {response.content[:300]}") from None
+    reason = f"{response.status_code} {error.get('code') or error.get('type')}: {error.get('message')}"
+    refused.setdefault(operation, Counter())[reason] += 1
     rule = refusals.rule_of(operation, error)
     if rule is not None:
         used[rule] += 1
@@ -133,4 +140,4 @@ def valid_request_is_accepted(context, response, case):
 
 @atexit.register
 def write_result():
-    RESULT.write_text(json.dumps({"calls": calls, "accepted": accepted, "used": used, "unlisted": unlisted}))
+    RESULT.write_text(json.dumps({"calls": calls, "accepted": accepted, "refused": refused, "used": used, "unlisted": unlisted}))

@@ -128,7 +128,7 @@ REFUSES = [
     Rule("createSession updateSession", "slug_taken", r"slug", r"", "the slug is unique", False),
     Rule(ANY, "idempotency_mismatch", r"Idempotency-Key|idempotency_key", r"", "another request was sent with the key"),
     Rule("claimAction", "not_found", r"", r"", "the action has to exist", False),
-    Rule("revokePermission", "not_found", r"", r"", "the rule has to be granted"),
+    Rule("revokePermission", "not_found", r"", r"", "the rule has to be granted", False),
     Rule("sendEvents", "not_found", r"events\[\d+\]", r"", "the action has to exist"),
     Rule("createAgent updateAgent createSession", "invalid", r"tools\[\d+\]", r"(there is no tool|`.*` is listed twice)",
          "a tool is one of the service or an object, each name once", False),
