@@ -86,7 +86,7 @@ const PARTS: [&str; 72] = [
     "<&-",
     "\u{a0}",
 ];
-const LINES: u64 = 20_000;
+const LINES: u64 = 100_000;
 
 #[test]
 fn no_line_that_is_allowed_runs_another_program() {
