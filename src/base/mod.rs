@@ -5,6 +5,7 @@
 //! can replay a seed.
 
 pub mod backoff;
+pub mod braces;
 pub mod clock;
 pub(crate) mod cursor;
 pub mod entropy;

@@ -143,6 +143,7 @@ mod tests {
         let name = match tool {
             "bash" => "command",
             "web_fetch" => "url",
+            "glob" => "pattern",
             _ => "path",
         };
         let input = Value::Object(Map::from_iter([(name.to_owned(), json!(argument))]));
@@ -166,6 +167,8 @@ mod tests {
             { "tool": "web_fetch", "policy": "auto" },
             { "tool": "web_fetch", "host": "*.example.com", "policy": "deny" },
             { "tool": "gr*", "policy": "auto" },
+            { "tool": "glob", "policy": "ask" },
+            { "tool": "glob", "path": "/workspace/**", "policy": "allow" },
         ]));
         let permissions = Permissions { agent, ..Permissions::default() };
         for (tool, argument, expected) in [
@@ -187,6 +190,13 @@ mod tests {
             ("web_fetch", "nonsense", Ask),
             ("read", "/etc/passwd", Allow),
             ("grep", "/", Allow),
+            ("glob", "*.rs", Allow),
+            ("glob", "{src,tests}/**/*.{rs,md}", Allow),
+            ("glob", "/etc/*", Ask),
+            ("glob", "../*", Ask),
+            ("glob", "{.,}./*", Ask),
+            ("glob", ".*/x", Ask),
+            ("glob", "a/.\\./x", Ask),
         ] {
             assert_eq!(policy(&permissions, &[], tool, argument), expected, "{tool} {argument}");
         }
@@ -197,6 +207,40 @@ mod tests {
         assert_eq!(policy(&stricter, &[], "read", "x"), Ask);
         let child = Permissions { parents: permissions.for_children(), ..Permissions::default() };
         assert_eq!(policy(&child, &[], "bash", "git push"), Deny);
+    }
+
+    #[test]
+    fn a_search_is_for_all_that_is_below_its_directory() {
+        let of = |rules: Value, path: &str| {
+            let agent = serde_json::from_value(rules).expect("rules");
+            policy(&Permissions { agent, ..Permissions::default() }, &[], "grep", path)
+        };
+        let denied = || json!([{ "tool": "grep", "path": "/etc/**", "policy": "deny" }]);
+        for (path, expected) in [
+            ("/etc", Policy::Deny),
+            ("/etc/ssl", Policy::Deny),
+            ("/", Policy::Ask),
+            ("/workspace", Policy::Allow),
+            ("/etcetera", Policy::Allow),
+            ("/workspace/../etc", Policy::Deny),
+        ] {
+            assert_eq!(of(denied(), path), expected, "{path}");
+        }
+        let allowed = || {
+            json!([
+                { "tool": "grep", "policy": "ask" }, { "tool": "grep", "path": "/workspace/src/**", "policy": "allow" },
+                { "tool": "grep", "path": "/workspace/*.md", "policy": "allow" },
+            ])
+        };
+        for (path, expected) in [
+            ("src", Policy::Allow),
+            ("src/a", Policy::Allow),
+            (".", Policy::Ask),
+            ("x.md", Policy::Ask),
+            ("srcs", Policy::Ask),
+        ] {
+            assert_eq!(of(allowed(), path), expected, "{path}");
+        }
     }
 
     #[test]

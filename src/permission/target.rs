@@ -5,7 +5,7 @@ use url::Url;
 
 use super::command_line::{self, NotUnderstood, SimpleCommand};
 use crate::{
-    base::limit::GRANTABLE_MAX,
+    base::{braces::expand_braces, limit::GRANTABLE_MAX},
     domain::{
         network::{HostPattern, canonical},
         permission::{Policy, Rule},
@@ -21,6 +21,10 @@ pub(super) enum Target {
     AnyCommand,
     /// An absolute path without `.` and `..`. Links are not resolved.
     Path(String),
+    /// Such a path with all that is below it.
+    Tree(String),
+    /// Paths that are known only when the call runs.
+    AnyPath,
     /// A host; `None` if the URL has none.
     Host(Option<String>),
     /// Nothing that a rule can name.
@@ -46,9 +50,10 @@ impl Target {
                 Ok(commands) => commands.into_iter().map(Self::Command).collect(),
                 Err(NotUnderstood) => vec![Self::AnyCommand],
             },
-            "read" | "write" | "edit" | "glob" | "grep" => {
-                vec![Self::Path(absolute(cwd, text("path").unwrap_or_default()))]
-            }
+            "read" | "write" | "edit" => vec![Self::Path(absolute(cwd, text("path").unwrap_or_default()))],
+            "grep" => vec![Self::Tree(absolute(cwd, text("path").unwrap_or_default()))],
+            "glob" if leaves(text("pattern").unwrap_or_default()) => vec![Self::AnyPath],
+            "glob" => vec![Self::Tree(absolute(cwd, text("path").unwrap_or_default()))],
             "web_fetch" => {
                 let url = text("url").and_then(|url| Url::parse(url).ok());
                 let host = url.and_then(|url| canonical(url.host_str()?).ok());
@@ -77,6 +82,11 @@ impl Target {
                 Some(Ok(glob)) if glob.is_match(path) => Match::Yes,
                 Some(_) => Match::No,
             },
+            Self::Tree(path) => {
+                rule.path.as_deref().map_or(Match::Yes, |pattern| of_tree(path, pattern, rule.policy))
+            }
+            Self::AnyPath if rule.path.is_none() => Match::Yes,
+            Self::AnyPath => Match::Maybe,
             Self::Host(host) => match (rule.host.as_deref().map(HostPattern::parse), host) {
                 (None, _) => Match::Yes,
                 (Some(_), None) => Match::Maybe,
@@ -110,6 +120,29 @@ fn of_prefix(command: &SimpleCommand, prefix: &str, policy: Policy) -> Match {
     }
 }
 
+/// Compares all that is below a directory. A rule that allows needs to allow all of it; one that asks or denies is for
+/// whatever may be below it.
+fn of_tree(path: &str, pattern: &str, policy: Policy) -> Match {
+    let Ok(matcher) = glob(pattern) else { return Match::No };
+    let below = format!("{}/", path.trim_end_matches('/'));
+    if matcher.is_match(path) || matcher.is_match(format!("{below}x")) {
+        // Else it may match one file of a directory.
+        let is_whole = pattern.ends_with("/**") || policy >= Policy::Ask;
+        return if is_whole { Match::Yes } else { Match::Maybe };
+    }
+    let literal = pattern.split(['*', '?', '[', '{', '\\']).next().unwrap_or_default();
+    let directory = literal.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let directory = format!("{directory}/");
+    if directory.starts_with(&below) || below.starts_with(&directory) { Match::Maybe } else { Match::No }
+}
+
+/// Returns whether a pattern may match outside of the directory that it is applied to, as bash expands it.
+fn leaves(pattern: &str) -> bool {
+    let is_up = |part: &str| part == ".." || (part.starts_with('.') && part.contains(['*', '?', '[']));
+    let Some(patterns) = expand_braces(pattern) else { return true };
+    patterns.iter().any(|one| one.starts_with('/') || one.contains('\\') || one.split('/').any(is_up))
+}
+
 /// Returns the rules that allow these targets, each one of them; none if one cannot be allowed by a rule.
 pub(super) fn grantable(targets: &[&Target], tool: &str) -> Vec<Rule> {
     let rule = |prefix, path, host| Rule {
@@ -132,8 +165,12 @@ pub(super) fn grantable(targets: &[&Target], tool: &str) -> Vec<Rule> {
                 let below = format!("{}/**", globset::escape(directory));
                 vec![rule(None, Some(globset::escape(path)), None), rule(None, Some(below), None)]
             }
+            Target::Tree(path) => {
+                let below = format!("{}/**", globset::escape(path.trim_end_matches('/')));
+                vec![rule(None, Some(below), None)]
+            }
             Target::Host(Some(host)) => vec![rule(None, None, Some(host.clone()))],
-            Target::AnyCommand | Target::Host(None) => return Vec::new(),
+            Target::AnyCommand | Target::AnyPath | Target::Host(None) => return Vec::new(),
             Target::Call => vec![rule(None, None, None)],
         };
         for rule in allowing {

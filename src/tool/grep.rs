@@ -7,12 +7,9 @@ use async_trait::async_trait;
 use serde::Deserialize;
 use serde_json::json;
 
-use super::{
-    CallResult, ExecSummary, Fault, Invocation, SandboxHandle, Tool, exec, glob::expand_braces, output,
-    parse, tell,
-};
+use super::{CallResult, ExecSummary, Fault, Invocation, SandboxHandle, Tool, exec, output, parse, tell};
 use crate::{
-    base::{limit, text},
+    base::{braces::expand_braces, limit, text},
     domain::tool::{Replay, ToolSpec},
     sandbox::OutputStream,
 };
