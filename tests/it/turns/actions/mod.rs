@@ -39,9 +39,11 @@ fn weather(city: &str) -> Value {
 
 /// The open actions of a session, once there are `count` and the turn waits for them.
 async fn pending(owner: &Caller, id: &str, count: usize) -> Vec<Value> {
+    let open = |page: &Value| page["data"].as_array().expect("a page").clone();
+    // The actions first: after the last answer the phase stays until a worker continues the turn.
+    owner.until(&format!("/sessions/{id}/pending"), |page| open(page).len() >= count).await;
     owner.until(&format!("/sessions/{id}"), |session| session["phase"] == "requires_action").await;
-    let page = owner.get(&format!("/sessions/{id}/pending")).await.ok();
-    let open = page["data"].as_array().expect("a page").clone();
+    let open = open(&owner.get(&format!("/sessions/{id}/pending")).await.ok());
     assert_eq!(open.len(), count, "{open:?}");
     open
 }
