@@ -134,6 +134,24 @@ def run(client: Sojourn) -> None:
     assert sent[False].startswith('{"city": "Paris"') and sent[False].endswith("[the rest was cut]")
     assert 29_880 < len(json.dumps(sent[False], ensure_ascii=False).encode()) <= 29_900
     confirm(client)
+    answer(client)
+
+
+def answer(client: Sojourn) -> None:
+    """The agent asks within its turn."""
+    options = [{"label": "staging"}, {"label": "production"}]
+    questions = [{"question": "Where to?", "options": options}, {"question": "When?", "options": [{"label": "now"}]}]
+    steps = [
+        {"tools": [{"tool": "ask", "input": {"questions": questions}}]},
+        {"tools": [{"tool": "ask", "input": {"questions": questions[:1]}}]},
+        {"text": "done"},
+    ]
+    asking = {"mode": "wait"}
+    session = client.create(agent="example", ask=asking, input={"script": steps})["session"]["id"]
+    result = client.run(session, on_question=lambda action: ["staging", "at noon"][: len(action["questions"])])
+    assert result["last_turn"] and result["last_turn"]["yield_reason"] == "completed"
+    results = client.call("GET", f"/sessions/{session}/events", type="tool.result", level="progress")["data"]
+    assert [event["body"]["output"] for event in results] == ["1. staging\n2. at noon", "staging"]
 
 
 def confirm(client: Sojourn) -> None:

@@ -119,6 +119,17 @@ const replies = (await client.take(client.api.GET("/v3/sessions/{session_id}/eve
 assert.match(replies.sort()[0], /They wrote: Not that one\.$/);
 assert.equal(replies[1], "yes\n");
 
+// The agent asks within its turn.
+const options = [{ label: "staging" }, { label: "production" }];
+const questions = [{ question: "Where to?", options }, { question: "When?", options: [{ label: "now" }] }];
+const asked = [questions, questions.slice(0, 1)].map((questions) => ({ tools: [{ tool: "ask", input: { questions } }] }));
+const wondering = { agent: "example", ask: { mode: "wait" }, input: { script: [...asked, { text: "done" }] } };
+const deploying = (await client.create(wondering)).session.id;
+await client.run(deploying, {}, { onQuestion: ({ questions }) => (questions.length > 1 ? ["staging", "at noon"] : "staging") });
+const outputs = { params: { path: { session_id: deploying }, query: { type: "tool.result", level: "progress" } } };
+const answers = (await client.take(client.api.GET("/v3/sessions/{session_id}/events", outputs))).data.map(({ body }) => body.output);
+assert.deepEqual(answers, ["1. staging\n2. at noon", "staging"]);
+
 // A sandbox without an agent: files in, a command, files out.
 const sandbox = (await client.create({})).session.id;
 const text = "green \u2028\r\n";

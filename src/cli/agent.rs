@@ -73,6 +73,10 @@ pub(super) struct Fields {
     #[arg(long, value_name = "FILE")]
     #[serde(skip)]
     permissions: Option<PathBuf>,
+    /// Whether a question ends the turn, or the turn waits for the answer
+    #[arg(long, value_name = "MODE", value_parser = ["end_turn", "wait"])]
+    #[serde(skip)]
+    ask: Option<String>,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -104,6 +108,9 @@ impl Fields {
         }
         if let Some(file) = &self.permissions {
             body["permissions"] = input::json(file)?;
+        }
+        if let Some(mode) = &self.ask {
+            body["ask"] = json!({ "mode": mode });
         }
         Ok(body)
     }

@@ -9,7 +9,8 @@ use utoipa::ToSchema;
 use super::{
     custom_tool::OnExpiry,
     ids::*,
-    permission::{Grant, Policy, Rule},
+    permission::{Grant, Rule},
+    question::{Answers, Question},
 };
 use crate::base::Timestamp;
 
@@ -46,6 +47,9 @@ pub struct Action {
     /// Rules that `always` may grant; none if no rule can allow the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub always: Vec<Rule>,
+    /// What the agent asks.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub questions: Vec<Question>,
 }
 
 /// Why a call needs a confirmation.
@@ -65,6 +69,8 @@ pub enum ActionKind {
     ToolResult,
     /// A person allows or rejects the call with `user.tool_confirmation`.
     Confirmation,
+    /// A caller answers the agent's questions with `user.answer`.
+    Question,
 }
 
 /// Reason why an action ended without an answer.
@@ -88,6 +94,7 @@ impl ActionKind {
         match self {
             Self::ToolResult => "tool_result",
             Self::Confirmation => "confirmation",
+            Self::Question => "question",
         }
     }
 
@@ -100,6 +107,10 @@ impl ActionKind {
                 true,
             ),
             Self::Confirmation => ("Nobody confirmed this call in time, so it did not run.", false),
+            Self::Question => (
+                "Nobody answered in time. Continue with what you know, or end the turn and say what you need.",
+                false,
+            ),
         }
     }
 }
@@ -220,6 +231,7 @@ impl Confirmation {
 pub enum ActionAnswer {
     Result(ToolAnswer),
     Confirmation(Confirmation),
+    Answers(Answers),
 }
 
 impl ActionAnswer {
@@ -227,6 +239,7 @@ impl ActionAnswer {
         match self {
             Self::Result(answer) => answer.action_id,
             Self::Confirmation(confirmation) => confirmation.action_id,
+            Self::Answers(answers) => answers.action_id,
         }
     }
 
@@ -234,6 +247,7 @@ impl ActionAnswer {
         match self {
             Self::Result(_) => ActionKind::ToolResult,
             Self::Confirmation(_) => ActionKind::Confirmation,
+            Self::Answers(_) => ActionKind::Question,
         }
     }
 
@@ -246,6 +260,9 @@ impl ActionAnswer {
             Self::Confirmation(answer) => {
                 serde_json::from_str::<Confirmation>(body).is_ok_and(|first| first == *answer)
             }
+            Self::Answers(answers) => {
+                serde_json::from_str::<Answers>(body).is_ok_and(|first| first == *answers)
+            }
         }
     }
 }
@@ -257,145 +274,6 @@ pub struct Consequences {
     pub grant: Option<Grant>,
     /// Other confirmations of the turn that end with it.
     pub closed: Vec<(ActionId, Closed)>,
-}
-
-/// How the action of a call ended, for the result of the call.
-#[derive(Clone, Debug, PartialEq)]
-pub enum CallEnd {
-    /// A caller ran it.
-    Answered(ToolAnswer),
-    /// It may run.
-    Confirmed,
-    /// It may not, with words for the model.
-    Rejected(String),
-    Expired(ActionKind),
-}
-
-/// Calls of a turn without a result, in order.
-#[derive(Clone, Debug, Default)]
-pub struct OpenWork(pub Vec<OpenCall>);
-
-/// A call without a result.
-#[derive(Clone, Debug)]
-pub struct OpenCall {
-    pub call_id: String,
-    pub tool: String,
-    /// Whether a rule forbids it.
-    pub is_denied: bool,
-    /// Whether it started after a confirmation.
-    pub is_started: bool,
-    /// Its action, and how that ended.
-    pub action: Option<(ActionId, ActionKind, Option<CallEnd>)>,
-}
-
-impl OpenWork {
-    /// Types of the events that it reads.
-    pub const TYPES: [&str; 7] = [
-        "tool.call",
-        "tool.started",
-        "tool.result",
-        "action.required",
-        "action.closed",
-        "user.custom_tool_result",
-        "user.tool_confirmation",
-    ];
-
-    /// Processes the next event since the turn's last step, with those fields of its body that a truncation keeps.
-    ///
-    /// # Errors
-    /// The body is not that of an event of this type.
-    pub fn take(&mut self, kind: &str, body: &str) -> Result<(), serde_json::Error> {
-        match kind {
-            "tool.call" => {
-                let CallFields { call_id, tool, policy } = serde_json::from_str(body)?;
-                let is_denied = policy == Some(Policy::Deny);
-                self.0.push(OpenCall { call_id, tool, is_denied, is_started: false, action: None });
-            }
-            "tool.started" => {
-                let StartedFields { call_id } = serde_json::from_str(body)?;
-                self.0
-                    .iter_mut()
-                    .filter(|call| call.call_id == call_id)
-                    .for_each(|call| call.is_started = true);
-            }
-            "tool.result" => {
-                let done: CallFields = serde_json::from_str(body)?;
-                self.0.retain(|call| call.call_id != done.call_id);
-            }
-            "action.required" => {
-                let action: ActionFields = serde_json::from_str(body)?;
-                let calls = self.0.iter_mut().filter(|call| call.call_id == action.call_id);
-                calls.for_each(|call| call.action = Some((action.id, action.kind, None)));
-            }
-            "action.closed" => {
-                let closed: ClosedFields = serde_json::from_str(body)?;
-                self.end(closed.action_id, |kind| CallEnd::closed(closed.reason, kind));
-            }
-            "user.custom_tool_result" => {
-                let answer: ToolAnswer = serde_json::from_str(body)?;
-                self.end(answer.action_id, |_| Some(CallEnd::Answered(answer)));
-            }
-            "user.tool_confirmation" => {
-                let confirmation: Confirmation = serde_json::from_str(body)?;
-                self.end(confirmation.action_id, |_| Some(CallEnd::decided(&confirmation)));
-            }
-            _ => {}
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, id: ActionId, end: impl FnOnce(ActionKind) -> Option<CallEnd>) {
-        let mut actions = self.0.iter_mut().filter_map(|call| call.action.as_mut());
-        if let Some((_, kind, found)) = actions.find(|(action, ..)| *action == id) {
-            *found = end(*kind);
-        }
-    }
-}
-
-impl CallEnd {
-    /// Returns the end that a confirmation makes.
-    pub fn decided(confirmation: &Confirmation) -> Self {
-        match confirmation.decision {
-            Decision::Once | Decision::Always => Self::Confirmed,
-            Decision::Reject => Self::Rejected(confirmation.rejection()),
-        }
-    }
-
-    /// Returns the end that `action.closed` makes; `None` for an action that was withdrawn with its turn.
-    pub fn closed(reason: Closed, kind: ActionKind) -> Option<Self> {
-        match reason {
-            Closed::Expired => Some(Self::Expired(kind)),
-            Closed::Allowed => Some(Self::Confirmed),
-            Closed::Rejected => Some(Self::Rejected(REJECTED_TOO.to_owned())),
-            Closed::Withdrawn => None,
-        }
-    }
-}
-
-#[derive(Deserialize)]
-struct CallFields {
-    call_id: String,
-    tool: String,
-    #[serde(default)]
-    policy: Option<Policy>,
-}
-
-#[derive(Deserialize)]
-struct StartedFields {
-    call_id: String,
-}
-
-#[derive(Deserialize)]
-struct ActionFields {
-    id: ActionId,
-    kind: ActionKind,
-    call_id: String,
-}
-
-#[derive(Deserialize)]
-struct ClosedFields {
-    action_id: ActionId,
-    reason: Closed,
 }
 
 /// State of an action for a command that answers it, read under the lock of its session.

@@ -85,7 +85,9 @@ impl Session {
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
-            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) => self.action_head = event.seq,
+            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) | Body::UserAnswer(_) => {
+                self.action_head = event.seq;
+            }
             Body::ActionClosed { reason, .. } if *reason != Closed::Withdrawn => self.action_head = event.seq,
             Body::TurnWaiting { active_seconds, .. } => self.wait_for_actions(*active_seconds),
             Body::TurnResumed { .. } => self.resume_turn(),

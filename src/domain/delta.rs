@@ -143,6 +143,7 @@ impl Delta {
                 | Body::ToolStarted { .. }
                 | Body::UserCustomToolResult(_)
                 | Body::UserToolConfirmation(_)
+                | Body::UserAnswer(_)
                 | Body::PermissionGranted(_)
                 | Body::PermissionRevoked { .. }
                 | Body::ActionClosed { .. }

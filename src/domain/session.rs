@@ -14,6 +14,7 @@ use super::{
     permission::Permissions,
     source::PinnedSource,
     turn::{LastTurn, Turn, TurnState},
+    turn_settings::TurnSettings,
     usage::Usage,
 };
 use crate::base::Timestamp;
@@ -121,6 +122,8 @@ pub struct AgentSnapshot {
     #[serde(default, skip_serializing_if = "Permissions::is_empty")]
     #[schema(required = false)]
     pub permissions: Permissions,
+    #[serde(flatten)]
+    pub settings: TurnSettings,
 }
 
 /// Agent, credential and settings that a session pins when it is created.

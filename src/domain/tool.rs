@@ -53,7 +53,9 @@ impl ToolCall {
     /// Returns a one-line summary of the call for a timeline; the most telling argument.
     pub fn summary(&self) -> String {
         const SUMMARY_FIELDS: [&str; 4] = ["command", "path", "pattern", "question"];
-        let telling = SUMMARY_FIELDS.iter().find_map(|name| self.input.get(name).and_then(Value::as_str));
+        let first = self.input.pointer("/questions/0/question").and_then(Value::as_str);
+        let telling =
+            SUMMARY_FIELDS.iter().find_map(|name| self.input.get(name).and_then(Value::as_str)).or(first);
         let words = telling.map_or_else(|| self.input.to_string(), str::to_owned);
         let line = words.split_whitespace().collect::<Vec<_>>().join(" ");
         text::truncate(&line, TOOL_SUMMARY_BYTES_MAX).to_owned()

@@ -21,8 +21,8 @@ use crate::{
 };
 
 impl Run<'_> {
-    /// Returns the action of a call that a caller runs, or a person must confirm; `None` for another call, and for one
-    /// whose arguments do not fit.
+    /// Returns the action of a call that a caller runs or answers, or a person must confirm; `None` for another call,
+    /// and for one whose arguments do not fit.
     pub(super) fn action(&self, call: &ToolCall, call_event_id: EventId) -> Option<Draft> {
         let id: EventId = self.ports.origin.id();
         let action = |kind, expires_seconds: u64| {
@@ -40,13 +40,18 @@ impl Run<'_> {
                 rule: None,
                 args_hash: None,
                 always: Vec::new(),
+                questions: Vec::new(),
             }
         };
+        let decision = self.decision(call);
         let action = if let Some(tool) = self.ports.tools.caller_tool(call) {
             Action { on_expiry: tool.on_expiry, ..action(ActionKind::ToolResult, tool.expires_seconds) }
+        } else if decision.policy != Policy::Deny
+            && let Some((questions, expires_seconds)) = self.ports.tools.questions(call)
+        {
+            Action { questions, ..action(ActionKind::Question, expires_seconds) }
         } else {
-            let PolicyDecision { policy: Policy::Ask, rule, always, expires_seconds } = self.decision(call)
-            else {
+            let PolicyDecision { policy: Policy::Ask, rule, always, expires_seconds } = decision else {
                 return None;
             };
             Action {
@@ -137,10 +142,10 @@ impl Run<'_> {
     /// Returns the result of a call whose action has ended.
     pub(super) fn caller_result(&self, call_id: &str) -> Option<CallResult> {
         Some(match self.own()?.ended_action(call_id)? {
-            ActionEnd::Answered { answer, after_ms } => CallResult {
-                is_error: answer.is_error,
+            ActionEnd::Answered { text, is_error, after_ms } => CallResult {
+                is_error: *is_error,
                 duration: Duration::from_millis(*after_ms),
-                ..CallResult::ok(answer.text())
+                ..CallResult::ok(text.clone())
             },
             ActionEnd::Rejected { words } => CallResult::not_run(words.clone()),
             ActionEnd::Expired { kind, .. } => match kind.expired() {

@@ -26,6 +26,7 @@ use crate::domain::{
     log_fold::LogFold,
     permission::{Grant, PolicyDecision},
     piece::ResponseDelta,
+    question::Question,
     spend::Verdict,
     tool::{Replay, ToolCall, ToolSpec},
 };
@@ -100,6 +101,10 @@ pub trait Tools: Send + Sync {
     fn check(&self, call: &ToolCall) -> Result<Call, String>;
     /// Returns the tool of a call that a caller runs, if its arguments fit.
     fn caller_tool(&self, _call: &ToolCall) -> Option<&CustomTool> {
+        None
+    }
+    /// Returns the questions of a call that waits for their answers, and the seconds that it waits.
+    fn questions(&self, _call: &ToolCall) -> Option<(Vec<Question>, u64)> {
         None
     }
     /// Evaluates the permissions of the session, with what was `granted` in it, for a call. Allows a call whose

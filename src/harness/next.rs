@@ -5,9 +5,10 @@
 
 use crate::domain::{
     conversation::StopReason,
-    event::{Body, Draft, Outcome},
+    event::{Body, Draft},
     log_fold::{LastStep, TurnFold},
-    tool::{ASK, ToolCall},
+    tool::ToolCall,
+    turn::YieldReason,
 };
 
 /// The next action.
@@ -67,7 +68,8 @@ pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
 }
 
 fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
-    if step.calls.iter().any(|one| one.ends_turn) {
+    let ends_turn = |reason| step.calls.iter().any(|one| one.ends_turn == Some(reason));
+    if ends_turn(YieldReason::RequiresAction) {
         return Next::Finish(Finish::Unanswered);
     }
     let failures = turn.model_failures;
@@ -76,7 +78,7 @@ fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
     if !pending.is_empty() {
         return of_pending(&pending, turn);
     }
-    if step.calls.iter().any(|one| one.call.tool == ASK && one.outcome == Some(Outcome::Ran)) {
+    if ends_turn(YieldReason::NeedsInput) {
         return Next::Finish(Finish::Asked);
     }
     // The model must read the results, whatever stop reason the provider reported.

@@ -5,9 +5,10 @@ use crate::{
     base::Timestamp,
     domain::{
         ActionId, Actor, ClaimId, EventId, OrgId, Session, SessionId, TurnId,
-        action::{Action, ActionAnswer, ActionKind, CallEnd, Closed, Consequences, Ended, OpenCall},
+        action::{Action, ActionAnswer, ActionKind, Closed, Consequences, Ended},
         decide::{Command, Stamp},
         event::{Body, Event},
+        open_work::{CallEnd, OpenCall},
     },
     store,
 };

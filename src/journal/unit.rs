@@ -4,9 +4,9 @@ use crate::{
     base::Timestamp,
     domain::{
         Event, OrgId, Session, SessionId, Status,
-        action::OpenWork,
         decide::{self, Command, Stamp},
         event::{Body, Draft},
+        open_work::OpenWork,
     },
     store::{
         Tx,

@@ -39,6 +39,7 @@ use crate::{
     sandbox::{self, Sandbox, SandboxFence},
 };
 
+pub use ask::{WaitingAsk, waiting_spec};
 pub use catalogue::{Catalog, names, specs};
 pub use custom::{ToolProblem, TurnTool, check_tools, custom_spec};
 pub use schedule_wake::shown;

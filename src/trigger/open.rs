@@ -16,6 +16,7 @@ use crate::{
         secret::PinnedSecret,
         session::{AgentSnapshot, Created, Pins, Source},
         source::Repository,
+        turn_settings::TurnSettings,
     },
     journal::{self, Unit},
     model::{ModelName, NoModel, Providers},
@@ -35,8 +36,18 @@ pub(crate) struct Choice {
     pub tools: Option<Vec<AgentTool>>,
     /// Rules of the session, beside those of the revision.
     pub permissions: Vec<Rule>,
+    /// Override those of the revision.
+    pub settings: TurnSettings,
     /// Whether scripted models are allowed.
     pub scripted: bool,
+}
+
+impl Choice {
+    /// An agent at this revision, as it is.
+    pub(crate) fn of(agent: Agent, revision: Revision) -> Self {
+        let (permissions, settings) = (Vec::new(), TurnSettings::default());
+        Self { agent, revision, model: None, tools: None, permissions, settings, scripted: false }
+    }
 }
 
 /// A session to open for an agent without an API request.
@@ -109,10 +120,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     };
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
-    created.pin(
-        pins(unit, Choice { agent, revision, model: None, tools: None, permissions: Vec::new(), scripted })
-            .await?,
-    );
+    created.pin(pins(unit, Choice { scripted, ..Choice::of(agent, revision) }).await?);
     created.environment = match session_template.environment {
         Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
         None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
@@ -129,7 +137,7 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
 
 /// Returns agent, revision, model and credential, to be pinned for the life of a session.
 pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refused> {
-    let Choice { agent, revision, model, tools, permissions, scripted } = choice;
+    let Choice { agent, revision, model, tools, permissions, settings, scripted } = choice;
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
@@ -143,6 +151,7 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         runtime: revision.runtime,
         tools: tools.or(revision.tools),
         permissions: Permissions { agent: revision.permissions, session: permissions, parents: Vec::new() },
+        settings: revision.settings.overridden_by(&settings),
     };
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }

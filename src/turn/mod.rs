@@ -180,8 +180,7 @@ impl Runtime {
             size: SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes },
             is_unbound: checked.is_unbound,
         };
-        let agent = PinnedTools { tools: snapshot.tools.clone(), permissions: snapshot.permissions.clone() };
-        Ok(Ok(Parts { turn, agent, spec, policy }))
+        Ok(Ok(Parts { turn, agent: PinnedTools::of(snapshot), spec, policy }))
     }
 }
 

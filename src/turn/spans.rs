@@ -16,6 +16,7 @@ use crate::{
         conversation::ModelRequest,
         custom_tool::CustomTool,
         permission::{Grant, PolicyDecision},
+        question::Question,
         tool::{ToolCall, ToolSpec},
     },
     harness::{self, Delta, Model},
@@ -139,6 +140,10 @@ impl harness::Tools for TracedTools<'_> {
 
     fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
         self.0.caller_tool(call)
+    }
+
+    fn questions(&self, call: &ToolCall) -> Option<(Vec<Question>, u64)> {
+        self.0.questions(call)
     }
 
     fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {

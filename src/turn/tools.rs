@@ -21,13 +21,18 @@ use crate::{
         custom_tool::{AgentTool, CustomTool},
         log_fold::{SANDBOX_TRACE, SandboxTrace},
         permission::{Grant, Permissions, PolicyDecision},
-        tool::{Replay, START_SESSION, ToolCall, ToolSpec},
+        question::Question,
+        session::AgentSnapshot,
+        tool::{ASK, Replay, START_SESSION, ToolCall, ToolSpec},
+        turn_settings::{AskMode, TurnSettings},
     },
     harness,
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
     permission::{self, Evaluator},
-    tool::{self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle, TurnTool},
+    tool::{
+        self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle, TurnTool, WaitingAsk,
+    },
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
@@ -40,6 +45,17 @@ const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
 pub(super) struct PinnedTools {
     pub tools: Option<Vec<AgentTool>>,
     pub permissions: Permissions,
+    pub settings: TurnSettings,
+}
+
+impl PinnedTools {
+    pub(super) fn of(agent: &AgentSnapshot) -> Self {
+        Self {
+            tools: agent.tools.clone(),
+            permissions: agent.permissions.clone(),
+            settings: agent.settings.clone(),
+        }
+    }
 }
 
 /// The tools of an agent over the sandbox of its session.
@@ -48,6 +64,8 @@ pub(super) struct LeasedTools {
     specs: Vec<ToolSpec>,
     /// Those of the tools that callers run.
     custom: Vec<TurnTool>,
+    /// `ask`, if a turn waits for the answers.
+    ask: Option<WaitingAsk>,
     permissions: Permissions,
     writer: Writer,
     sandbox: Arc<LeasedSandbox>,
@@ -97,6 +115,11 @@ impl LeasedTools {
             None => spec.name != START_SESSION,
         };
         let mut specs: Vec<_> = catalogue.specs().into_iter().filter(is_allowed).collect();
+        let ask = agent.settings.ask.filter(|ask| ask.mode == AskMode::Wait);
+        let ask = ask.map(|ask| WaitingAsk::new(ask.expires_seconds()));
+        if ask.is_some() {
+            specs.iter_mut().filter(|spec| spec.name == ASK).for_each(|spec| *spec = tool::waiting_spec());
+        }
         let listed = allowed.into_iter().flatten().filter_map(AgentTool::custom);
         let custom: Vec<_> = listed.chain(registered).cloned().collect();
         specs.extend(custom.iter().map(tool::custom_spec));
@@ -106,6 +129,7 @@ impl LeasedTools {
             catalogue,
             specs,
             custom,
+            ask,
             permissions: agent.permissions,
             writer: writer.clone(),
             sandbox,
@@ -269,6 +293,19 @@ impl LeasedTools {
         self.custom.iter().find(|custom| custom.tool.name == call.tool)
     }
 
+    /// `ask`, if this is a call of it and a turn waits for the answers.
+    fn ask(&self, call: &ToolCall) -> Option<&WaitingAsk> {
+        self.ask.as_ref().filter(|_| call.tool == ASK)
+    }
+
+    /// Whether the arguments of a call of a tool of the service fit.
+    fn fits(&self, call: &ToolCall) -> bool {
+        match self.ask(call) {
+            Some(ask) => ask.questions(call).is_ok(),
+            None => self.catalogue.check(call).is_ok(),
+        }
+    }
+
     fn running(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
         self.running.lock().expect("no holder panics")
     }
@@ -285,13 +322,12 @@ impl harness::Tools for LeasedTools {
             let names: Vec<_> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
             return Err(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
         }
-        match self.custom(call) {
-            None => self.catalogue.check(call),
-            // A call that fits has an action, and is never run here.
-            Some(custom) => {
-                custom.check(call)?;
-                Err("This call was not offered to the caller, so it did not run.".to_owned())
-            }
+        // A call that fits has an action, and is never run here.
+        let not_offered = || Err("This call was not offered to the caller, so it did not run.".to_owned());
+        match (self.custom(call), self.ask(call)) {
+            (None, None) => self.catalogue.check(call),
+            (Some(custom), _) => custom.check(call).and_then(|()| not_offered()),
+            (None, Some(ask)) => ask.questions(call).and_then(|_| not_offered()),
         }
     }
 
@@ -300,11 +336,19 @@ impl harness::Tools for LeasedTools {
         custom.check(call).is_ok().then_some(&custom.tool)
     }
 
+    fn questions(&self, call: &ToolCall) -> Option<(Vec<Question>, u64)> {
+        if !self.specs.iter().any(|spec| spec.name == call.tool) {
+            return None;
+        }
+        let ask = self.ask(call)?;
+        Some((ask.questions(call).ok()?, ask.expires_seconds))
+    }
+
     fn decision(&self, call: &ToolCall, grants: &[Grant]) -> PolicyDecision {
         let Some(spec) = self.spec(call).filter(|_| !self.permissions.is_empty()) else {
             return PolicyDecision::default();
         };
-        if self.custom(call).is_some() || self.catalogue.check(call).is_err() {
+        if self.custom(call).is_some() || !self.fits(call) {
             return PolicyDecision::default();
         }
         Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() }.evaluate(call, spec)

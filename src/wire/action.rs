@@ -9,13 +9,14 @@ use super::session::SessionRef;
 use crate::{
     base::json,
     base::limit::{
-        ACTION_CLAIM_SECONDS, CONFIRMATION_MESSAGE_BYTES_MAX, EVENTS_SENT_MAX, RESULT_CONTENT_MAX,
-        TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
+        ACTION_CLAIM_SECONDS, CONFIRMATION_MESSAGE_BYTES_MAX, EVENTS_SENT_MAX, QUESTIONS_MAX,
+        RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
     },
     domain::{
         ActionId, ClaimId, EventId, SessionId,
         action::{Action, Content, Decision, Others, Then},
         permission::Rule,
+        question::Answer,
     },
 };
 
@@ -59,12 +60,26 @@ pub(crate) enum SentEvent {
         #[garde(skip)]
         action_id: ActionId,
         /// At most 30,000 bytes as JSON; put more into a file and name it.
-        #[garde(length(min = 1, max = RESULT_CONTENT_MAX), custom(validate_content))]
+        #[garde(length(min = 1, max = RESULT_CONTENT_MAX), custom(validate_size))]
         content: Vec<Content>,
         /// Whether the call failed; the model sees this.
         #[garde(skip)]
         #[serde(default)]
         is_error: bool,
+        /// The caller's claim of the action, if it has one.
+        #[garde(skip)]
+        #[serde(default)]
+        claim: Option<ClaimId>,
+    },
+    /// Answers to the agent's questions.
+    #[serde(rename = "user.answer")]
+    Answer {
+        #[garde(skip)]
+        action_id: ActionId,
+        /// One for each question of the action, in order. At most 30,000 bytes as JSON.
+        #[garde(length(min = 1, max = QUESTIONS_MAX), custom(validate_size))]
+        #[serde(deserialize_with = "json::objects")]
+        answers: Vec<Answer>,
         /// The caller's claim of the action, if it has one.
         #[garde(skip)]
         #[serde(default)]
@@ -104,17 +119,9 @@ pub(crate) enum SentEvent {
     },
 }
 
-fn validate_message(message: &str, _context: &()) -> garde::Result {
-    match serde_json::to_vec(message).map_or(0, |json| json.len()) {
-        ..=CONFIRMATION_MESSAGE_BYTES_MAX => Ok(()),
-        bytes => Err(garde::Error::new(format!(
-            "has {bytes} bytes as JSON; at most {CONFIRMATION_MESSAGE_BYTES_MAX} are accepted"
-        ))),
-    }
-}
-
-fn validate_content(content: &[Content], _context: &()) -> garde::Result {
-    // As JSON, so that the log never truncates it: what is compared and what ends a turn read it from there.
+/// Checks the size as JSON, so that the log never truncates it: what is compared and what ends a turn read it from
+/// there.
+pub(crate) fn validate_size<T: Serialize + ?Sized>(content: &T, _context: &()) -> garde::Result {
     let bytes = serde_json::to_vec(content).map_err(|error| garde::Error::new(error.to_string()))?.len();
     if bytes <= TOOL_OUTPUT_BYTES_MAX {
         return Ok(());
@@ -123,6 +130,15 @@ fn validate_content(content: &[Content], _context: &()) -> garde::Result {
         "has {bytes} bytes as JSON; at most {TOOL_OUTPUT_BYTES_MAX} are accepted: put the rest where the agent can \
          read it, such as a file"
     )))
+}
+
+fn validate_message(message: &str, _context: &()) -> garde::Result {
+    match serde_json::to_vec(message).map_or(0, |json| json.len()) {
+        ..=CONFIRMATION_MESSAGE_BYTES_MAX => Ok(()),
+        bytes => Err(garde::Error::new(format!(
+            "has {bytes} bytes as JSON; at most {CONFIRMATION_MESSAGE_BYTES_MAX} are accepted"
+        ))),
+    }
 }
 
 /// The appended events, and the session after them.

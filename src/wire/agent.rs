@@ -10,8 +10,8 @@ use crate::{
     base::{
         json,
         limit::{
-            AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN,
-            NAME_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
+            ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT,
+            MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -22,6 +22,7 @@ use crate::{
         session::{AgentSnapshot, Limits},
         source::Repository,
         spend::SpendCaps,
+        turn_settings::{AskSettings, TurnSettings},
     },
 };
 
@@ -71,6 +72,10 @@ pub(crate) struct CreateAgent {
     #[garde(length(max = RULES_MAX))]
     #[serde(default, deserialize_with = "json::objects")]
     pub permissions: Vec<Rule>,
+    /// How the agent asks its caller.
+    #[garde(inner(custom(validate_ask)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub ask: Option<AskSettings>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -113,6 +118,11 @@ pub(crate) struct PatchAgent {
     #[garde(inner(length(max = RULES_MAX)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub permissions: Option<Vec<Rule>>,
+    /// Null restores the default.
+    #[garde(inner(inner(custom(validate_ask))))]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
+    #[schema(value_type = Option<AskSettings>)]
+    pub ask: Option<Option<AskSettings>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -134,6 +144,15 @@ fn validate_model_options(options: &ModelOptions, _context: &()) -> garde::Resul
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// Rejects a time to answer that no action may have.
+pub(super) fn validate_ask(ask: &AskSettings, _context: &()) -> garde::Result {
+    let (min, _, max) = ACTION_EXPIRES_SECONDS;
+    if (min..=max).contains(&ask.expires_seconds()) {
+        return Ok(());
+    }
+    Err(garde::Error::new(format!("`expires_seconds` must be {min} to {max}")))
 }
 
 /// An agent with its active revision.
@@ -162,6 +181,8 @@ pub(crate) struct AgentView {
     pub tools: Option<Vec<AgentTool>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<Rule>,
+    #[serde(flatten)]
+    pub settings: TurnSettings,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
@@ -193,6 +214,8 @@ pub(crate) struct RevisionView {
     pub tools: Option<Vec<AgentTool>>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub permissions: Vec<Rule>,
+    #[serde(flatten)]
+    pub settings: TurnSettings,
     /// SHA-256 of the configuration, hex-encoded.
     pub digest: String,
     /// Whether new sessions use this revision.
@@ -224,6 +247,8 @@ pub(crate) struct PinnedAgentView {
     #[serde(skip_serializing_if = "Permissions::is_empty")]
     #[schema(required = false)]
     pub permissions: Permissions,
+    #[serde(flatten)]
+    pub settings: TurnSettings,
 }
 
 impl PinnedAgentView {
@@ -239,6 +264,7 @@ impl PinnedAgentView {
             runtime,
             tools,
             permissions,
+            settings,
         } = snapshot;
         Self {
             agent_id,
@@ -252,6 +278,7 @@ impl PinnedAgentView {
             runtime,
             tools,
             permissions,
+            settings,
         }
     }
 }

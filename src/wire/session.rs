@@ -7,6 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
+    agent::validate_ask,
     budget::BudgetConsumed,
     context::{ContextInput, ContextView},
     environment::validate_environment_choice,
@@ -33,6 +34,7 @@ use crate::{
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
         source::{PinnedSource, Repository},
         turn::LastTurn,
+        turn_settings::AskSettings,
     },
 };
 
@@ -62,6 +64,10 @@ pub(crate) struct CreateSession {
     #[garde(length(max = RULES_MAX))]
     #[serde(default, deserialize_with = "json::objects")]
     pub permissions: Vec<Rule>,
+    /// How the agent asks its caller; overrides the agent's.
+    #[garde(inner(custom(validate_ask)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub ask: Option<AskSettings>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -179,18 +185,17 @@ pub(crate) struct Steer {
     /// Deduplicates the message: sending the same key again returns the first result.
     #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
     pub idempotency_key: Option<String>,
-    /// Handling of a running turn.
+    /// Handling of a running turn. Absent, the message waits for the next turn, unless the running one waits for the
+    /// answer to a single question: then it is the answer.
     #[garde(skip)]
-    #[serde(default)]
-    pub mode: SteerMode,
+    pub mode: Option<SteerMode>,
 }
 
 /// Effect of a message on a running turn.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum SteerMode {
     /// The message waits for the next turn.
-    #[default]
     Queue,
     /// Ends the running turn at its next interruption point; the message starts the next one.
     Interrupt,

@@ -163,6 +163,7 @@ impl Rig {
             runtime: "builtin".to_owned(),
             tools: None,
             permissions: Default::default(),
+            settings: Default::default(),
         };
         let created = Created {
             agent_id: Some(self.origin.id()),

@@ -211,7 +211,8 @@ impl<'a> Checker<'a> {
                 "action.required"
                 | "action.closed"
                 | "user.custom_tool_result"
-                | "user.tool_confirmation" => actions.take(event),
+                | "user.tool_confirmation"
+                | "user.answer" => actions.take(event),
                 "tool.result" => actions.contradiction(event),
                 _ => None,
             };

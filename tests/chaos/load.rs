@@ -125,7 +125,8 @@ impl Load {
         // In some sessions, each command waits for a person.
         let permissions = if dice.once_in(4) { json!([answers::ask()]) } else { json!([]) };
         let input = script(&format!("{name}.0"), dice);
-        let body = json!({ "agent": self.agent, "permissions": permissions, "input": input });
+        let ask = answers::waiting_ask();
+        let body = json!({ "agent": self.agent, "permissions": permissions, "ask": ask, "input": input });
         let (id, mut made, _driving) = self.create(&body, 1).await?;
         let mut driven = Ok(());
         for turn in 1..=2 + dice.below(3) {
@@ -335,6 +336,9 @@ fn script(name: &str, dice: &SeededRng) -> Value {
         }
         if dice.once_in(3) {
             tools.insert(dice.below(2) as usize, json!({ "tool": TOOL, "input": { "city": name } }));
+        }
+        if dice.once_in(6) {
+            tools.push(answers::question());
         }
         if dice.once_in(4) {
             let input = json!({ "path": format!("notes/{name}.{step}"), "content": name });

@@ -1,6 +1,12 @@
 // Custom tools in a browser: results from the timeline and from the list of pending actions.
+// With SOJOURN_SCREENSHOTS set, the forms are stored in docs/screenshots.
+import type { Page } from "@playwright/test";
 import type { Json } from "./service";
 import { accessible, expect, test } from "./fixtures";
+
+async function picture(page: Page, name: string): Promise<void> {
+  if (process.env.SOJOURN_SCREENSHOTS) await page.screenshot({ path: `../docs/screenshots/action-${name}-light.png` });
+}
 
 const TOOL = {
   type: "custom",
@@ -88,6 +94,7 @@ test("a call is approved, allowed for the session, and denied with words", async
   const card = (text: string) => open.getByRole("listitem").filter({ hasText: text });
   await expect(card("echo one")).toContainText("Asked by the rule: ask bash");
   await accessible(reader);
+  await picture(reader, "approve");
   await card("echo one").getByRole("button", { name: "Approve" }).click();
   await card("echo two").getByLabel("Allow").selectOption({ label: "for the rest of the session: allow bash echo two" });
   await card("echo two").getByRole("button", { name: "Approve" }).click();
@@ -102,4 +109,41 @@ test("a call is approved, allowed for the session, and denied with words", async
   const results: Json[] = (await service.call("GET", `/sessions/${session}/events?type=tool.result`)).data;
   expect(results.map(({ body }) => body.outcome)).toEqual(["ran", "ran", "ran", "not_run"]);
   expect(results[3]!.body.output).toContain("Keep the files.");
+});
+
+test("questions are answered with options and words", async ({ reader, service }) => {
+  const options = [{ label: "staging", description: "Nobody sees it." }, { label: "production" }];
+  const questions = [{ question: "Where to?", header: "Target", options }, { question: "When?" }];
+  const script = [{ tools: [{ tool: "ask", input: { questions } }] }, { text: "Done." }];
+  const session = await service.play(script, { title: "Asking", ask: { mode: "wait" } });
+  await service.until(session, "awaiting_input");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const open = reader.getByRole("region", { name: "Waits for you" });
+  const answer = open.getByRole("button", { name: "Answer" });
+  await expect(answer).toBeDisabled();
+  await open.getByLabel("production").check();
+  await open.getByLabel("staging").check();
+  await expect(open.getByLabel("production")).not.toBeChecked();
+  await open.getByLabel("Your words for: When?").fill("At noon.");
+  await accessible(reader);
+  await picture(reader, "questions");
+  await answer.click();
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.locator(".end")).toContainText("completed");
+  await expect(timeline.locator(".tool")).toContainText("answered by");
+  const [result]: Json[] = (await service.call("GET", `/sessions/${session}/events?type=tool.result`)).data;
+  expect(result!.body.output).toBe("1. staging\n2. At noon.");
+});
+
+test("the form of an agent keeps how it asks", async ({ reader, service }) => {
+  const ask = { mode: "wait", expires_seconds: 3_600 };
+  const made = await service.call("POST", "/agents", { name: "asker", prompt: "Play.", model: "scripted/inline", ask });
+  await reader.goto(`${service.url}/#/agents/${made.id}`);
+  await reader.getByRole("button", { name: "Edit" }).click();
+  await reader.getByText("Tools, options and limits").click();
+  await expect(reader.getByRole("combobox", { name: "Questions" })).toHaveValue("wait");
+  await reader.getByRole("textbox", { name: "Prompt" }).fill("Play on.");
+  await reader.getByRole("button", { name: "Save as a new revision" }).click();
+  await expect(reader.getByRole("dialog")).toBeHidden();
+  expect((await service.call("GET", `/agents/${made.id}`)).ask).toEqual(ask);
 });

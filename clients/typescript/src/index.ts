@@ -9,7 +9,7 @@ import type { components, paths } from "./schema.js";
 
 export { SojournError } from "./error.js";
 export type { Event, ExecFrame, FollowOptions } from "./follow.js";
-export type { Decision, RunOptions, ToolHandler, ToolHandlers } from "./run.js";
+export type { Decision, Replies, Reply, RunOptions, ToolHandler, ToolHandlers } from "./run.js";
 export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
 export type { components, paths } from "./schema.js";
 
@@ -75,7 +75,7 @@ export class Sojourn {
   }
 
   /** Sends a message. It is durable when this returns. */
-  steer(session: string, text: string, mode: Schemas["SteerMode"] = "queue"): Promise<Schemas["Steered"]> {
+  steer(session: string, text: string, mode?: Schemas["SteerMode"]): Promise<Schemas["Steered"]> {
     const params = { path: { session_id: session } };
     return this.take(this.api.POST("/v3/sessions/{session_id}/messages", { params, body: { text, mode } }));
   }
@@ -185,7 +185,7 @@ export class Sojourn {
    * Runs the custom tools of a session until it neither runs nor waits, then returns the result. A call is
    * claimed first, so that one of several processes runs it, and its result is sent until the service answers.
    * The calls of a step run together. A call of a tool without a handler stays open for another process.
-   * `onConfirmation` decides on calls that a person must confirm.
+   * `onConfirmation` decides on calls that a person must confirm, `onQuestion` answers the agent's questions.
    */
   async run(session: string, tools: ToolHandlers, options: RunOptions = {}): Promise<Schemas["ResultView"]> {
     await run(this, session, tools, options);

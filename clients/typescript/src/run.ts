@@ -19,12 +19,25 @@ export type Decision = "once" | "reject" | Omit<Confirmation, "type" | "action_i
 
 type Confirmation = Extract<components["schemas"]["SentEvent"], { type: "user.tool_confirmation" }>;
 
+/** An answer to a question: labels of options, a text, or both. A string that is the label of an option chooses it. */
+export type Reply = string | { labels?: string[]; text?: string };
+
 /** Options of `run`. */
 export interface RunOptions {
   /** Decides on a call that a person must confirm. Without a value, the decision is left to others. */
   onConfirmation?: (action: Action) => Decision | undefined | Promise<Decision | undefined>;
+  /**
+   * Answers the questions of an agent: a list with an answer for each, or the answer if there is one question. Without a
+   * value, the answers are left to others.
+   */
+  onQuestion?: (action: Action) => Replies | undefined | Promise<Replies | undefined>;
   signal?: AbortSignal;
 }
+
+/** The answers to the questions of an action. */
+export type Replies = Reply | Reply[];
+
+type Sent = components["schemas"]["SentEvent"];
 
 /** How long only this caller may answer a call that it runs; the longest that the service allows. */
 const CLAIM_SECONDS = 600;
@@ -41,7 +54,7 @@ export async function run(
   client: Sojourn,
   session: string,
   tools: ToolHandlers,
-  { onConfirmation, signal }: RunOptions = {},
+  { onConfirmation, onQuestion, signal }: RunOptions = {},
 ): Promise<void> {
   const path = { session_id: session };
   const query = { limit: 100 };
@@ -53,10 +66,10 @@ export async function run(
   try {
     while (!signal?.aborted) {
       const open = (await pending()).data;
-      for (const action of open.filter(({ id, kind }) => kind === "confirmation" && !told.has(id))) {
+      for (const action of open.filter(({ id, kind }) => kind !== "tool_result" && !told.has(id))) {
         told.add(action.id);
-        const decision = await onConfirmation?.(action);
-        if (decision !== undefined) await confirm(client, action, decision, signal);
+        const event = await answer(action, onConfirmation, onQuestion);
+        if (event) await send(client, action, event, signal);
       }
       const mine = open.filter(({ kind, tool }) => kind === "tool_result" && Object.hasOwn(tools, tool));
       const ran = await Promise.all(mine.map((action) => runTool(client, action, tools[action.tool]!, signal)));
@@ -77,11 +90,30 @@ export async function run(
   }
 }
 
-/** Sends a decision. */
-async function confirm(client: Sojourn, action: Action, decision: Decision, signal?: AbortSignal): Promise<void> {
-  const fields = typeof decision === "string" ? { decision } : decision;
-  const { args_hash } = action;
-  const event = { type: "user.tool_confirmation" as const, action_id: action.id, args_hash, ...fields };
+/** The event that ends an action by a decision or by answers, if there is a value. */
+async function answer(
+  action: Action,
+  onConfirmation: RunOptions["onConfirmation"],
+  onQuestion: RunOptions["onQuestion"],
+): Promise<Sent | undefined> {
+  const { id: action_id, args_hash, questions = [] } = action;
+  if (action.kind === "confirmation") {
+    const decision = await onConfirmation?.(action);
+    if (decision === undefined) return undefined;
+    const fields = typeof decision === "string" ? { decision } : decision;
+    return { type: "user.tool_confirmation", action_id, args_hash, ...fields };
+  }
+  const given = await onQuestion?.(action);
+  if (given === undefined) return undefined;
+  const answers = (Array.isArray(given) ? given : [given]).map((reply, at) => {
+    if (typeof reply !== "string") return reply;
+    return questions[at]?.options?.some(({ label }) => label === reply) ? { labels: [reply] } : { text: reply };
+  });
+  return { type: "user.answer", action_id, answers };
+}
+
+/** Sends the event that ends an action. */
+async function send(client: Sojourn, action: Action, event: Sent, signal?: AbortSignal): Promise<void> {
   const params = { path: { session_id: action.session_id }, header: once() };
   const sending = { params, body: { events: [event] } };
   try {

@@ -317,6 +317,10 @@ pub const GLOB_PATTERNS_MAX: usize = 64;
 pub const GREP_LINES_MAX: usize = 300;
 /// Answers that one question may suggest.
 pub const ASK_OPTIONS_MAX: usize = 10;
+/// Questions of one call that waits for the answers.
+pub const QUESTIONS_MAX: usize = 4;
+/// Max size of such questions, as JSON, in bytes: an event has them twice, and none is truncated.
+pub const QUESTIONS_BYTES_MAX: usize = 12_000;
 
 // ---- connections to URLs that organizations set ----
 

@@ -12,11 +12,13 @@ use crate::cli::{client::Client, input, print};
 /// Commands on what turns wait for.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Use {
-    /// Answer the question of a session, or send the result of a custom tool that its turn waits for
+    /// Answer the questions of a session, or send the result of a custom tool that its turn waits for
     Answer {
         session: String,
-        /// Answer or result; - for standard input
-        text: String,
+        /// Answer or result; - for standard input. Several questions take an answer each. The label of an option
+        /// chooses it
+        #[arg(required = true)]
+        text: Vec<String>,
         /// Action to answer, if several are open
         #[arg(long)]
         action: Option<String>,
@@ -71,8 +73,8 @@ pub(crate) enum Use {
 pub(super) async fn run(client: &Client, command: Use, json: bool) -> anyhow::Result<u8> {
     match command {
         Use::Answer { session, text, action, error, watch } => {
-            let text = if text == "-" { input::text(Path::new("-"))? } else { text };
-            let given = Answer { session: &session, text, action, error };
+            let texts = if text == ["-"] { vec![input::text(Path::new("-"))?] } else { text };
+            let given = Answer { session: &session, texts, action, error };
             let sent = answer(client, given).await?;
             answered(client, &session, sent, watch, json).await
         }
@@ -127,24 +129,25 @@ async fn pending(client: &Client, session: Option<&str>, children: bool, json: b
 /// An answer to the question of a session or to an action.
 struct Answer<'a> {
     session: &'a str,
-    text: String,
+    texts: Vec<String>,
     action: Option<String>,
     error: bool,
 }
 
 /// Sends an answer. Returns the appended event and its `seq`.
 async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i64)> {
-    let Answer { session, text, action, error } = answer;
+    let Answer { session, texts, action, error } = answer;
     let now = client.get(&format!("/sessions/{session}")).await?;
     if now["last_turn"]["state"] == "waiting" || action.is_some() {
-        let action = match action {
-            Some(action) => action,
-            None => print::cell(&only_action(client, session, None, "tool_result").await?["id"]),
+        let action = only_action(client, session, action.as_deref(), &["tool_result", "question"]).await?;
+        let event = if action["kind"] == "question" && !error {
+            replies(&action, &texts)?
+        } else {
+            let content = json!([{ "type": "text", "text": one(&texts)? }]);
+            json!({
+                "type": "user.custom_tool_result", "action_id": action["id"], "content": content, "is_error": error,
+            })
         };
-        let content = json!([{ "type": "text", "text": text }]);
-        let event = json!({
-            "type": "user.custom_tool_result", "action_id": action, "content": content, "is_error": error,
-        });
         return send(client, session, event).await;
     }
     if now["status"] != "awaiting_input" {
@@ -154,8 +157,33 @@ async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i
     if error {
         bail!("--error is for the result of a custom tool; the session asks a question");
     }
-    let steered = client.post(&format!("/sessions/{session}/messages"), &json!({ "text": text })).await?;
+    let message = json!({ "text": one(&texts)? });
+    let steered = client.post(&format!("/sessions/{session}/messages"), &message).await?;
     first(steered["event"].clone())
+}
+
+/// Returns the event that answers the questions of an action, each with a label or a text.
+fn replies(action: &Value, texts: &[String]) -> anyhow::Result<Value> {
+    let questions = action["questions"].as_array().map(Vec::as_slice).unwrap_or_default();
+    if texts.len() != questions.len() {
+        let asked: String =
+            questions.iter().map(|one| format!("\n  {}", print::cell(&one["question"]))).collect();
+        bail!("the agent asks {} questions and {} were answered:{asked}", questions.len(), texts.len());
+    }
+    let reply = |(question, text): (&Value, &String)| {
+        let options = question["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let is_label = options.iter().any(|option| option["label"] == **text);
+        if is_label { json!({ "labels": [text] }) } else { json!({ "text": text }) }
+    };
+    let answers: Vec<_> = questions.iter().zip(texts).map(reply).collect();
+    Ok(json!({ "type": "user.answer", "action_id": action["id"], "answers": answers }))
+}
+
+fn one(texts: &[String]) -> anyhow::Result<&str> {
+    match texts {
+        [text] => Ok(text),
+        _ => bail!("one text is needed: put it in quotes"),
+    }
 }
 
 fn first(event: Value) -> anyhow::Result<(Value, i64)> {
@@ -170,7 +198,7 @@ async fn approve(
     action: Option<&str>,
     always: Option<usize>,
 ) -> anyhow::Result<(Value, i64)> {
-    let action = only_action(client, session, action, "confirmation").await?;
+    let action = only_action(client, session, action, &["confirmation"]).await?;
     let mut event = decision(&action, if always.is_some() { "always" } else { "once" });
     if let Some(number) = always {
         let rules = action["always"].as_array().map(Vec::as_slice).unwrap_or_default();
@@ -199,7 +227,7 @@ async fn deny(
     action: Option<&str>,
     rejection: Rejection,
 ) -> anyhow::Result<(Value, i64)> {
-    let action = only_action(client, session, action, "confirmation").await?;
+    let action = only_action(client, session, action, &["confirmation"]).await?;
     let Rejection { message, others, end_turn } = rejection;
     let mut event = decision(&action, "reject");
     if let Some(message) = message {
@@ -226,15 +254,18 @@ async fn send(client: &Client, session: &str, event: Value) -> anyhow::Result<(V
     first(sent["data"][0].clone())
 }
 
-/// Returns the named open action of a session, or the only one of a kind.
+/// Returns the named open action of a session, or the only one of these kinds.
 async fn only_action(
     client: &Client,
     session: &str,
     named: Option<&str>,
-    kind: &str,
+    kinds: &[&str],
 ) -> anyhow::Result<Value> {
     let mut open = print::all(client, &format!("/sessions/{session}/pending")).await?;
-    open.retain(|action| named.map_or_else(|| action["kind"] == kind, |named| action["id"] == named));
+    open.retain(|action| match named {
+        Some(named) => action["id"] == named,
+        None => kinds.iter().any(|kind| action["kind"] == **kind),
+    });
     let told = |open: &[Value]| -> String {
         let row =
             |action: &Value| format!("\n  {}  {}", print::cell(&action["id"]), print::cell(&action["tool"]));

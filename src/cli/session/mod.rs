@@ -159,9 +159,11 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             print::document(&client.get(&format!("/sessions/{session}")).await?)
         }
         Session::Steer { session, text, interrupt, watch } => {
-            let mode = if interrupt { "interrupt" } else { "queue" };
-            return send_message(&client, &session, &json!({ "text": text, "mode": mode }), watch, json)
-                .await;
+            let mut message = json!({ "text": text });
+            if interrupt {
+                message["mode"] = json!("interrupt");
+            }
+            return send_message(&client, &session, &message, watch, json).await;
         }
         Session::Action(wanted) => return actions::run(&client, wanted, json).await,
         Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,

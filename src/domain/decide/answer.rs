@@ -27,6 +27,7 @@ pub(super) fn decide(
     let first = match answer {
         ActionAnswer::Result(answer) => Body::UserCustomToolResult(answer),
         ActionAnswer::Confirmation(confirmation) => Body::UserToolConfirmation(Box::new(confirmation)),
+        ActionAnswer::Answers(answers) => Body::UserAnswer(answers),
     };
     let first = stamp.draft(Some(state.turn), first);
     let granted = consequences

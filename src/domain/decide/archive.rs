@@ -5,8 +5,8 @@
 
 use super::{Stamp, canceled, withdrawn};
 use crate::domain::{
-    action::OpenWork,
     event::{Body, Draft},
+    open_work::OpenWork,
     session::{Session, Status},
 };
 

@@ -3,8 +3,8 @@
 
 use super::{Stamp, canceled, end_or_request};
 use crate::domain::{
-    action::OpenWork,
     event::{Body, CancelMode, Draft},
+    open_work::OpenWork,
     session::{Hold, Session, Status},
 };
 

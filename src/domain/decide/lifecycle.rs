@@ -2,8 +2,8 @@
 
 use super::{Rejection, Stamp, cancel};
 use crate::domain::{
-    action::OpenWork,
     event::{Body, Draft},
+    open_work::OpenWork,
     operation,
     session::{Hold, Session, Status},
 };

@@ -18,10 +18,11 @@ mod stamp;
 mod steer;
 
 use super::{
-    action::{ActionAnswer, ActionState, Consequences, OpenWork},
+    action::{ActionAnswer, ActionState, Consequences},
     context::ContextChange,
     event::{CancelMode, Draft},
     ids::*,
+    open_work::OpenWork,
     operation::Request,
     registry::Tool,
     session::Session,

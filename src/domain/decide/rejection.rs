@@ -76,6 +76,7 @@ fn of_kind(kind: &ActionKind) -> &'static str {
     match kind {
         ActionKind::ToolResult => "this action needs a result; send `user.custom_tool_result`",
         ActionKind::Confirmation => "this action needs a confirmation; send `user.tool_confirmation`",
+        ActionKind::Question => "this action needs answers; send `user.answer`",
     }
 }
 

@@ -6,8 +6,9 @@ use crate::{
     base::Origin,
     domain::{
         TurnId,
-        action::{CallEnd, Closed, OpenCall, OpenWork},
+        action::Closed,
         event::{Actor, Body, CancelMode, Draft, Outcome, TurnCompleted},
+        open_work::{CallEnd, OpenCall, OpenWork},
         session::Session,
         turn::{Turn, YieldReason},
     },
@@ -80,9 +81,9 @@ pub(super) fn withdrawn(
         let not_run = || (Outcome::NotRun, format!("The turn was {why} before anybody ran this tool."));
         let mut is_error = true;
         let (outcome, output) = match &call.action {
-            Some((_, _, Some(CallEnd::Answered(answer)))) => {
-                is_error = answer.is_error;
-                (Outcome::Ran, answer.text())
+            Some((_, _, Some(CallEnd::Answered { text, is_error: failed }))) => {
+                is_error = *failed;
+                (Outcome::Ran, text.clone())
             }
             Some((_, _, Some(CallEnd::Rejected(words)))) => (Outcome::NotRun, words.clone()),
             Some((_, _, Some(CallEnd::Expired(kind)))) => {

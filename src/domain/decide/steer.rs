@@ -2,8 +2,8 @@
 
 use super::{Input, Rejection, Stamp, end_or_request};
 use crate::domain::{
-    action::OpenWork,
     event::{Body, CancelMode, Draft},
+    open_work::OpenWork,
     session::{Session, Status},
 };
 

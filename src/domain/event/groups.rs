@@ -41,6 +41,7 @@ macro_rules! action_events {
         $crate::domain::event::Body::ActionRequired(_)
             | $crate::domain::event::Body::UserCustomToolResult(_)
             | $crate::domain::event::Body::UserToolConfirmation(_)
+            | $crate::domain::event::Body::UserAnswer(_)
             | $crate::domain::event::Body::PermissionGranted(_)
             | $crate::domain::event::Body::PermissionRevoked { .. }
             | $crate::domain::event::Body::ToolStarted { .. }

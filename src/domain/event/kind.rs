@@ -66,6 +66,7 @@ impl Body {
             Self::ToolStarted { .. } => "tool.started",
             Self::UserCustomToolResult(_) => "user.custom_tool_result",
             Self::UserToolConfirmation(_) => "user.tool_confirmation",
+            Self::UserAnswer(_) => "user.answer",
             Self::PermissionGranted(_) => "permission.granted",
             Self::PermissionRevoked { .. } => "permission.revoked",
             Self::ActionClosed { .. } => "action.closed",
@@ -138,6 +139,7 @@ impl Body {
             | Self::ToolStarted { .. }
             | Self::UserCustomToolResult(_)
             | Self::UserToolConfirmation(_)
+            | Self::UserAnswer(_)
             | Self::PermissionGranted(_)
             | Self::PermissionRevoked { .. }
             | Self::ActionClosed { .. }

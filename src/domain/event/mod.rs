@@ -16,6 +16,7 @@ use super::{
     context::ContextChange,
     ids::*,
     permission::{Grant, Policy, Rule},
+    question::Answers,
     registry::Tool,
     rootfs::Packages,
     session::{Created, Limits, Status},
@@ -247,6 +248,9 @@ pub enum Body {
     /// A person's decision on a call; ends its action.
     #[serde(rename = "user.tool_confirmation")]
     UserToolConfirmation(Box<Confirmation>),
+    /// A caller's answers to the agent's questions; ends their action.
+    #[serde(rename = "user.answer")]
+    UserAnswer(Answers),
     /// A rule allows calls for the rest of the session that would have to be confirmed.
     #[serde(rename = "permission.granted")]
     PermissionGranted(Box<Grant>),

@@ -26,7 +26,7 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 23] = [
+pub const FOLDED: [&str; 24] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -38,6 +38,7 @@ pub const FOLDED: [&str; 23] = [
     "action.closed",
     "user.custom_tool_result",
     "user.tool_confirmation",
+    "user.answer",
     "permission.granted",
     "permission.revoked",
     "tool.started",
@@ -122,7 +123,9 @@ impl LogFold {
                 let surplus = self.warned.len().saturating_sub(WARNINGS_FOLDED_MAX);
                 self.warned.drain(..surplus);
             }
-            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) => self.action_seq = event.seq,
+            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) | Body::UserAnswer(_) => {
+                self.action_seq = event.seq;
+            }
             Body::ActionClosed { reason, .. } if *reason != Closed::Withdrawn => self.action_seq = event.seq,
             Body::PermissionGranted(grant) => self.grants.push((draft.id, (**grant).clone())),
             Body::PermissionRevoked { grant_event_id } => self.grants.retain(|(id, _)| id != grant_event_id),

@@ -6,13 +6,15 @@ use serde_json::Value;
 use crate::{
     base::Timestamp,
     domain::{
-        action::{Action, ActionKind, CallEnd, ToolAnswer},
+        action::{Action, ActionKind},
         conversation::{Block, StopReason},
         custom_tool::{CustomTool, OnExpiry},
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
+        open_work::CallEnd,
         permission::{Policy, Rule},
-        tool::{Replay, ToolCall},
+        tool::{ASK, Replay, ToolCall},
+        turn::YieldReason,
     },
 };
 
@@ -70,8 +72,8 @@ struct TurnAction {
 /// The end of an action for the call that needs it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ActionEnd {
-    /// A caller's result, and the milliseconds until it came.
-    Answered { answer: ToolAnswer, after_ms: u64 },
+    /// A caller's result or answers, and the milliseconds until they came.
+    Answered { text: String, is_error: bool, after_ms: u64 },
     /// A person let it run.
     Confirmed,
     /// A person did not, with words for the model.
@@ -100,8 +102,8 @@ pub struct LastStep {
 pub struct StepCall {
     pub call: ToolCall,
     pub outcome: Option<Outcome>,
-    /// Whether it ends the turn, because nobody ran it in time.
-    pub ends_turn: bool,
+    /// How its result ends the turn, if it does: nobody ran it in time, or its question is for the next message.
+    pub ends_turn: Option<YieldReason>,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -120,13 +122,13 @@ impl LastStep {
     /// Reads the calls of a response.
     pub fn of(step: &StepCompleted) -> Self {
         let calls = step.blocks.iter().filter_map(|block| match block {
-            Block::ToolCall(call) => Some(StepCall { call: call.clone(), outcome: None, ends_turn: false }),
+            Block::ToolCall(call) => Some(StepCall { call: call.clone(), outcome: None, ends_turn: None }),
             Block::Text { .. } | Block::Thinking { .. } => None,
         });
         Self { stop: step.stop, calls: calls.collect() }
     }
 
-    fn answer(&mut self, call_id: &str, outcome: Outcome, ends_turn: bool) {
+    fn answer(&mut self, call_id: &str, outcome: Outcome, ends_turn: Option<YieldReason>) {
         let open = |one: &&mut StepCall| one.call.call_id == call_id && one.outcome.is_none();
         for one in self.calls.iter_mut().filter(open) {
             one.outcome = Some(outcome);
@@ -172,20 +174,20 @@ impl TurnFold {
             }
             Body::ActionRequired(action) => self.actions.push(TurnAction::of(action, event.ts)),
             Body::UserCustomToolResult(answer) => {
-                let answered = |after_ms| ActionEnd::Answered { answer: answer.clone(), after_ms };
-                self.end_action(answer.action_id, event, answered);
+                self.end_action(answer.action_id, event, CallEnd::result(answer));
             }
             Body::UserToolConfirmation(confirmation) => {
-                let decided = CallEnd::decided(confirmation);
-                self.end_action(confirmation.action_id, event, |_| ActionEnd::of(decided, false));
+                self.end_action(confirmation.action_id, event, CallEnd::decided(confirmation));
+            }
+            Body::UserAnswer(answers) => {
+                self.end_action(answers.action_id, event, CallEnd::answers(answers));
             }
             Body::ActionClosed { action_id, reason } => {
                 let action = self.actions.iter().find(|one| one.id == *action_id);
                 if let Some(action) = action
                     && let Some(end) = CallEnd::closed(*reason, action.kind)
                 {
-                    let ends_turn = action.ends_turn();
-                    self.end_action(*action_id, event, |_| ActionEnd::of(end, ends_turn));
+                    self.end_action(*action_id, event, end);
                 }
             }
             Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
@@ -193,15 +195,13 @@ impl TurnFold {
                 self.waiting = None;
                 self.waited_ms += waited_ms;
             }
-            Body::ToolResult { call_id, outcome, .. } => {
+            Body::ToolResult { call_id, tool, outcome, .. } => {
                 self.open.retain(|open| open.call.call_id != *call_id);
-                let ends_turn =
-                    |end: &Option<ActionEnd>| matches!(end, Some(ActionEnd::Expired { ends_turn: true, .. }));
-                let is_last = self.actions.iter().any(|one| one.call_id == *call_id && ends_turn(&one.end));
+                let ends_turn = self.ends_turn(call_id, tool, *outcome);
                 self.actions.retain(|one| one.call_id != *call_id);
                 self.has_acted |= *outcome != Outcome::NotRun;
                 if let Some(step) = &mut self.step {
-                    step.answer(call_id, *outcome, is_last);
+                    step.answer(call_id, *outcome, ends_turn);
                 }
             }
             Body::LimitWarning { limit, allowed, session_id: None, .. } if is_of_turn(limit) => {
@@ -211,13 +211,24 @@ impl TurnFold {
         }
     }
 
-    fn end_action(&mut self, id: ActionId, event: &Event, end: impl FnOnce(u64) -> ActionEnd) {
+    /// Returns how the result of a call ends the turn, if it does.
+    fn ends_turn(&self, call_id: &str, tool: &str, outcome: Outcome) -> Option<YieldReason> {
+        match self.actions.iter().find(|one| one.call_id == call_id) {
+            Some(action) => match action.end {
+                Some(ActionEnd::Expired { ends_turn: true, .. }) => Some(YieldReason::RequiresAction),
+                Some(_) | None => None,
+            },
+            None => (tool == ASK && outcome == Outcome::Ran).then_some(YieldReason::NeedsInput),
+        }
+    }
+
+    fn end_action(&mut self, id: ActionId, event: &Event, end: CallEnd) {
         if let Some(waiting) = &mut self.waiting {
             waiting.woken_at = Some(event.ts);
         }
         let open = |one: &&mut TurnAction| one.id == id && one.end.is_none();
         if let Some(action) = self.actions.iter_mut().find(open) {
-            action.end = Some(end(millis(event.ts - action.opened_at)));
+            action.end = Some(action.ended(end, millis(event.ts - action.opened_at)));
         }
     }
 
@@ -303,18 +314,14 @@ impl TurnAction {
         }
     }
 
-    fn ends_turn(&self) -> bool {
-        self.on_expiry == OnExpiry::EndTurn
-    }
-}
-
-impl ActionEnd {
-    fn of(end: CallEnd, ends_turn: bool) -> Self {
+    fn ended(&self, end: CallEnd, after_ms: u64) -> ActionEnd {
         match end {
-            CallEnd::Answered(answer) => Self::Answered { answer, after_ms: 0 },
-            CallEnd::Confirmed => Self::Confirmed,
-            CallEnd::Rejected(words) => Self::Rejected { words },
-            CallEnd::Expired(kind) => Self::Expired { kind, ends_turn },
+            CallEnd::Answered { text, is_error } => ActionEnd::Answered { text, is_error, after_ms },
+            CallEnd::Confirmed => ActionEnd::Confirmed,
+            CallEnd::Rejected(words) => ActionEnd::Rejected { words },
+            CallEnd::Expired(kind) => {
+                ActionEnd::Expired { kind, ends_turn: self.on_expiry == OnExpiry::EndTurn }
+            }
         }
     }
 }

@@ -3,12 +3,15 @@
 mod credentials;
 mod environments;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     base::{seal::sha256, text::hex},
-    domain::{AgentId, CredentialId, custom_tool::AgentTool, permission::Rule, session::Limits},
+    domain::{
+        AgentId, CredentialId, custom_tool::AgentTool, permission::Rule, session::Limits,
+        turn_settings::TurnSettings,
+    },
     http::{
         path,
         prelude::*,
@@ -78,6 +81,7 @@ pub(super) async fn create(
             runtime: wanted.runtime.unwrap_or_else(|| BUILTIN_RUNTIME.to_owned()),
             tools: wanted.tools.map(in_order),
             permissions: wanted.permissions,
+            settings: TurnSettings { ask: wanted.ask },
             digest: String::new(),
             created_at: now,
         };
@@ -294,6 +298,9 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
         check_rules(permissions)?;
         next.permissions.clone_from(permissions);
     }
+    if let Some(ask) = change.ask {
+        next.settings.ask = ask;
+    }
     check_config(app, &next.model, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
     Ok(next)
@@ -313,6 +320,7 @@ async fn same_or_conflict(
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools.clone().map(in_order)
         && revision.permissions == wanted.permissions
+        && revision.settings == TurnSettings { ask: wanted.ask }
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
@@ -343,13 +351,21 @@ fn name_taken() -> ApiError {
 }
 
 fn digest_of(revision: &Revision) -> String {
-    let mut config =
-        json!([revision.prompt, revision.model, revision.model_options, revision.runtime, revision.tools]);
-    // Without rules, a digest is the one from before there were any.
-    if let (Some(config), false) = (config.as_array_mut(), revision.permissions.is_empty()) {
+    let mut config = vec![
+        json!(revision.prompt),
+        json!(revision.model),
+        json!(revision.model_options),
+        json!(revision.runtime),
+        json!(revision.tools),
+    ];
+    // Without rules and settings, a digest is the one from before there were any. Rules are a list, settings an object.
+    if !revision.permissions.is_empty() {
         config.push(json!(revision.permissions));
     }
-    hex(&sha256(config.to_string().as_bytes()))
+    if !revision.settings.is_default() {
+        config.push(json!(revision.settings));
+    }
+    hex(&sha256(Value::Array(config).to_string().as_bytes()))
 }
 
 fn view(agent: Agent) -> AgentView {
@@ -371,6 +387,7 @@ fn view(agent: Agent) -> AgentView {
         sources: agent.sources,
         tools: revision.tools,
         permissions: revision.permissions,
+        settings: revision.settings,
         created_at: agent.created_at,
         updated_at: agent.updated_at,
     }
@@ -389,6 +406,7 @@ fn revision_view(revision: Revision, active: crate::domain::RevisionId) -> Revis
         runtime: revision.runtime,
         tools: revision.tools,
         permissions: revision.permissions,
+        settings: revision.settings,
         digest: revision.digest,
         created_at: revision.created_at,
     }

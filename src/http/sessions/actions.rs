@@ -3,13 +3,14 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::permissions;
+use super::{permissions, questions};
 use crate::{
     base::limit::ACTION_CLAIM_SECONDS,
     domain::{
         ActionId, SessionId,
         action::{ActionAnswer, ActionKind, Confirmation, Consequences, ToolAnswer},
         decide::{Command, Input},
+        question::Answers,
     },
     http::{
         auth::SessionCaller,
@@ -107,7 +108,7 @@ pub(super) async fn all_pending(
 
 /// Send events to a session
 ///
-/// Results of custom tools, confirmations, messages and interrupts: all are appended, or none. The same answer again
+/// Results of custom tools, answers, confirmations, messages and interrupts: all are appended, or none. The same answer again
 /// returns the first event. Some of several open actions may be answered; the turn continues when none is open, or when a call of
 /// another tool waited for the answer.
 #[utoipa::path(post, path = "/sessions/{session_id}/events", tag = "actions", operation_id = "sendEvents",
@@ -121,7 +122,9 @@ pub(super) async fn send(
     for event in &wanted.events {
         match event {
             SentEvent::Message { .. } | SentEvent::Interrupt {} => caller.check::<SteerSession>()?,
-            SentEvent::CustomToolResult { .. } => caller.check::<AnswerActions>()?,
+            SentEvent::CustomToolResult { .. } | SentEvent::Answer { .. } => {
+                caller.check::<AnswerActions>()?
+            }
             SentEvent::ToolConfirmation { .. } => caller.check::<ApproveActions>()?,
         }
     }
@@ -165,7 +168,7 @@ pub(super) async fn claim(
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         match unit.tx().action(caller.session, action).await.map(|found| found.state.kind) {
             Ok(ActionKind::Confirmation) => caller.check::<ApproveActions>()?,
-            Ok(ActionKind::ToolResult) | Err(_) => caller.check::<AnswerActions>()?,
+            Ok(ActionKind::ToolResult | ActionKind::Question) | Err(_) => caller.check::<AnswerActions>()?,
         }
         let claim = caller.app.0.journal.origin().id();
         let stamp = caller.stamp();
@@ -212,6 +215,9 @@ async fn append(
     let stamp = caller.stamp();
     let (command, kind) = match event {
         SentEvent::Message { text } => {
+            if let Some(answered) = questions::answer_by_message(caller, unit, text).await? {
+                return Ok(Sent::answer(answered, "user.answer"));
+            }
             (Command::Steer(Input { text: text.clone(), ..Input::default() }), "user.message")
         }
         SentEvent::Interrupt {} => (Command::Interrupt, "user.interrupt"),
@@ -221,6 +227,11 @@ async fn append(
             let answered =
                 unit.answer(caller.session, answer, Consequences::default(), *claim, &stamp).await?;
             return Ok(Sent::answer(answered, "user.custom_tool_result"));
+        }
+        SentEvent::Answer { action_id, answers, claim } => {
+            let answers = Answers { action_id: *action_id, answers: answers.clone() };
+            let answered = questions::answer(caller, unit, answers, *claim).await?;
+            return Ok(Sent::answer(answered, "user.answer"));
         }
         SentEvent::ToolConfirmation {
             action_id,

@@ -17,6 +17,7 @@ use crate::{
         decide::{Input, NewSession, Stamp},
         session::{Created, Limits, Pins, Source},
         source::{PinnedSource, SourceStatus},
+        turn_settings::TurnSettings,
     },
     http::{
         agents::{check_rules, check_tools, in_order},
@@ -268,8 +269,9 @@ async fn pinned(
             || wanted.model.is_some()
             || wanted.tools.is_some()
             || !wanted.permissions.is_empty()
+            || wanted.ask.is_some()
             || wanted.revision.is_some();
-        let message = "`input`, `model`, `tools`, `permissions` and `revision` need an agent";
+        let message = "`input`, `model`, `tools`, `permissions`, `ask` and `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
@@ -279,8 +281,9 @@ async fn pinned(
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
-    let choice =
-        Choice { agent: agent.clone(), revision, model, tools, permissions, scripted: app.0.scripted };
+    let settings = TurnSettings { ask: wanted.ask };
+    let (own, scripted) = (agent.clone(), app.0.scripted);
+    let choice = Choice { agent: own, revision, model, tools, permissions, settings, scripted };
     Ok(Some((agent, trigger::pins(unit, choice).await?)))
 }
 

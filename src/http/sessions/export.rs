@@ -104,14 +104,7 @@ async fn pins(unit: &mut Unit, text: &str, scripted: bool) -> Result<Option<Pins
     };
     let Some(revision) = found(unit.tx().revision(revision).await)? else { return Ok(None) };
     let Some(agent) = found(unit.tx().agent(revision.agent).await)? else { return Ok(None) };
-    let choice = Choice {
-        agent,
-        revision,
-        model: Some(model.to_owned()),
-        tools: None,
-        permissions: Vec::new(),
-        scripted,
-    };
+    let choice = Choice { model: Some(model.to_owned()), scripted, ..Choice::of(agent, revision) };
     match trigger::pins(unit, choice).await {
         Ok(pins) => Ok(Some(pins)),
         Err(trigger::Refused::Model(_) | trigger::Refused::NoCredential(_)) => Ok(None),

@@ -14,6 +14,7 @@ mod files;
 mod list;
 mod operations;
 mod permissions;
+mod questions;
 mod socket;
 pub(crate) mod sources;
 mod steer;

@@ -2,9 +2,12 @@
 
 use serde_json::{Map, Value};
 
+use super::questions;
+
 use crate::{
     domain::decide::{Command, Input},
     http::{auth::SessionCaller, prelude::*, scope::SteerSession},
+    journal::Answered,
     store::idempotency::{Slot, SlotState},
     wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
 };
@@ -68,6 +71,14 @@ async fn steer_once(
 }
 
 async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: Steer) -> Result<Answer> {
+    if let (None, Some(text)) = (message.mode, &message.text)
+        && let Some(Answered { event, seq, session, .. }) =
+            questions::answer_by_message(caller, unit, text).await?
+    {
+        let event = EventRef { id: event, seq, processed_at: None };
+        let session = SessionRef { id: session.id, status: session.status, head: session.head };
+        return Ok(Answer::new(StatusCode::ACCEPTED, &Steered { event, session }));
+    }
     let command = Command::Steer(input(message)?);
     let executed = unit.execute(caller.session, command, &caller.stamp()).await?;
     let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
@@ -80,7 +91,7 @@ async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: 
 }
 
 fn input(message: Steer) -> Result<Input> {
-    let interrupt = message.mode == SteerMode::Interrupt;
+    let interrupt = message.mode == Some(SteerMode::Interrupt);
     match (message.text, message.envelope) {
         (Some(text), None) => Ok(Input { text, interrupt, ..Input::default() }),
         (None, Some(envelope)) => {

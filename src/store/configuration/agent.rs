@@ -18,6 +18,7 @@ use crate::{
         session::Limits,
         source::Repository,
         spend::SpendCaps,
+        turn_settings::TurnSettings,
     },
 };
 
@@ -53,6 +54,7 @@ pub struct Revision {
     pub tools: Option<Vec<AgentTool>>,
     /// Rules for its calls.
     pub permissions: Vec<Rule>,
+    pub settings: TurnSettings,
     /// SHA-256 of all fields above except the ids, in hexadecimal.
     pub digest: String,
     pub created_at: Timestamp,
@@ -70,6 +72,7 @@ struct RevisionRow {
     tools: Option<Vec<String>>,
     custom_tools: Option<String>,
     permissions: Option<String>,
+    turn_settings: Option<String>,
     digest: String,
     created_at: Timestamp,
 }
@@ -117,6 +120,7 @@ impl RevisionRow {
             runtime: self.runtime,
             tools: self.tools.map(all),
             permissions: self.permissions.as_deref().map(from_json).transpose()?.unwrap_or_default(),
+            settings: self.turn_settings.as_deref().map(from_json).transpose()?.unwrap_or_default(),
             digest: self.digest,
             created_at: self.created_at,
         })
@@ -159,7 +163,8 @@ macro_rules! agents {
         concat!(
             "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.sources::text,
                     a.created_at as agent_created_at, a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
-                    r.model_options::text, r.runtime, r.tools, r.custom_tools::text, r.permissions::text, r.digest, r.created_at
+                    r.model_options::text, r.runtime, r.tools, r.custom_tools::text, r.permissions::text,
+                    r.turn_settings::text, r.digest, r.created_at
              from agent a
              join revision r on r.org_id = a.org_id and r.revision_id = a.active_revision_id
              where a.org_id = $1 and a.deleted_at is null ",
@@ -172,7 +177,7 @@ macro_rules! revisions {
     ($rest:literal) => {
         concat!(
             "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, custom_tools::text,
-                    permissions::text, digest, created_at
+                    permissions::text, turn_settings::text, digest, created_at
              from revision
              where org_id = $1 ",
             $rest
@@ -265,9 +270,9 @@ impl Tx {
         named!(
             query(
                 "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
-                                       tools, custom_tools, permissions, digest, created_at)
+                                       tools, custom_tools, permissions, turn_settings, digest, created_at)
                  values ($org_id, $revision_id, $agent_id, $number, $prompt, $model, $model_options::json, $runtime,
-                         $tools, $custom_tools::json, $permissions::json, $digest, $created_at)"
+                         $tools, $custom_tools::json, $permissions::json, $turn_settings::json, $digest, $created_at)"
             ),
             {
                 org_id: self.org.uuid(),
@@ -281,6 +286,7 @@ impl Tx {
                 tools: names_of(revision.tools.as_deref()),
                 custom_tools: custom_of(revision.tools.as_deref()),
                 permissions: (!revision.permissions.is_empty()).then(|| json(&revision.permissions)),
+                turn_settings: (!revision.settings.is_default()).then(|| json(&revision.settings)),
                 digest: &revision.digest,
                 created_at: revision.created_at,
             }

@@ -9,7 +9,7 @@ use crate::store::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{Entry, EventId, OrgId, SessionId, TurnId, action::OpenWork, event::Draft},
+    domain::{Entry, EventId, OrgId, SessionId, TurnId, event::Draft, open_work::OpenWork},
 };
 
 /// An event ready for its row, with the body truncated if the complete body is in a blob.

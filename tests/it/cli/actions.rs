@@ -102,3 +102,39 @@ async fn a_call_is_approved_and_denied_from_the_command_line() {
     );
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn questions_are_answered_from_the_command_line() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let words = ["agent", "create", "--name=asker", "--prompt=p", "--model=scripted/inline", "--ask=wait"];
+    assert!(run(&service, &words, "").status.success());
+    let questions = json!([
+        { "question": "Where to?", "options": [{ "label": "staging" }, { "label": "production" }] }, { "question": "When?" },
+    ]);
+    let steps = json!([
+        { "tools": [{ "tool": "ask", "input": { "questions": questions } }] },
+        { "tools": [{ "tool": "ask", "input": { "questions": [questions[1]] } }] }, { "text": "Done." },
+    ]);
+    let made = service
+        .owner()
+        .post("/sessions", json!({ "agent": "asker", "input": { "script": steps } }))
+        .await
+        .ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    let waited = sojourn(&service, &["get", id, "--watch"]);
+    assert_eq!(waited.status.code(), Some(3));
+    let failed = sojourn(&service, &["answer", id, "staging"]);
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(told.contains("asks 2 questions and 1 were answered") && told.contains("When?"), "{told}");
+    let first = sojourn(&service, &["answer", id, "staging", "at noon", "--watch"]);
+    assert_eq!(first.status.code(), Some(3), "{first:?}");
+    let last = run(&service, &["session", "answer", id, "-", "--watch"], "in the evening");
+    assert_eq!(last.status.code(), Some(0), "{last:?}");
+    let answers = service.owner().get(&format!("/sessions/{id}/events?type=user.answer")).await.ok();
+    assert_eq!(
+        (&answers["data"][0]["body"]["answers"], &answers["data"][1]["body"]["answers"]),
+        (&json!([{ "labels": ["staging"] }, { "text": "at noon" }]), &json!([{ "text": "in the evening" }]))
+    );
+    service.stop().await;
+}

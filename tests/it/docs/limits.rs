@@ -47,6 +47,9 @@ fn of_actions() -> Vec<(&'static str, String)> {
         ("GRANTABLE_MAX", count(limit::GRANTABLE_MAX as u64)),
         ("GRANTS_MAX", count(limit::GRANTS_MAX as u64)),
         ("CONFIRMATION_MESSAGE_BYTES_MAX", bytes(limit::CONFIRMATION_MESSAGE_BYTES_MAX)),
+        ("ASK_OPTIONS_MAX", count(limit::ASK_OPTIONS_MAX as u64)),
+        ("QUESTIONS_MAX", count(limit::QUESTIONS_MAX as u64)),
+        ("QUESTIONS_BYTES_MAX", bytes(limit::QUESTIONS_BYTES_MAX)),
         ("CUSTOM_TOOL_DESCRIPTION_BYTES_MAX", bytes(limit::CUSTOM_TOOL_DESCRIPTION_BYTES_MAX)),
     ]
 }

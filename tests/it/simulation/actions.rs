@@ -7,12 +7,14 @@ use sojourn::{
     domain::{
         ActionId, Actor, Event, EventId, TurnId,
         action::{
-            ActionAnswer, ActionKind, ActionState, CallEnd, Closed, Confirmation, Consequences, Content,
-            Decision, Ended, OpenCall, Others, Then, ToolAnswer,
+            ActionAnswer, ActionKind, ActionState, Closed, Confirmation, Consequences, Content, Decision,
+            Ended, Others, Then, ToolAnswer,
         },
         decide::{Command, Rejection, Stamp},
         event::Body,
+        open_work::{CallEnd, OpenCall},
         permission::{Grant, Rule},
+        question::{Answer, Answers},
     },
 };
 use tokio::time::sleep;
@@ -64,6 +66,10 @@ impl Database {
                     let given = Some(ActionAnswer::Confirmation((**confirmation).clone()));
                     end(&mut actions, event, confirmation.action_id, Ended::Answered, given);
                 }
+                Body::UserAnswer(answers) => {
+                    let given = Some(ActionAnswer::Answers(answers.clone()));
+                    end(&mut actions, event, answers.action_id, Ended::Answered, given);
+                }
                 Body::ActionClosed { action_id, reason } => {
                     end(&mut actions, event, *action_id, (*reason).into(), None);
                 }
@@ -114,7 +120,7 @@ impl Database {
             return Ok(0);
         }
         let consequences = match &answer {
-            ActionAnswer::Result(_) => Consequences::default(),
+            ActionAnswer::Result(_) | ActionAnswer::Answers(_) => Consequences::default(),
             ActionAnswer::Confirmation(confirmation) => self.consequences(&found, confirmation),
         };
         let ends_turn = matches!(&answer, ActionAnswer::Confirmation(one) if one.then == Then::EndTurn);
@@ -179,6 +185,10 @@ pub async fn answer(world: Arc<World>) {
                 })
             }
             ActionKind::Confirmation => ActionAnswer::Confirmation(confirmation(&world, *action_id, found)),
+            ActionKind::Question => ActionAnswer::Answers(Answers {
+                action_id: *action_id,
+                answers: vec![written(format!("Answer {}.", world.number()))],
+            }),
         };
         // Its turn may end, its time may pass, and others may answer meanwhile.
         sleep(world.duration()).await;
@@ -215,11 +225,18 @@ fn confirmation(world: &World, action_id: ActionId, found: &Found) -> Confirmati
     }
 }
 
+fn written(text: String) -> Answer {
+    Answer { labels: Vec::new(), text: Some(text) }
+}
+
 /// Another answer of the same action.
 fn another(answer: ActionAnswer) -> ActionAnswer {
     match answer {
         ActionAnswer::Result(answer) => {
             ActionAnswer::Result(ToolAnswer { is_error: !answer.is_error, ..answer })
+        }
+        ActionAnswer::Answers(one) => {
+            ActionAnswer::Answers(Answers { answers: vec![written("Something else.".to_owned())], ..one })
         }
         ActionAnswer::Confirmation(one) => ActionAnswer::Confirmation(Confirmation {
             decision: if one.decision == Decision::Once { Decision::Reject } else { Decision::Once },

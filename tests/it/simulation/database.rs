@@ -9,11 +9,11 @@ use sojourn::{
     base::Timestamp,
     domain::{
         Event, SandboxId, Session, SessionId, Status, Turn, TurnId,
-        action::OpenWork,
         apply::fold,
         decide::{self, Command, NewSession, Rejection, Stamp},
         delta::{Delta, Start},
         event::{Body, Draft, TurnCompleted},
+        open_work::OpenWork,
         session::Limits,
         turn::{LastTurn, TurnState},
     },

@@ -252,6 +252,7 @@ fn session(world: &World) -> Database {
         runtime: "builtin".to_owned(),
         tools: None,
         permissions: Default::default(),
+        settings: Default::default(),
     };
     let limits = if world.chance.one_in(2) { limits(&world.chance) } else { Limits::default() };
     let created = Created {

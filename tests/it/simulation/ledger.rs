@@ -9,7 +9,7 @@ use sojourn::{
     base::Timestamp,
     domain::{
         ActionId, Event, Message, TurnId,
-        action::{Closed, Decision, ToolAnswer},
+        action::{Closed, Decision},
         event::{Body, Outcome, StepCompleted},
         log_fold,
         permission::Policy,
@@ -78,7 +78,8 @@ struct Call {
 /// How an action ended.
 #[derive(Debug)]
 enum End {
-    Answered(ToolAnswer),
+    /// With this text for the model.
+    Answered(String),
     Decided(Decision),
     Closed(Closed),
 }
@@ -138,6 +139,7 @@ impl Ledger {
             Body::ActionRequired(_)
             | Body::UserCustomToolResult(_)
             | Body::UserToolConfirmation(_)
+            | Body::UserAnswer(_)
             | Body::ToolStarted { .. }
             | Body::ActionClosed { .. } => self.note_action(event),
             Body::TurnWaiting { turn_id, action_ids, read_to_seq, .. } => {
@@ -187,7 +189,11 @@ impl Ledger {
             }
             Body::UserCustomToolResult(answer) => {
                 self.counts.answers += 1;
-                self.end_action(event, answer.action_id, End::Answered(answer.clone()));
+                self.end_action(event, answer.action_id, End::Answered(answer.text()));
+            }
+            Body::UserAnswer(answers) => {
+                self.counts.answers += 1;
+                self.end_action(event, answers.action_id, End::Answered(answers.text()));
             }
             Body::UserToolConfirmation(confirmation) => {
                 self.counts.answers += 1;
@@ -321,7 +327,7 @@ fn check_result(end: Option<&Option<End>>, is_started: bool, outcome: Outcome, o
         (end, _) if is_started => assert!(may_run(end)),
         (Some(Some(End::Decided(_) | End::Closed(_))), Outcome::NotRun) => {}
         (None, _) | (Some(Some(End::Answered(_))), Outcome::Unknown) => {}
-        (Some(Some(End::Answered(answer))), Outcome::Ran) => assert_eq!(output, answer.text()),
+        (Some(Some(End::Answered(text))), Outcome::Ran) => assert_eq!(output, text),
         (Some(Some(End::Closed(Closed::Expired))), Outcome::Unknown) => {}
         // It is withdrawn in the same append.
         (Some(None), Outcome::NotRun) => {}

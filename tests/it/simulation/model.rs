@@ -121,6 +121,7 @@ impl Provider {
             1 => json!({"_malformed": "{\"comm"}),
             2..4 => json!({"command": "make", "question": "Which?", "policy": "ask"}),
             4 => json!({"command": "make", "question": "Which?", "policy": "deny"}),
+            5..8 => json!({"command": "make", "question": "Which?", "questions": [{"question": "Which?"}]}),
             _ => json!({"command": "make", "question": "Which?"}),
         };
         ToolCall { call_id, tool: tool.to_owned(), input }

@@ -12,6 +12,7 @@ use sojourn::{
         event::{Draft, Outcome},
         log_fold,
         permission::{Grant, Policy, PolicyDecision, Rule},
+        question::Question,
         tool::{ASK, Replay, ToolCall, ToolSpec},
     },
     harness::{Call, CallResult, ExecSummary, Fault, Tools},
@@ -240,6 +241,12 @@ impl Tools for LeasedTools {
 
     fn caller_tool(&self, call: &ToolCall) -> Option<&CustomTool> {
         (call.tool == CALLER_TOOL && call.input.get("bad").is_none()).then_some(&self.custom)
+    }
+
+    fn questions(&self, call: &ToolCall) -> Option<(Vec<Question>, u64)> {
+        let questions = call.input.get("questions").filter(|_| call.tool == ASK)?;
+        let questions = serde_json::from_value(questions.clone()).expect("the model asks well");
+        Some((questions, self.custom.expires_seconds))
     }
 
     fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {

@@ -24,6 +24,7 @@ interface Values {
   custom: string;
   /** JSON list of the permission rules. */
   permissions: string;
+  ask: Schemas["AskMode"];
   credential: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
@@ -39,6 +40,7 @@ function begun(agent?: Agent): Values {
     allTools: agent?.tools == null,
     ...fieldsOf(agent?.tools),
     permissions: rulesField(agent?.permissions),
+    ask: agent?.ask?.mode ?? "end_turn",
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
@@ -48,7 +50,7 @@ function begun(agent?: Agent): Values {
 }
 
 /** Fields that the create and update requests share. */
-function configuration(form: Values, tools: Agent["tools"], set?: Schemas["Limits"]) {
+function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
   const model_options: Schemas["ModelOptions"] = {};
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
   if (form.effort) model_options.effort = form.effort;
@@ -59,12 +61,14 @@ function configuration(form: Values, tools: Agent["tools"], set?: Schemas["Limit
     model_options,
     tools,
     permissions: rulesOf(form.permissions),
-    limits: limitsOf(form.limits, set),
+    limits: limitsOf(form.limits, agent?.limits),
+    // What the form does not show is kept.
+    ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
   };
 }
 
 async function save(form: Values, tools: Agent["tools"], agent?: Agent): Promise<Agent> {
-  const body = configuration(form, tools, agent?.limits);
+  const body = configuration(form, tools, agent);
   if (!agent) {
     const credential = form.credential || undefined;
     return take(api.POST("/v3/agents", { body: { ...body, tools: body.tools ?? undefined, name: form.name.trim(), credential } }));
@@ -127,6 +131,10 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           hint="JSON list of rules for which calls run, ask or are denied: tool, prefix, path, host, policy."
           rows={form.permissions ? 8 : 2} spellCheck={false} className="mono" value={form.permissions} onChange={(permissions) => set({ permissions })}
         />
+        <Select label="Questions" value={form.ask} onChange={(ask) => set({ ask: ask as Values["ask"] })}>
+          <option value="end_turn">end the turn; the answer is the next message</option>
+          <option value="wait">wait within the turn for the answer</option>
+        </Select>
         <div className="row">
           <TextField
             label="Output tokens"

@@ -8,6 +8,7 @@ import { Check, Select } from "../parts/form";
 import { words } from "../parts/format";
 import { ruleText } from "../parts/permissions";
 import { Json } from "../parts/text";
+import { Questions } from "./questions";
 
 type Action = Schemas["PendingAction"];
 type Session = Schemas["Session"];
@@ -74,14 +75,25 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
           </span>
         )}
       </p>
-      {action.input == null ? (
+      {action.kind === "question" ? null : action.input == null ? (
         <p className="quiet">The arguments are large; the timeline has them.</p>
       ) : (
         <Json value={action.input} label={`Arguments of ${action.tool}`} />
       )}
-      {action.kind === "confirmation" ? <Decide action={action} /> : <SendResult action={action} />}
+      <Reply action={action} />
     </li>
   );
+}
+
+function Reply({ action }: { action: Action }) {
+  if (action.kind === "confirmation") return <Decide action={action} />;
+  return action.kind === "question" ? <AnswerQuestions action={action} /> : <SendResult action={action} />;
+}
+
+function AnswerQuestions({ action }: { action: Action }) {
+  const { mutate, ...call } = useAnswer(action);
+  const send = (answers: Schemas["QuestionAnswer"][]) => mutate({ type: "user.answer", action_id: action.id, answers });
+  return <Questions questions={action.questions ?? []} send={{ ...call, mutate: send }} />;
 }
 
 function SendResult({ action }: { action: Action }) {

@@ -131,7 +131,9 @@ export class Timeline {
         this.actions.set(event.body.id, event.body.call_id);
         return this.call(event.body.call_id, { state: "waiting" });
       case "user.custom_tool_result":
-        return this.call(this.actions.get(event.body.action_id), { by: event.actor.display ?? "a caller" });
+        return this.call(this.actions.get(event.body.action_id), { by: `by ${event.actor.display ?? "a caller"}` });
+      case "user.answer":
+        return this.call(this.actions.get(event.body.action_id), { by: `answered by ${event.actor.display ?? "a caller"}` });
       case "user.tool_confirmation": {
         const who = event.actor.display ?? "a caller";
         const allows = event.body.decision !== "reject";
@@ -146,7 +148,7 @@ export class Timeline {
           kind: "tool",
           call,
           tool: "exec",
-          by: event.actor.display ?? "a caller",
+          by: `by ${event.actor.display ?? "a caller"}`,
           summary: command,
           input: { command },
           state: "running",

@@ -26,7 +26,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
         </span>
         <span className="name">{row.tool}</span>
         <span className="what mono">{row.summary}</span>
-        {row.by && <span className="quiet">by {row.by}</span>}
+        {row.by && <span className="quiet">{row.by}</span>}
         <span className="visually-hidden">{said}</span>
         {row.exec && row.exec.exit_code !== 0 && <span className="exit">exit {row.exec.exit_code}</span>}
         {took !== undefined && <span className="quiet took">{span(took)}</span>}

@@ -46,6 +46,24 @@ def deciding(action: Any, decision: Any) -> Call:
     return Call("POST", at("sessions", action["session_id"], "events"), json={"events": [event]})
 
 
+def replying(action: Any, answers: Any) -> Call:
+    """The call that answers questions, with a list of an answer for each, or the answer to the only one.
+
+    A text that is the label of an option chooses it; another text is written.
+    """
+    given = answers if isinstance(answers, list) else [answers]
+    replies = [_reply(question, one) for question, one in zip(action["questions"], given, strict=True)]
+    event = {"type": "user.answer", "action_id": action["id"], "answers": replies}
+    return Call("POST", at("sessions", action["session_id"], "events"), json={"events": [event]})
+
+
+def _reply(question: Any, answer: Any) -> Any:
+    if not isinstance(answer, str):
+        return answer
+    is_offered = any(option["label"] == answer for option in question["options"])
+    return {"labels": [answer]} if is_offered else {"text": answer}
+
+
 def input_call(action: Any) -> Call | None:
     """The call that reads the arguments, if they are too large for the list of actions."""
     if action.get("input") is not None:

@@ -12,7 +12,19 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
-from ._tools import answering, claiming, deciding, error_of, input_call, is_ended, may_pass, rests, text_of, waits
+from ._tools import (
+    answering,
+    claiming,
+    deciding,
+    error_of,
+    input_call,
+    is_ended,
+    may_pass,
+    replying,
+    rests,
+    text_of,
+    waits,
+)
 from .errors import SojournError
 
 if TYPE_CHECKING:
@@ -22,6 +34,8 @@ if TYPE_CHECKING:
 AsyncTools = Mapping[str, Callable[[Any, str], object]]
 #: Decides on a call, see `run`.
 AsyncConfirm = Callable[[Any], object]
+#: Answers the questions of an action; see `run`.
+AsyncReply = Callable[[Any], object]
 
 
 class AsyncSojourn:
@@ -86,10 +100,11 @@ class AsyncSojourn:
     async def get(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("GET", at("sessions", session)))
 
-    async def steer(self, session: str, text: str, mode: str = "queue") -> models.Steered:
+    async def steer(self, session: str, text: str, mode: str | None = None) -> models.Steered:
         """Sends a message. It is durable when this returns."""
         path = at("sessions", session, "messages")
-        return cast("models.Steered", await self.call("POST", path, json={"text": text, "mode": mode}))
+        body = {"text": text} | ({"mode": mode} if mode else {})
+        return cast("models.Steered", await self.call("POST", path, json=body))
 
     async def cancel(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("POST", at("sessions", session, "cancel")))
@@ -181,7 +196,11 @@ class AsyncSojourn:
         return not (await self.call("GET", at("sessions", session["id"], "pending"), limit=1))["data"]
 
     async def run(
-        self, session: str, tools: AsyncTools | None = None, on_confirmation: AsyncConfirm | None = None
+        self,
+        session: str,
+        tools: AsyncTools | None = None,
+        on_confirmation: AsyncConfirm | None = None,
+        on_question: AsyncReply | None = None,
     ) -> models.ResultView:
         """Runs the custom tools of a session until it neither runs nor waits; returns the result.
 
@@ -196,6 +215,10 @@ class AsyncSojourn:
         `on_confirmation` gets each call that a person must confirm, as its action. It returns "once", "reject",
         the fields of `user.tool_confirmation`, such as `{"decision": "reject", "message": "..."}`, or None to leave
         the decision to others.
+
+        `on_question` gets the questions of an agent, as their action. It returns a list with an answer for each,
+        or the answer if there is one question: a text, which may be the label of an option, or the fields `labels`
+        and `text`; or None to leave the answers to others.
         """
         tools = tools or {}
         told: set[str] = set()
@@ -204,11 +227,12 @@ class AsyncSojourn:
         pending = at("sessions", session, "pending")
         while True:
             page = await self._until_answered(Call("GET", pending, {"limit": 100}))
-            confirmations = [action for action in page["data"] if action["kind"] == "confirmation"]
-            for action in confirmations if on_confirmation else ():
-                if action["id"] not in told:
+            handlers = {"confirmation": (on_confirmation, deciding), "question": (on_question, replying)}
+            for action in page["data"]:
+                handler, sending = handlers.get(action["kind"], (None, None))
+                if handler and sending and action["id"] not in told:
                     told.add(action["id"])
-                    await self._confirm(action, on_confirmation)
+                    await self._decide(action, handler, sending)
             actions = [one for one in page["data"] if one["kind"] == "tool_result" and one["tool"] in tools]
             ran = await asyncio.gather(*(self._run_tool(action, tools) for action in actions))
             if rests(await self._until_answered(Call("GET", at("sessions", session)))):
@@ -221,15 +245,15 @@ class AsyncSojourn:
                 if event["type"] in ("action.required", "turn.completed"):
                     break
 
-    async def _confirm(self, action: Any, on_confirmation: Any) -> None:
-        """Sends a decision, if there is one."""
-        decision = on_confirmation(action)
+    async def _decide(self, action: Any, handler: Any, sending: Callable[[Any, Any], Call]) -> None:
+        """Sends a decision or answers, if there are any."""
+        decision = handler(action)
         if inspect.isawaitable(decision):
             decision = await decision
         if decision is None:
             return
         try:
-            await self._until_answered(deciding(action, decision))
+            await self._until_answered(sending(action, decision))
         except SojournError as error:
             if not is_ended(error):
                 raise

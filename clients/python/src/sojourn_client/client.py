@@ -11,7 +11,19 @@ import httpx
 
 from ._call import ANSWER, LOOK, SILENCE, Call, at, is_over, part, pause, reading, root, starting, taken, wait_of
 from ._stream import Frames, Tail
-from ._tools import answering, claiming, deciding, error_of, input_call, is_ended, may_pass, rests, text_of, waits
+from ._tools import (
+    answering,
+    claiming,
+    deciding,
+    error_of,
+    input_call,
+    is_ended,
+    may_pass,
+    replying,
+    rests,
+    text_of,
+    waits,
+)
 from .errors import SojournError
 
 if TYPE_CHECKING:
@@ -21,6 +33,8 @@ if TYPE_CHECKING:
 Tools = Mapping[str, Callable[[Any, str], object]]
 #: Decides on a call, see `run`.
 Confirm = Callable[[Any], object]
+#: Answers the questions of an action; see `run`.
+Reply = Callable[[Any], object]
 
 
 class Sojourn:
@@ -83,10 +97,11 @@ class Sojourn:
     def get(self, session: str) -> models.Session:
         return cast("models.Session", self.call("GET", at("sessions", session)))
 
-    def steer(self, session: str, text: str, mode: str = "queue") -> models.Steered:
+    def steer(self, session: str, text: str, mode: str | None = None) -> models.Steered:
         """Sends a message. It is durable when this returns."""
         path = at("sessions", session, "messages")
-        return cast("models.Steered", self.call("POST", path, json={"text": text, "mode": mode}))
+        body = {"text": text} | ({"mode": mode} if mode else {})
+        return cast("models.Steered", self.call("POST", path, json=body))
 
     def cancel(self, session: str) -> models.Session:
         return cast("models.Session", self.call("POST", at("sessions", session, "cancel")))
@@ -176,7 +191,11 @@ class Sojourn:
         return not self.call("GET", at("sessions", session["id"], "pending"), limit=1)["data"]
 
     def run(
-        self, session: str, tools: Tools | None = None, on_confirmation: Confirm | None = None
+        self,
+        session: str,
+        tools: Tools | None = None,
+        on_confirmation: Confirm | None = None,
+        on_question: Reply | None = None,
     ) -> models.ResultView:
         """Runs the custom tools of a session until it neither runs nor waits; returns the result.
 
@@ -191,6 +210,10 @@ class Sojourn:
         `on_confirmation` gets each call that a person must confirm, as its action. It returns "once", "reject",
         the fields of `user.tool_confirmation`, such as `{"decision": "reject", "message": "..."}`, or None to leave
         the decision to others.
+
+        `on_question` gets the questions of an agent, as their action. It returns a list with an answer for each,
+        or the answer if there is one question: a text, which may be the label of an option, or the fields `labels`
+        and `text`; or None to leave the answers to others.
         """
         tools = tools or {}
         told: set[str] = set()
@@ -199,11 +222,12 @@ class Sojourn:
         pending = at("sessions", session, "pending")
         while True:
             page = self._until_answered(Call("GET", pending, {"limit": 100}))
-            confirmations = [action for action in page["data"] if action["kind"] == "confirmation"]
-            for action in confirmations if on_confirmation else ():
-                if action["id"] not in told:
+            handlers = {"confirmation": (on_confirmation, deciding), "question": (on_question, replying)}
+            for action in page["data"]:
+                handler, sending = handlers.get(action["kind"], (None, None))
+                if handler and sending and action["id"] not in told:
                     told.add(action["id"])
-                    self._confirm(action, on_confirmation)
+                    self._decide(action, handler, sending)
             actions = [one for one in page["data"] if one["kind"] == "tool_result" and one["tool"] in tools]
             ran = [self._run_tool(action, tools) for action in actions]
             if rests(self._until_answered(Call("GET", at("sessions", session)))):
@@ -216,13 +240,13 @@ class Sojourn:
                 if event["type"] in ("action.required", "turn.completed"):
                     break
 
-    def _confirm(self, action: Any, on_confirmation: Any) -> None:
-        """Sends a decision, if there is one."""
-        decision = on_confirmation(action)
+    def _decide(self, action: Any, handler: Any, sending: Callable[[Any, Any], Call]) -> None:
+        """Sends a decision or answers, if there are any."""
+        decision = handler(action)
         if decision is None:
             return
         try:
-            self._until_answered(deciding(action, decision))
+            self._until_answered(sending(action, decision))
         except SojournError as error:
             if not is_ended(error):
                 raise

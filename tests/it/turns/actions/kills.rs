@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{answer, pending, play, result, weather};
+use super::{answer, pending, play, questions, result, weather};
 use crate::{
     support::{
         program::Program,
@@ -90,6 +90,29 @@ async fn a_turn_that_continues_takes_its_result_once() {
         (program, caller) = start(&ground, &[]);
         assert_taken_once(&caller.settled(&id, 1).await, "rain");
         assert_eq!(answer(&caller, &id, json!([result(&action, "rain")])).await.status, 200);
+    }
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_turn_that_continues_takes_its_answers_once() {
+    let ground = Ground::new().await;
+    let (mut program, mut caller) = start(&ground, &[]);
+    let question = json!({ "tool": "ask", "input": { "questions": [{ "question": "Where to?" }] } });
+    let steps = json!([{ "tools": [question] }, { "text": "Done." }]);
+    for after in RESUMING_MS {
+        let id = questions::play(&caller, json!({ "mode": "wait" }), steps.clone()).await;
+        let action = pending(&caller, &id, 1).await.remove(0);
+        let sent = questions::answers(&action, json!([{ "text": "there" }]));
+        assert_eq!(answer(&caller, &id, sent.clone()).await.status, 202);
+        sleep(Duration::from_millis(after)).await;
+        program.kill();
+        (program, caller) = start(&ground, &[]);
+        let log = caller.settled(&id, 1).await;
+        assert_sound(&log);
+        assert_eq!((outputs(&log), ends(&log)), (vec!["there"], vec!["completed"]));
+        assert_eq!((of(&log, "action.required").len(), of(&log, "user.answer").len()), (1, 1));
+        assert_eq!(answer(&caller, &id, sent).await.status, 200);
     }
     program.kill();
 }

@@ -3,6 +3,7 @@
 mod answers;
 mod confirmations;
 mod kills;
+mod questions;
 mod registered;
 
 use std::time::Duration;

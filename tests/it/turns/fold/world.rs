@@ -89,6 +89,7 @@ impl World {
             runtime: "builtin".to_owned(),
             tools: None,
             permissions: Default::default(),
+            settings: Default::default(),
         };
         let agent: AgentId = self.origin.id();
         let created = Created {

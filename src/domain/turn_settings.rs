@@ -1,0 +1,56 @@
+//! How the turns of an agent behave, beside its model, tools and permissions.
+
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use crate::base::limit::ACTION_EXPIRES_SECONDS;
+
+/// Settings of turns. An absent field is the default.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct TurnSettings {
+    /// How the agent asks its caller.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ask: Option<AskSettings>,
+}
+
+/// How an agent asks its caller.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub struct AskSettings {
+    pub mode: AskMode,
+    /// With `wait`: time in which a caller must answer, in seconds: 10 to 2,592,000, default 86,400.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 10, maximum = 2_592_000)]
+    pub expires_seconds: Option<u64>,
+}
+
+/// What a question does to the turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AskMode {
+    /// It ends the turn; the answer is the next message.
+    #[default]
+    EndTurn,
+    /// The turn waits for `user.answer`.
+    Wait,
+}
+
+impl TurnSettings {
+    /// Returns whether all are the defaults.
+    pub fn is_default(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns these settings, overridden by those that `over` sets.
+    pub fn overridden_by(&self, over: &Self) -> Self {
+        Self { ask: over.ask.or(self.ask) }
+    }
+}
+
+impl AskSettings {
+    /// Returns the time in which a caller must answer.
+    pub fn expires_seconds(&self) -> u64 {
+        self.expires_seconds.unwrap_or(ACTION_EXPIRES_SECONDS.1)
+    }
+}
