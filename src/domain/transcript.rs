@@ -16,6 +16,7 @@ use super::{
     apply,
     event::{Body, Event},
     ids::*,
+    question::Answers,
     session::Pins,
 };
 use crate::base::{Id, Kind, Origin, seal::sha256, text::hex};
@@ -149,7 +150,9 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
                     && calls.contains(&(turn, &action.call_id))
             }
             Body::UserCustomToolResult(ToolAnswer { action_id, .. })
+            | Body::UserAnswer(Answers { action_id, .. })
             | Body::ActionClosed { action_id, .. } => open_actions.remove(action_id),
+            Body::UserToolConfirmation(confirmation) => open_actions.remove(&confirmation.action_id),
             _ => true,
         };
         if !is_sound {
@@ -215,7 +218,17 @@ fn adopt(
 /// Replaces the ids in these fields. The same id gets the same new one, also where it has another prefix: an action has
 /// the id of its event.
 fn rename(fields: &mut Map<String, Value>, ids: &mut HashMap<Uuid, Uuid>, origin: &Origin) {
-    for name in ["id", "turn_id", "step_id", "result_event_id", "call_event_id", "action_id", "action_ids"] {
+    for name in [
+        "id",
+        "turn_id",
+        "step_id",
+        "result_event_id",
+        "call_event_id",
+        "action_id",
+        "action_ids",
+        "confirmation_event_id",
+        "grant_event_id",
+    ] {
         match fields.get_mut(name) {
             Some(Value::String(id)) => replace(id, ids, origin),
             Some(Value::Array(items)) => {

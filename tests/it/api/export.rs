@@ -395,3 +395,38 @@ async fn each_action_of_an_import_has_a_new_id_and_one_end() {
     }
     world.end().await;
 }
+
+#[tokio::test]
+async fn decisions_and_answers_are_imported() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let question = json!({ "tool": "ask", "input": { "questions": [{ "question": "Where to?" }] } });
+    let call = json!({ "tool": "schedule_wake", "input": { "after_seconds": 86_400, "note": "x" } });
+    let script = json!([{ "tools": [call, question] }, { "text": "Done." }]);
+    let rules = json!([{ "tool": "schedule_wake", "policy": "ask" }]);
+    let body = json!({
+        "agent": owner.inline_agent().await, "ask": { "mode": "wait" }, "permissions": rules, "input": { "script": script },
+    });
+    let session = id(&owner.post("/sessions", body).await.ok());
+    let path = format!("/sessions/{session}");
+    owner.until(&path, |session| session["phase"] == "requires_action").await;
+    let open = owner.get(&format!("{path}/pending")).await.ok();
+    let event = |action: &Value| match action["kind"].as_str() {
+        Some("question") => {
+            json!({ "type": "user.answer", "action_id": action["id"], "answers": [{ "text": "there" }] })
+        }
+        _ => json!({
+            "type": "user.tool_confirmation", "action_id": action["id"], "decision": "always", "rule": action["always"][0],
+        }),
+    };
+    let events: Vec<_> = data(&open).iter().map(event).collect();
+    assert_eq!(events.len(), 2);
+    owner.post(&format!("{path}/events"), json!({ "events": events })).await.ok();
+    owner.settled(&session, 1).await;
+    let imported = id(&import(owner, export(owner, &session).await).await.ok());
+    let log = owner.get(&format!("/sessions/{imported}/events?limit=500&level=internal")).await.ok();
+    let of = |kind: &str| data(&log).iter().find(|event| event["type"] == kind).expect("it is there").clone();
+    assert_eq!(of("user.answer")["body"]["answers"], json!([{ "text": "there" }]));
+    assert_eq!(of("permission.granted")["body"]["confirmation_event_id"], of("user.tool_confirmation")["id"]);
+    world.end().await;
+}
