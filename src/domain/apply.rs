@@ -4,10 +4,9 @@
 //! in SQL; a property test verifies that both give the same row.
 
 use super::{
-    action::Closed,
     context::Context,
     delta::exec_ms,
-    event::{ActorKind, Body, CancelMode, Event, TurnCompleted, informational},
+    event::{ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, informational},
     ids::*,
     session::{Created, Hold, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
@@ -48,6 +47,9 @@ impl Session {
         self.head = event.seq;
         self.updated_at = event.ts;
         let mut effects = Effects::default();
+        if event.draft.body.is_for_running_turn() {
+            self.action_head = event.seq;
+        }
         match &event.draft.body {
             body @ Body::SessionUpdated { .. } => self.created.update(body),
             Body::SessionStatusChanged { to, .. } => {
@@ -76,6 +78,7 @@ impl Session {
             }
             Body::SessionContextUpdated(change) => self.context.apply(change),
             Body::UserMessage { .. } => self.take_input(event),
+            Body::TurnSteered { from_turn_id, from_is_empty: true, .. } => self.take_queued(*from_turn_id),
             Body::TurnCancelRequested { turn_id, mode } => {
                 self.cancel_turn_id = Some(*turn_id);
                 if *mode == CancelMode::Cancel {
@@ -85,10 +88,6 @@ impl Session {
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
-            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) | Body::UserAnswer(_) => {
-                self.action_head = event.seq;
-            }
-            Body::ActionClosed { reason, .. } if *reason != Closed::Withdrawn => self.action_head = event.seq,
             Body::TurnWaiting { active_seconds, .. } => self.wait_for_actions(*active_seconds),
             Body::TurnResumed { .. } => self.resume_turn(),
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
@@ -100,11 +99,8 @@ impl Session {
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ToolResult { .. }
-            | Body::ActionRequired(_)
-            | Body::ActionClosed { .. }
-            | Body::ToolStarted { .. }
-            | Body::PermissionGranted(_)
-            | Body::PermissionRevoked { .. }
+            | Body::TurnSteered { .. }
+            | action_events!()
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
             | Body::ErrorTask(_)
@@ -133,6 +129,13 @@ impl Session {
             Status::AwaitingInput if self.running.is_some() => {}
             Status::Idle | Status::Failed | Status::AwaitingInput => self.status = Status::Queued,
             Status::Queued | Status::Running | Status::Archived => {}
+        }
+    }
+
+    /// The queued turn is gone: the running one has read its messages.
+    fn take_queued(&mut self, queued: TurnId) {
+        if let Some(emptied) = self.queued.take_if(|turn| turn.id == queued) {
+            self.input_cursor = emptied.input_to_seq;
         }
     }
 

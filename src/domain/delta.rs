@@ -79,6 +79,9 @@ impl Usage {
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
             | Body::ToolResult { .. }
+            | Body::TurnWaiting { .. }
+            | Body::TurnResumed { .. }
+            | Body::TurnSteered { .. }
             | action_events!()
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
@@ -147,6 +150,7 @@ impl Delta {
                 | Body::PermissionGranted(_)
                 | Body::PermissionRevoked { .. }
                 | Body::ActionClosed { .. }
+                | Body::TurnSteered { .. }
                 | Body::ErrorModel(_)
                 | Body::ErrorRuntime(_)
                 | Body::ErrorTask(_)

@@ -137,6 +137,7 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
     let mut ended = HashSet::new();
     let mut calls = HashSet::new();
     let (mut actions, mut open_actions) = (HashSet::new(), HashSet::new());
+    let mut unread = HashMap::new();
     for event in log {
         let turn = event.draft.turn_id;
         let is_sound = match &event.draft.body {
@@ -152,12 +153,16 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
             Body::UserCustomToolResult(ToolAnswer { action_id, .. })
             | Body::UserAnswer(Answers { action_id, .. })
             | Body::ActionClosed { action_id, .. } => open_actions.remove(action_id),
+            Body::UserMessage { steers: true, .. } => unread.insert(event.seq, turn).is_none(),
+            Body::TurnSteered { from_turn_id, seqs, .. } => {
+                seqs.iter().all(|seq| unread.remove(seq) == Some(Some(*from_turn_id)))
+            }
             Body::UserToolConfirmation(confirmation) => open_actions.remove(&confirmation.action_id),
             _ => true,
         };
         if !is_sound {
-            let reason =
-                "a turn must end once, a call must have exactly one result, and an action exactly one end";
+            let reason = "a turn must end once, a call must have exactly one result, an action exactly one end, and a \
+                          message is read once";
             return Err(ImportError { line: event.seq as usize + 1, reason: reason.to_owned() });
         }
     }
@@ -221,6 +226,7 @@ fn rename(fields: &mut Map<String, Value>, ids: &mut HashMap<Uuid, Uuid>, origin
     for name in [
         "id",
         "turn_id",
+        "from_turn_id",
         "step_id",
         "result_event_id",
         "call_event_id",

@@ -10,6 +10,7 @@ mod interrupt;
 mod limits;
 mod next;
 mod spend;
+mod steers;
 mod step;
 mod tools;
 pub(crate) mod turn;
@@ -41,8 +42,8 @@ pub use turn::{Ports, Turn, run};
 #[async_trait]
 pub trait Journal: Send + Sync {
     /// Appends atomically and returns the events with their `seq` and time. `actions_to` is the `seq` of the newest
-    /// end of an action that the turn has read: events that withdraw actions or wait for them are `Moved` if there
-    /// is a later one.
+    /// end of an action, or message that steers the turn, that it has read: events that withdraw actions, wait for
+    /// them, or end the turn as completed are `Moved` if there is a later one.
     async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt>;
     /// Adds the events that follow the fold in the log, also those that others appended.
     ///
@@ -52,6 +53,11 @@ pub trait Journal: Send + Sync {
     /// ended after the event at `read_to_seq`.
     async fn actions_ended(&self, _read_to_seq: i64) -> Result<bool, Halt> {
         Ok(false)
+    }
+    /// Lets the turn read the messages of the queued turn that steer it, and adds to the fold what follows it in the
+    /// log.
+    async fn read_steers(&self, fold: &mut LogFold) -> Result<(), Halt> {
+        self.catch_up(fold).await
     }
     /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;

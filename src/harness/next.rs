@@ -78,6 +78,9 @@ fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
     if !pending.is_empty() {
         return of_pending(&pending, turn);
     }
+    if turn.is_steered {
+        return Next::Ask { failures };
+    }
     if ends_turn(YieldReason::NeedsInput) {
         return Next::Finish(Finish::Asked);
     }

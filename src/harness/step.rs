@@ -43,6 +43,7 @@ impl<'a> Run<'a> {
             // Callers' commands count too; they are not among the turn's own events.
             self.tally.session = self.session.usage;
         }
+        self.read_steers().await?;
         self.refresh_budgets().await?;
         let limits = self.session.created.limits;
         let own = limits::forbids_step(limits, &self.tally);
@@ -88,6 +89,7 @@ impl<'a> Run<'a> {
                 let drafts = self.answer_events(answer, step, steps + 1, started);
                 if let Some(finish) = finish_of(&drafts)
                     && !self.is_to_end()
+                    && !self.continues(finish)
                 {
                     // The last response and the end of the turn are one append.
                     return self.finish(finish, drafts).await;

@@ -104,6 +104,10 @@ impl<'a> Run<'a> {
             Next::Run(calls) => self.run_tools(calls).await,
             Next::Settle(calls) => self.settle_actions(&calls).await,
             Next::Wait => self.wait_for_actions().await,
+            Next::Finish(finish) if self.continues(finish) => {
+                self.read_steers().await?;
+                Ok(false)
+            }
             Next::Finish(finish) => {
                 let stopped = self.stop_calls("ended").await;
                 self.finish(finish, stopped).await
@@ -157,6 +161,9 @@ impl<'a> Run<'a> {
                 ),
             ),
         };
+        if finish == Finish::Completed {
+            return self.end_unless_steered(before).await;
+        }
         self.end(reason, error, None, before).await
     }
 

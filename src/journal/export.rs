@@ -93,6 +93,7 @@ impl Unit {
             self.contents.extend(take_contents(org, session.id, &mut packed));
             let times: Vec<_> = events.iter().map(|event| event.ts).collect();
             self.tx.append_imported(session.id, events[0].seq - 1, &times, &packed).await?;
+            self.note_steers(session.id, events).await?;
         }
         let details = json!({ "events": session.head });
         let (id, target) = (stamp.origin.id(), Some(session.id.to_string()));

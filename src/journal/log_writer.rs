@@ -166,13 +166,13 @@ impl Writer {
         self.journal.record(self.fence, self.turn, drafts).await
     }
 
-    /// The same for a turn that has read the ends of its actions up to `actions_to`; returns the events if it fails.
+    /// The same for a turn that has read the ends of its actions, and what steers it, up to `actions_to`; returns the
+    /// events if it fails.
     ///
     /// # Errors
-    /// `Moved` also if an action has ended since and the events withdraw actions or wait for them.
+    /// `Moved` also if there is a later one and the events [depend](Body::depends_on_callers) on it.
     pub async fn append(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, AppendError> {
-        let depends =
-            |draft: &Draft| matches!(draft.body, Body::TurnWaiting { .. } | Body::ActionClosed { .. });
+        let depends = |draft: &Draft| draft.body.depends_on_callers();
         let actions_to = drafts.iter().any(depends).then_some(actions_to);
         self.journal.append(self.fence, self.turn, drafts, actions_to).await
     }
@@ -245,6 +245,10 @@ impl Writer {
     /// Releases the reservation of an exec, after its cost was recorded.
     pub async fn release_exec(&self, call: &str) -> Result<(), Error> {
         Ok(self.journal.store.release_exec(self.fence, call).await?)
+    }
+
+    pub(super) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// Returns the turn that this writer writes for, if any.

@@ -21,6 +21,7 @@ mod read;
 mod retention;
 mod segment;
 mod spill;
+mod steers;
 mod stored_fold;
 mod unit;
 

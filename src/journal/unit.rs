@@ -217,6 +217,7 @@ impl Unit {
             self.is_due(written.due);
         }
         self.close_actions(session.id, &events).await?;
+        self.note_steers(session.id, &events).await?;
         self.wake(&session, &events).await?;
         Ok(Executed { session, events })
     }

@@ -72,6 +72,11 @@ impl harness::Journal for LeasedJournal {
         self.record_with_egress(drafts, actions_to).await.map_err(halt)
     }
 
+    async fn read_steers(&self, fold: &mut LogFold) -> Result<(), Halt> {
+        self.writer.read_steers().await.map_err(halt)?;
+        self.catch_up(fold).await
+    }
+
     async fn actions_ended(&self, read_to_seq: i64) -> Result<bool, Halt> {
         self.writer.actions_ended(read_to_seq).await.map_err(unavailable)
     }

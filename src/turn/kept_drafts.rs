@@ -91,9 +91,18 @@ impl KeptDrafts {
         }
         match writer.append(drafts, actions_to).await {
             Ok(_) => Ok(Some(ends_turn)),
-            Err(AppendError { halted, drafts }) => {
-                if matches!(halted, Halted::Failed(_)) {
-                    self.keep(drafts, actions_to);
+            Err(AppendError { halted, mut drafts }) => {
+                let completes = |draft: &Draft| {
+                    matches!(draft.body, Body::TurnCompleted(_)) && draft.body.depends_on_callers()
+                };
+                match halted {
+                    Halted::Failed(_) => self.keep(drafts, actions_to),
+                    // A message steers the turn instead of its end; the response stays.
+                    Halted::Moved if drafts.iter().any(completes) => {
+                        drafts.retain(|draft| !completes(draft));
+                        self.keep(drafts, actions_to);
+                    }
+                    Halted::Moved | Halted::Stale => {}
                 }
                 Err(halt(halted))
             }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::session::SessionRef;
+use super::session::{SessionRef, SteerMode};
 use crate::{
     base::json,
     base::limit::{
@@ -45,11 +45,15 @@ pub(crate) struct SendEvents {
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(tag = "type", deny_unknown_fields)]
 pub(crate) enum SentEvent {
-    /// A message; waits for the running turn.
+    /// A message.
     #[serde(rename = "user.message")]
     Message {
         #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
         text: String,
+        /// Handling of a running turn, as for `POST /v3/sessions/:id/messages`.
+        #[garde(skip)]
+        #[serde(default)]
+        mode: Option<SteerMode>,
     },
     /// Ends the running turn. Without one, nothing is appended.
     #[serde(rename = "user.interrupt")]

@@ -197,6 +197,8 @@ pub(crate) struct Steer {
 pub(crate) enum SteerMode {
     /// The message waits for the next turn.
     Queue,
+    /// The running turn reads the message before its next model call. Comes it too late, it waits for the next turn.
+    Steer,
     /// Ends the running turn at its next interruption point; the message starts the next one.
     Interrupt,
 }

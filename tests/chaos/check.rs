@@ -15,6 +15,7 @@ use crate::{
     client::Violations,
     fold,
     load::{self, Made},
+    messages::Messages,
     record::{Event, Record, Session},
 };
 
@@ -33,6 +34,8 @@ pub struct Found {
     /// Calls of custom tools that callers answered, and those that nobody answered in time.
     pub answered: u64,
     pub expired: u64,
+    /// Messages that a running turn read.
+    pub steered: u64,
     /// Calls with an unknown outcome.
     pub unknown: u64,
     /// Turns that continued in a second or later attempt.
@@ -122,6 +125,12 @@ impl<'a> Checker<'a> {
                 turns.entry(turn).or_default().push(event);
             }
         }
+        let messages = Messages::of(log);
+        self.found.steered += messages.steered();
+        for fault in messages.faults() {
+            self.say(id, &fault);
+        }
+        turns.retain(|turn, _| !messages.is_gone(*turn));
         for (turn, events) in &turns {
             self.turn(id, *turn, events);
         }

@@ -112,6 +112,7 @@ impl State {
                 }
             }
             "turn.started" => self.start(event),
+            "turn.steered" if event.body["from_is_empty"] == true => self.empty(event),
             "turn.waiting" => self.wait(event, true, "awaiting_input"),
             "turn.resumed" => self.wait(event, false, "running"),
             "turn.completed" => self.complete(event, at),
@@ -143,7 +144,8 @@ impl State {
                 });
             }
         }
-        if matches!(self.status, "idle" | "failed" | "awaiting_input") {
+        // A waiting turn goes on waiting.
+        if self.running.is_none() && matches!(self.status, "idle" | "failed" | "awaiting_input") {
             self.status = "queued";
         }
     }
@@ -158,6 +160,14 @@ impl State {
         }
         if let Some(running) = &mut self.running {
             running.attempt = event.number("attempt");
+        }
+    }
+
+    /// The running turn has read all messages of the queued one.
+    fn empty(&mut self, event: &Event) {
+        let from = event.text("from_turn_id").parse::<TurnId>().ok().map(|id| id.uuid());
+        if let Some(emptied) = self.queued.take_if(|queued| Some(queued.id) == from) {
+            self.input_cursor = emptied.to;
         }
     }
 

@@ -157,6 +157,17 @@ impl Load {
                 break;
             }
             made.inputs += 1;
+            if dice.once_in(3) {
+                // Often read by the turn that runs meanwhile, else by the next one.
+                sleep(dice.millis(0, 1_500)).await;
+                let text = script(&format!("{name}.{turn}s"), dice).to_string();
+                let message = json!({ "text": text, "mode": "steer" });
+                driven = self.post(&format!("/sessions/{id}/messages"), &message).await.map(drop);
+                if driven.is_err() {
+                    break;
+                }
+                made.inputs += 1;
+            }
         }
         if driven.is_ok() {
             driven = self.one_turn(&id, dice).await;

@@ -20,6 +20,7 @@ mod faults;
 mod fold;
 mod ground;
 mod load;
+mod messages;
 mod outages;
 mod plan;
 mod processes;

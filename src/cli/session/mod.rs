@@ -59,9 +59,10 @@ pub(super) enum Session {
     Steer {
         session: String,
         text: String,
-        /// End the running turn first
-        #[arg(long)]
-        interrupt: bool,
+        /// While a turn runs: queue waits for the next one [default], steer is read before its next model call, interrupt
+        /// ends it first
+        #[arg(long, value_parser = ["queue", "steer", "interrupt"])]
+        mode: Option<String>,
         #[arg(long)]
         watch: bool,
     },
@@ -158,10 +159,10 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
         Session::Get { session, watch: false } => {
             print::document(&client.get(&format!("/sessions/{session}")).await?)
         }
-        Session::Steer { session, text, interrupt, watch } => {
+        Session::Steer { session, text, mode, watch } => {
             let mut message = json!({ "text": text });
-            if interrupt {
-                message["mode"] = json!("interrupt");
+            if let Some(mode) = mode {
+                message["mode"] = json!(mode);
             }
             return send_message(&client, &session, &message, watch, json).await;
         }

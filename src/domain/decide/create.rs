@@ -23,10 +23,8 @@ pub fn create(new: NewSession, stamp: &Stamp) -> Vec<Draft> {
     let has_context = new.context != ContextChange::default();
     let context = has_context.then(|| stamp.draft(None, Body::SessionContextUpdated(new.context)));
     let message = new.input.map(|input| {
-        let body = Body::UserMessage { text: input.text, input: input.object, envelope: input.envelope };
-        let mut message = stamp.draft(Some(stamp.origin.id()), body);
-        message.refs = input.refs;
-        message
+        let refs = input.refs.clone();
+        Draft { refs, ..stamp.draft(Some(stamp.origin.id()), input.message()) }
     });
     [Some(first), context, message].into_iter().flatten().collect()
 }

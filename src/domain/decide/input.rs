@@ -2,6 +2,8 @@
 
 use serde_json::{Map, Value};
 
+use crate::domain::event::Body;
+
 /// A message to the agent.
 #[derive(Clone, Debug, Default)]
 pub struct Input {
@@ -11,11 +13,28 @@ pub struct Input {
     /// The envelope without `text` and `refs`.
     pub envelope: Option<Map<String, Value>>,
     pub refs: Map<String, Value>,
-    /// Whether to interrupt the running turn first.
-    pub interrupt: bool,
+    pub mode: InputMode,
+}
+
+/// Effect of a message on the running turn. Without one, all are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InputMode {
+    /// It waits for the next turn.
+    #[default]
+    Queue,
+    /// The running turn reads it before its next model call.
+    Steer,
+    /// It ends the running turn first.
+    Interrupt,
 }
 
 impl Input {
+    /// Returns the event of the message.
+    pub(super) fn message(self) -> Body {
+        let Self { text, object: input, envelope, mode, .. } = self;
+        Body::UserMessage { text, input, envelope, steers: mode == InputMode::Steer }
+    }
+
     /// Parses input: a string, or an object with a `text` field.
     pub fn of(input: Value) -> Self {
         match input {

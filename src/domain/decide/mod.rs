@@ -31,10 +31,11 @@ use super::{
 use stamp::{canceled, end_or_request, withdrawn};
 
 pub use create::{NewSession, create};
-pub use input::Input;
+pub use input::{Input, InputMode};
 pub use patch::Change;
 pub use rejection::Rejection;
 pub use stamp::Stamp;
+pub use steer::QueuedMessage;
 
 /// A caller's command on a session.
 #[derive(Clone, Debug)]
@@ -53,6 +54,8 @@ pub enum Command {
     ClaimAction(ActionState),
     /// End a granted rule.
     RevokeGrant { grant_event_id: EventId },
+    /// The running turn reads what steers it, of these messages of the queued turn.
+    ReadSteers(Vec<QueuedMessage>),
     /// Close actions whose time has passed.
     ExpireActions(Vec<ActionId>),
     /// Extend the sandbox's life; logged only if `sandbox` is set.
@@ -83,7 +86,7 @@ impl Command {
     pub fn may_end_turn(&self) -> bool {
         match self {
             Self::Cancel | Self::Interrupt | Self::Archive | Self::Stop { .. } => true,
-            Self::Steer(input) => input.interrupt,
+            Self::Steer(input) => input.mode == InputMode::Interrupt,
             _ => false,
         }
     }
@@ -111,6 +114,7 @@ pub fn decide(
         }
         Command::RevokeGrant { grant_event_id } => answer::revoke(session, grant_event_id, stamp),
         Command::ClaimAction(state) => answer::claim(session, &state),
+        Command::ReadSteers(queued) => Ok(steer::read(session, &queued, stamp)),
         Command::ExpireActions(expired) => Ok(answer::expire(session, &expired, stamp)),
         Command::Heartbeat { sandbox } => heartbeat::decide(session, sandbox, stamp),
         Command::Operate { operation, request } => operate::decide(session, operation, &request, stamp),

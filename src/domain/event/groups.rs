@@ -35,7 +35,7 @@ macro_rules! informational {
 }
 pub(crate) use informational;
 
-/// Actions of a turn and its wait for them; they use nothing.
+/// Actions of a turn, and what ends or follows them; they use nothing.
 macro_rules! action_events {
     () => {
         $crate::domain::event::Body::ActionRequired(_)
@@ -46,8 +46,6 @@ macro_rules! action_events {
             | $crate::domain::event::Body::PermissionRevoked { .. }
             | $crate::domain::event::Body::ToolStarted { .. }
             | $crate::domain::event::Body::ActionClosed { .. }
-            | $crate::domain::event::Body::TurnWaiting { .. }
-            | $crate::domain::event::Body::TurnResumed { .. }
     };
 }
 pub(crate) use action_events;

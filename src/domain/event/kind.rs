@@ -1,7 +1,10 @@
 //! Wire name and default visibility level of each event type.
 
 use super::{Body, Level, informational};
-use crate::domain::action::{Content, ToolAnswer};
+use crate::domain::{
+    action::{Closed, Content, ToolAnswer},
+    turn::YieldReason,
+};
 
 /// Ends a text whose rest is lost.
 const REST_LOST: &str = "\n[The rest of this text is lost.]";
@@ -38,6 +41,28 @@ impl Body {
         )
     }
 
+    /// Returns whether the running turn must read it before it waits, withdraws actions or ends as completed: the end of
+    /// an action, by a caller or its expiry, or a message that steers it.
+    pub fn is_for_running_turn(&self) -> bool {
+        match self {
+            Self::UserMessage { steers, .. } => *steers,
+            Self::ActionClosed { reason, .. } => *reason != Closed::Withdrawn,
+            body => matches!(
+                body,
+                Self::UserCustomToolResult(_) | Self::UserToolConfirmation(_) | Self::UserAnswer(_)
+            ),
+        }
+    }
+
+    /// Returns whether an event of a turn depends on what callers have sent it: it withdraws actions, waits for them, or
+    /// ends the turn as completed.
+    pub fn depends_on_callers(&self) -> bool {
+        match self {
+            Self::TurnCompleted(completed) => completed.yield_reason == YieldReason::Completed,
+            body => matches!(body, Self::TurnWaiting { .. } | Self::ActionClosed { .. }),
+        }
+    }
+
     /// Returns the type on the wire, such as `turn.completed`.
     pub fn type_name(&self) -> &'static str {
         match self {
@@ -72,6 +97,7 @@ impl Body {
             Self::ActionClosed { .. } => "action.closed",
             Self::TurnWaiting { .. } => "turn.waiting",
             Self::TurnResumed { .. } => "turn.resumed",
+            Self::TurnSteered { .. } => "turn.steered",
             Self::ErrorModel(_) => "error.model",
             Self::ErrorRuntime(_) => "error.runtime",
             Self::ErrorTask(_) => "error.task",
@@ -145,6 +171,7 @@ impl Body {
             | Self::ActionClosed { .. }
             | Self::TurnWaiting { .. }
             | Self::TurnResumed { .. }
+            | Self::TurnSteered { .. }
             | informational!() => Level::Progress,
         }
     }

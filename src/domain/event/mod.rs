@@ -149,6 +149,9 @@ pub enum Body {
         /// The caller's envelope (`id`, `source`, `conversation`, `raw`).
         #[serde(skip_serializing_if = "Option::is_none", default)]
         envelope: Option<Map<String, Value>>,
+        /// Whether the running turn, if there is one, reads it before its next model call.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        steers: bool,
     },
     /// A caller requested that the running turn end; it ends at its next checkpoint.
     #[serde(rename = "turn.cancel_requested")]
@@ -284,6 +287,19 @@ pub enum Body {
         turn_id: TurnId,
         /// Time from `turn.waiting` to what ended the wait.
         waited_ms: u64,
+    },
+    /// The turn reads messages of the queued turn. If that has no other, it is gone.
+    #[serde(rename = "turn.steered")]
+    TurnSteered {
+        turn_id: TurnId,
+        /// The queued turn that they had joined.
+        #[schema(value_type = String)]
+        from_turn_id: TurnId,
+        /// `seq` of each `user.message`.
+        seqs: Vec<i64>,
+        /// Whether the queued turn has no other message.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        from_is_empty: bool,
     },
     /// A model call failed; includes the time of the retry, if there is one.
     #[serde(rename = "error.model")]

@@ -40,13 +40,21 @@ pub struct Conversation {
     /// Approximate memory of all texts and blocks, in bytes.
     bytes: usize,
     /// Input that no turn has consumed yet, by its turn.
-    waiting: BTreeMap<TurnId, Vec<String>>,
+    waiting: BTreeMap<TurnId, Vec<Waiting>>,
     /// The turn whose responses are being processed.
     running: Option<TurnId>,
     /// Input of turns that ended while another turn ran; placed after that turn.
     later: Vec<String>,
     /// Calls of the last response and their results, in its order.
     calls: Vec<(String, Option<ToolResult>)>,
+}
+
+/// A message that no turn has consumed yet.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Waiting {
+    seq: i64,
+    text: String,
+    steers: bool,
 }
 
 impl Conversation {
@@ -79,19 +87,21 @@ impl Conversation {
             return;
         }
         match &event.draft.body {
-            Body::UserMessage { text, input, .. } => {
+            Body::UserMessage { text, input, steers, .. } => {
                 let text = match input {
                     Some(object) if self.objects => object.to_string(),
                     Some(_) | None => text.clone(),
                 };
                 if let Some(turn) = event.draft.turn_id {
-                    self.waiting.entry(turn).or_default().push(text);
+                    let waiting = Waiting { seq: event.seq, text, steers: *steers };
+                    self.waiting.entry(turn).or_default().push(waiting);
                 }
             }
             Body::TurnStarted { turn_id, .. } => {
                 self.running = Some(*turn_id);
                 self.take_input(*turn_id);
             }
+            Body::TurnSteered { from_turn_id, seqs, .. } => self.take_steers(*from_turn_id, seqs),
             Body::TurnCompleted(completed) => self.end_turn(completed.turn_id),
             Body::StepCompleted(step) => {
                 self.settle();
@@ -117,6 +127,8 @@ impl Conversation {
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }
+            | Body::TurnWaiting { .. }
+            | Body::TurnResumed { .. }
             | action_events!()
             | Body::ErrorModel(_)
             | Body::ErrorRuntime(_)
@@ -136,7 +148,7 @@ impl Conversation {
     /// another turn, because the worker of those steps does not know of it.
     fn end_turn(&mut self, turn: TurnId) {
         if self.running.is_some_and(|running| running != turn) {
-            self.later.extend(self.waiting.remove(&turn).into_iter().flatten());
+            self.later.extend(self.waiting.remove(&turn).into_iter().flatten().map(|waiting| waiting.text));
             return;
         }
         self.running = None;
@@ -147,9 +159,26 @@ impl Conversation {
 
     fn take_input(&mut self, turn: TurnId) {
         // The input of a resumed turn is already in the history.
-        if let Some(texts) = self.waiting.remove(&turn) {
-            self.say(texts);
+        if let Some(waiting) = self.waiting.remove(&turn) {
+            self.say(waiting.into_iter().map(|waiting| waiting.text).collect());
         }
+    }
+
+    /// Places the messages that steer the running turn.
+    fn take_steers(&mut self, from: TurnId, seqs: &[i64]) {
+        let Some(waiting) = self.waiting.remove(&from) else { return };
+        let (read, left): (Vec<_>, Vec<_>) =
+            waiting.into_iter().partition(|waiting| seqs.contains(&waiting.seq));
+        if !left.is_empty() {
+            self.waiting.insert(from, left);
+        }
+        self.say(read.into_iter().map(|waiting| waiting.text).collect());
+    }
+
+    /// Returns whether a message of another turn steers this one.
+    pub(super) fn steers(&self, turn: TurnId) -> bool {
+        let others = self.waiting.iter().filter(|(queued, _)| **queued != turn);
+        others.flat_map(|(_, waiting)| waiting).any(|waiting| waiting.steers)
     }
 
     fn say(&mut self, texts: Vec<String>) {

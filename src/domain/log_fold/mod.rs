@@ -11,7 +11,6 @@ mod turn_fold;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    action::Closed,
     custom_tool::CustomTool,
     event::{Body, Draft, Event, Level},
     ids::*,
@@ -26,7 +25,7 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 24] = [
+pub const FOLDED: [&str; 25] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -44,6 +43,7 @@ pub const FOLDED: [&str; 24] = [
     "tool.started",
     "turn.waiting",
     "turn.resumed",
+    "turn.steered",
     "error.model",
     "error.runtime",
     "limit.warning",
@@ -67,7 +67,7 @@ pub struct LogFold {
     warned: Vec<(String, u64)>,
     /// Whether the newest sandbox of the session may exist.
     has_sandbox: bool,
-    /// `seq` of the newest event with which a caller, or an expiry, ended an action.
+    /// `seq` of the newest end of an action, or message that steers the running turn.
     action_seq: i64,
     /// Registered tools that the agent gets, in the order of their registration.
     tools: Vec<CustomTool>,
@@ -112,6 +112,9 @@ impl LogFold {
         }
         self.last = Some((event.seq, draft.id));
         self.conversation.take(event);
+        if draft.body.is_for_running_turn() {
+            self.action_seq = event.seq;
+        }
         match &draft.body {
             Body::SandboxCreated { .. } | Body::SandboxLost { .. } => {
                 self.has_sandbox = matches!(draft.body, Body::SandboxCreated { .. });
@@ -123,10 +126,6 @@ impl LogFold {
                 let surplus = self.warned.len().saturating_sub(WARNINGS_FOLDED_MAX);
                 self.warned.drain(..surplus);
             }
-            Body::UserCustomToolResult(_) | Body::UserToolConfirmation(_) | Body::UserAnswer(_) => {
-                self.action_seq = event.seq;
-            }
-            Body::ActionClosed { reason, .. } if *reason != Closed::Withdrawn => self.action_seq = event.seq,
             Body::PermissionGranted(grant) => self.grants.push((draft.id, (**grant).clone())),
             Body::PermissionRevoked { grant_event_id } => self.grants.retain(|(id, _)| id != grant_event_id),
             Body::ToolRegistered(tool) => {
@@ -164,9 +163,15 @@ impl LogFold {
         self.last
     }
 
-    /// Returns the `seq` of the newest event with which a caller, or an expiry, ended an action; 0 without one.
+    /// Returns the `seq` of the newest event that ended an action, by a caller or its expiry, or that steers the running
+    /// turn; 0 without one.
     pub fn action_seq(&self) -> i64 {
         self.action_seq
+    }
+
+    /// Returns whether a message waits for this turn, because it steers it.
+    pub fn is_steered(&self, turn: TurnId) -> bool {
+        self.conversation.steers(turn)
     }
 
     /// Returns the registered tools of a turn: those of its start, which stay the same while it runs.

@@ -35,6 +35,8 @@ pub struct TurnFold {
     /// Time at which the newest failure since that response may be retried.
     #[serde(with = "time::serde::rfc3339::option")]
     pub retry_at: Option<Timestamp>,
+    /// Whether it read messages since that response.
+    pub is_steered: bool,
     /// Whether a call ran, or may have run.
     pub has_acted: bool,
     /// The agent's newest message of level `user`.
@@ -149,6 +151,7 @@ impl TurnFold {
             Body::StepCompleted(step) => {
                 self.step = Some(LastStep::of(step));
                 (self.model_failures, self.runtime_failures, self.retry_at) = (0, 0, None);
+                self.is_steered = false;
             }
             Body::ErrorModel(failure) => {
                 self.model_failures += 1;
@@ -190,6 +193,7 @@ impl TurnFold {
                     self.end_action(*action_id, event, end);
                 }
             }
+            Body::TurnSteered { .. } => self.is_steered = true,
             Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
             Body::TurnResumed { waited_ms, .. } => {
                 self.waiting = None;

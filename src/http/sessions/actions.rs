@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{permissions, questions};
+use super::{permissions, questions, steer::mode_of};
 use crate::{
     base::limit::ACTION_CLAIM_SECONDS,
     domain::{
@@ -214,11 +214,14 @@ async fn append(
 ) -> Result<Sent> {
     let stamp = caller.stamp();
     let (command, kind) = match event {
-        SentEvent::Message { text } => {
-            if let Some(answered) = questions::answer_by_message(caller, unit, text).await? {
+        SentEvent::Message { text, mode } => {
+            if mode.is_none()
+                && let Some(answered) = questions::answer_by_message(caller, unit, text).await?
+            {
                 return Ok(Sent::answer(answered, "user.answer"));
             }
-            (Command::Steer(Input { text: text.clone(), ..Input::default() }), "user.message")
+            let mode = mode_of(*mode);
+            (Command::Steer(Input { text: text.clone(), mode, ..Input::default() }), "user.message")
         }
         SentEvent::Interrupt {} => (Command::Interrupt, "user.interrupt"),
         SentEvent::CustomToolResult { action_id, content, is_error, claim } => {

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use super::questions;
 
 use crate::{
-    domain::decide::{Command, Input},
+    domain::decide::{Command, Input, InputMode},
     http::{auth::SessionCaller, prelude::*, scope::SteerSession},
     journal::Answered,
     store::idempotency::{Slot, SlotState},
@@ -14,7 +14,7 @@ use crate::{
 
 /// Send a message to a session
 ///
-/// Starts a turn if the session is idle; otherwise the message waits for the next turn.
+/// Starts a turn if the session is idle. While a turn runs, the message waits for the next one, or does what `mode` says.
 #[utoipa::path(post, path = "/sessions/{session_id}/messages", tag = "sessions", operation_id = "steerSession",
     params(("session_id" = crate::domain::SessionId, Path)), request_body = Steer,
     responses((status = 202, body = Steered),
@@ -90,10 +90,19 @@ async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: 
     Ok(Answer::new(StatusCode::ACCEPTED, &steered))
 }
 
+/// Returns the effect of a message; by default it waits.
+pub(super) fn mode_of(mode: Option<SteerMode>) -> InputMode {
+    match mode {
+        None | Some(SteerMode::Queue) => InputMode::Queue,
+        Some(SteerMode::Steer) => InputMode::Steer,
+        Some(SteerMode::Interrupt) => InputMode::Interrupt,
+    }
+}
+
 fn input(message: Steer) -> Result<Input> {
-    let interrupt = message.mode == Some(SteerMode::Interrupt);
+    let mode = mode_of(message.mode);
     match (message.text, message.envelope) {
-        (Some(text), None) => Ok(Input { text, interrupt, ..Input::default() }),
+        (Some(text), None) => Ok(Input { text, mode, ..Input::default() }),
         (None, Some(envelope)) => {
             let Envelope { text, refs, .. } = &envelope;
             let (text, refs) = (text.clone(), refs.clone());
@@ -103,7 +112,7 @@ fn input(message: Steer) -> Result<Input> {
                 }
                 _ => unreachable!("an envelope is an object"),
             };
-            Ok(Input { text, object: None, envelope: Some(rest.collect::<Map<_, _>>()), refs, interrupt })
+            Ok(Input { text, object: None, envelope: Some(rest.collect::<Map<_, _>>()), refs, mode })
         }
         (None, None) => Err(ApiError::invalid("text", "send `text` or `envelope`")),
         (Some(_), Some(_)) => Err(ApiError::invalid("envelope", "send `text` or `envelope`, not both")),

@@ -11,7 +11,7 @@ use crate::store::{
 };
 use crate::{
     base::{Id, Timestamp},
-    domain::{SessionId, Turn, TurnId, turn::TurnError},
+    domain::{SessionId, Turn, TurnId, decide::QueuedMessage, turn::TurnError},
 };
 
 #[derive(FromRow)]
@@ -92,6 +92,70 @@ impl Tx {
         .fetch_all(self.connection())
         .await?;
         rows.into_iter().map(Row::turn).collect()
+    }
+
+    /// Returns the messages of the queued turn of a locked session that no turn has read, in order.
+    pub async fn queued_messages(&mut self, session: SessionId, queued: &Turn) -> Result<Vec<QueuedMessage>> {
+        let query = named!(
+            query_as(
+                "select e.seq, coalesce((e.body ->> 'steers')::boolean, false)
+                 from event e
+                 where e.org_id = $org_id
+                   and e.session_id = $session_id
+                   and e.seq between $input_from_seq and $input_to_seq
+                   and e.turn_id = $turn_id
+                   and e.type = 'user.message'
+                   and not exists (
+                       select from steered_message s
+                       where s.org_id = e.org_id and s.session_id = e.session_id and s.seq = e.seq
+                   )
+                 order by e.seq"
+            ),
+            {
+                org_id: self.org.uuid(),
+                session_id: session.uuid(),
+                input_from_seq: queued.input_from_seq,
+                input_to_seq: queued.input_to_seq,
+                turn_id: queued.id.uuid(),
+            }
+        );
+        let rows: Vec<(i64, bool)> = query.fetch_all(self.connection()).await?;
+        Ok(rows.into_iter().map(|(seq, steers)| QueuedMessage { seq, steers }).collect())
+    }
+
+    /// Records that a turn read these messages, which had joined another one.
+    pub async fn insert_steered(
+        &mut self,
+        session: SessionId,
+        turn: TurnId,
+        seqs: &[i64],
+        ts: Timestamp,
+    ) -> Result<()> {
+        named!(
+            query(
+                "insert into steered_message (org_id, session_id, seq, turn_id, ts)
+                 select $org_id, $session_id, seq, $turn_id, $ts
+                 from unnest($seqs::bigint[]) as seq"
+            ),
+            { org_id: self.org.uuid(), session_id: session.uuid(), seqs: seqs, turn_id: turn.uuid(), ts: ts }
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
+    }
+
+    /// Removes a queued turn.
+    pub async fn delete_turn(&mut self, session: SessionId, turn: TurnId) -> Result<()> {
+        named!(
+            query(
+                "delete from turn
+                 where org_id = $org_id and session_id = $session_id and turn_id = $turn_id and state = 'queued'"
+            ),
+            { org_id: self.org.uuid(), session_id: session.uuid(), turn_id: turn.uuid() }
+        )
+        .execute(self.connection())
+        .await?;
+        Ok(())
     }
 
     /// Writes a turn in its folded state.

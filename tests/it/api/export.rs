@@ -397,7 +397,7 @@ async fn each_action_of_an_import_has_a_new_id_and_one_end() {
 }
 
 #[tokio::test]
-async fn decisions_and_answers_are_imported() {
+async fn decisions_answers_and_steers_are_imported() {
     let world = World::new().await;
     let owner = &world.owner;
     let question = json!({ "tool": "ask", "input": { "questions": [{ "question": "Where to?" }] } });
@@ -421,12 +421,26 @@ async fn decisions_and_answers_are_imported() {
     };
     let events: Vec<_> = data(&open).iter().map(event).collect();
     assert_eq!(events.len(), 2);
+    let steer = json!({ "text": json!({ "script": [{ "text": "Done." }] }).to_string(), "mode": "steer" });
+    owner.post(&format!("{path}/messages"), steer).await.ok();
     owner.post(&format!("{path}/events"), json!({ "events": events })).await.ok();
     owner.settled(&session, 1).await;
-    let imported = id(&import(owner, export(owner, &session).await).await.ok());
+    let file = export(owner, &session).await;
+    let imported = id(&import(owner, file.clone()).await.ok());
     let log = owner.get(&format!("/sessions/{imported}/events?limit=500&level=internal")).await.ok();
     let of = |kind: &str| data(&log).iter().find(|event| event["type"] == kind).expect("it is there").clone();
     assert_eq!(of("user.answer")["body"]["answers"], json!([{ "text": "there" }]));
     assert_eq!(of("permission.granted")["body"]["confirmation_event_id"], of("user.tool_confirmation")["id"]);
+    let steered = of("turn.steered");
+    let read = data(&log).iter().filter(|event| event["type"] == "user.message").nth(1).expect("a message");
+    assert_eq!((&read["processed_at"], &read["turn_id"]), (&steered["ts"], &steered["body"]["from_turn_id"]));
+    for seqs in [json!([2]), json!([read["seq"], read["seq"]]), json!([read["seq"], 9_999])] {
+        let bad = forged(&file, |lines| {
+            let place = lines.iter().position(|line| line["type"] == "turn.steered").expect("an event");
+            lines[place]["body"]["seqs"] = seqs.clone();
+        });
+        let error = import(owner, bad).await.error(400);
+        assert!(text(&error["message"]).contains("a message is read once"), "{error}");
+    }
     world.end().await;
 }

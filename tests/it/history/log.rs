@@ -175,7 +175,7 @@ impl Log {
         let origin = Origin::system();
         let turn: TurnId = origin.id();
         let bodies = [
-            Body::UserMessage { text: "go on".to_owned(), input: None, envelope: None },
+            Body::UserMessage { text: "go on".to_owned(), input: None, envelope: None, steers: false },
             Body::TurnStarted {
                 turn_id: turn,
                 input_from_seq: 1,
@@ -203,7 +203,7 @@ impl Writer {
         match next {
             Move::Steer(text, input) => {
                 let turn = *self.queued.get_or_insert_with(|| self.origin.id());
-                self.write(Some(turn), Body::UserMessage { text, input, envelope: None });
+                self.write(Some(turn), Body::UserMessage { text, input, envelope: None, steers: false });
             }
             Move::Start => self.start(),
             Move::Answer { provider, says, stop } if running.is_some() && self.open.is_empty() => {

@@ -10,7 +10,7 @@ use sojourn::{
     domain::{
         Event, SandboxId, Session, SessionId, Status, Turn, TurnId,
         apply::fold,
-        decide::{self, Command, NewSession, Rejection, Stamp},
+        decide::{self, Command, NewSession, QueuedMessage, Rejection, Stamp},
         delta::{Delta, Start},
         event::{Body, Draft, TurnCompleted},
         open_work::OpenWork,
@@ -118,9 +118,33 @@ impl Database {
         Ok(count)
     }
 
+    /// The running turn reads what steers it, as `journal::Writer` does.
+    pub fn read_steers(&mut self, fence: Fence, stamp: &Stamp, now: Duration) -> Recorded {
+        if self.lease.epoch != fence.epoch || self.session.status == Status::Archived {
+            self.refused += 1;
+            return Recorded::Stale;
+        }
+        if self.session.running.as_ref().is_none_or(|running| running.id != fence.turn) {
+            return Recorded::Moved;
+        }
+        let queued = self.session.queued.as_ref().map(|queued| queued.id);
+        let is_read = |seq: i64| {
+            let read = |event: &Event| matches!(&event.draft.body, Body::TurnSteered { seqs, .. } if seqs.contains(&seq));
+            self.log.iter().any(read)
+        };
+        let waiting = self.log.iter().filter(|event| event.draft.turn_id == queued && !is_read(event.seq));
+        let message = |event: &Event| match event.draft.body {
+            Body::UserMessage { steers, .. } => Some(QueuedMessage { seq: event.seq, steers }),
+            _ => None,
+        };
+        let messages = waiting.filter_map(message).collect();
+        self.execute(Command::ReadSteers(messages), stamp, now).expect("a worker is never refused");
+        Recorded::Appended(Vec::new())
+    }
+
     /// Append of a leased turn: the fenced statement, clause by clause.
     ///
-    /// `drafts` are the events, and the newest end of an action that the turn has read.
+    /// `drafts` are the events, and the newest end of an action, or message that steers it, that the turn has read.
     pub fn record(
         &mut self,
         fence: Fence,
@@ -128,8 +152,7 @@ impl Database {
         ts: Timestamp,
         now: Duration,
     ) -> Recorded {
-        let depends =
-            |draft: &Draft| matches!(draft.body, Body::TurnWaiting { .. } | Body::ActionClosed { .. });
+        let depends = |draft: &Draft| draft.body.depends_on_callers();
         let has_read = !drafts.iter().any(depends) || self.session.action_head <= actions_to;
         let delta = Delta::of(&drafts);
         if self.lease.epoch != fence.epoch || self.session.status == Status::Archived {

@@ -7,7 +7,7 @@ use sojourn::domain::{
     Actor, Event, Status,
     context::ContextChange,
     custom_tool::OnExpiry,
-    decide::{Change, Command, Input, NewSession, Stamp},
+    decide::{Change, Command, Input, InputMode, NewSession, Stamp},
     event::ActorKind,
     session::{AgentSnapshot, Created, Limits, Source},
 };
@@ -200,8 +200,9 @@ async fn call(world: &Arc<World>) {
     for _ in 0..3 + chance.below(8) {
         sleep(world.duration() * chance.pick(&[0, 1, 2, 4])).await;
         let command = match chance.below(20) {
-            0..8 => Command::Steer(input("Go on.")),
-            8..11 => Command::Steer(Input { interrupt: true, ..input("No, this.") }),
+            0..5 => Command::Steer(input("Go on.")),
+            5..8 => Command::Steer(Input { mode: InputMode::Steer, ..input("And this.") }),
+            8..11 => Command::Steer(Input { mode: InputMode::Interrupt, ..input("No, this.") }),
             11..15 => Command::Cancel,
             15..19 => Command::Patch(Change { limits: Some(limits(chance)), ..Change::default() }),
             _ => Command::Archive,

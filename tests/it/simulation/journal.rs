@@ -52,6 +52,16 @@ impl Journal for LeasedJournal {
         Ok(())
     }
 
+    async fn read_steers(&self, fold: &mut LogFold) -> Result<(), Halt> {
+        let (fence, stamp) = (self.fence, system(&self.world));
+        let read = self.world.ask(move |database, now| database.read_steers(fence, &stamp, now)).await;
+        match read.map_err(away)? {
+            Recorded::Appended(_) => self.catch_up(fold).await,
+            Recorded::Stale => Err(Halt::Stale),
+            Recorded::Moved => Err(Halt::Moved),
+        }
+    }
+
     async fn actions_ended(&self, read_to_seq: i64) -> Result<bool, Halt> {
         let (turn, ts) = (self.fence.turn, self.world.origin.now());
         let now = move |database: &mut Database, _| {

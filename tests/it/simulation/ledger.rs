@@ -37,6 +37,8 @@ pub struct Ledger {
     actions: BTreeMap<ActionId, Option<End>>,
     /// `seq` of the newest answer or expiry.
     action_seq: i64,
+    /// Messages that no turn has read, by their `seq`: the turn that they joined, and whether they steer another.
+    unread: BTreeMap<i64, (TurnId, bool)>,
     turns: HashMap<TurnId, Turn>,
     running: Option<TurnId>,
     /// The replaced limits and the time of the change: a turn may have been prepared under them.
@@ -60,6 +62,7 @@ pub struct Counts {
     pub waits: u64,
     pub answers: u64,
     pub expired: u64,
+    pub steers: u64,
     pub slowest_cancel: Duration,
     pub worst_overshoot: Duration,
 }
@@ -120,6 +123,7 @@ impl Ledger {
             let is_ended = self.turns.get(&id).is_some_and(|turn| turn.is_ended);
             assert!(!is_ended, "a turn wrote after its end: {event:?}");
         }
+        self.note_message(event);
         match &event.draft.body {
             Body::TurnStarted { turn_id, attempt, .. } => self.start(*turn_id, *attempt, event.ts, limits),
             Body::SessionUpdated { limits: Some(newer), .. } => {
@@ -174,6 +178,37 @@ impl Ledger {
                     completed.error.as_ref().is_some_and(|error| error.code == "recovery_exhausted"),
                 );
                 self.end(completed.turn_id, completed.yield_reason, event.ts);
+            }
+            _ => {}
+        }
+    }
+
+    /// Each message is read once, and no turn completes beside one that steers it.
+    fn note_message(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::UserMessage { steers, .. } => {
+                let turn = event.draft.turn_id.expect("a message joins a turn");
+                self.unread.insert(event.seq, (turn, *steers));
+            }
+            Body::TurnStarted { turn_id, .. } => self.unread.retain(|_, (turn, _)| turn != turn_id),
+            Body::TurnSteered { turn_id, from_turn_id, seqs, from_is_empty } => {
+                self.counts.steers += seqs.len() as u64;
+                assert_eq!(self.running, Some(*turn_id), "a turn is steered that does not run");
+                for seq in seqs {
+                    let read = self.unread.remove(seq);
+                    let expected = Some((*from_turn_id, true));
+                    assert_eq!(read, expected, "a message is read twice, or steers nothing: {event:?}");
+                }
+                let is_empty = self.unread.values().all(|(turn, _)| turn != from_turn_id);
+                assert_eq!(is_empty, *from_is_empty, "{event:?}");
+            }
+            Body::TurnCompleted(completed) => {
+                self.unread.retain(|_, (turn, _)| *turn != completed.turn_id);
+                assert!(
+                    completed.yield_reason != YieldReason::Completed
+                        || self.unread.values().all(|(_, steers)| !steers),
+                    "a turn completed beside a message that steers it: {event:?}"
+                );
             }
             _ => {}
         }

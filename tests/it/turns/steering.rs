@@ -9,7 +9,7 @@ use crate::{
 };
 
 /// A session whose model is a fake of the test.
-async fn with_fake(owner: &Caller, input: &str) -> String {
+pub(super) async fn with_fake(owner: &Caller, input: &str) -> String {
     let agent = json!({ "name": "fake", "prompt": "Answer.", "model": "anthropic/m-1", "key": "sk-a-key-of-the-test" });
     let agent = owner.post("/agents", agent).await.ok();
     let session = json!({ "agent": agent["id"], "input": input });

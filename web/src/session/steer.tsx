@@ -9,14 +9,14 @@ type Session = Schemas["Session"];
 
 export function Steer({ session, question }: { session: Session; question?: MessageRow }) {
   const [text, setText] = useState("");
-  const [interrupts, setInterrupts] = useState(false);
+  const [mode, setMode] = useState<Schemas["SteerMode"] | "">("");
   const queries = useQueryClient();
   const send = useMutation({
     mutationFn: (text: string) =>
       take(
         api.POST("/v3/sessions/{session_id}/messages", {
           params: { path: { session_id: session.id } },
-          body: { text, mode: interrupts ? "interrupt" : "queue" },
+          body: { text, ...(mode && { mode }) },
         }),
       ),
     onSuccess: (_, sent) => {
@@ -70,8 +70,12 @@ export function Steer({ session, question }: { session: Session; question?: Mess
         Enter sends, Shift+Enter inserts a line break.
         {session.status === "running" && (
           <label className="check">
-            <input type="checkbox" checked={interrupts} onChange={(event) => setInterrupts(event.target.checked)} />
-            Interrupt the running turn
+            The running turn
+            <select value={mode} onChange={(event) => setMode(event.target.value as typeof mode)}>
+              <option value="">ends first</option>
+              <option value="steer">reads it before its next step</option>
+              <option value="interrupt">is interrupted</option>
+            </select>
           </label>
         )}
       </p>

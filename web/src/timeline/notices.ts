@@ -64,6 +64,10 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       const count = event.body.action_ids.length;
       return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: `until ${when(event.body.expires_at)}` };
     }
+    case "turn.steered": {
+      const count = event.body.seqs.length;
+      return { tone: "plain", title: count === 1 ? "Read a message" : `Read ${count} messages`, detail: "within the turn" };
+    }
     case "turn.resumed":
       return { tone: "plain", title: "Continued", detail: `after ${span(event.body.waited_ms)}` };
     case "action.closed":

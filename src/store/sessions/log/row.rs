@@ -55,12 +55,16 @@ macro_rules! columns {
     ($rest:literal) => {
         concat!(
             "select session_id, seq, event_id, ts, type, level, actor::text, turn_id, step_id, refs::text, body::text,
-                    content_ref, body_bytes, case when type = 'user.message' then (
+                    content_ref, body_bytes, case when type = 'user.message' then coalesce((
+                        select m.ts
+                        from steered_message m
+                        where m.org_id = event.org_id and m.session_id = event.session_id and m.seq = event.seq
+                    ), (
                         -- A turn that ended before it started has consumed its input too.
                         select coalesce(t.started_at, t.completed_at)
                         from turn t
                         where t.org_id = event.org_id and t.session_id = event.session_id and t.turn_id = event.turn_id
-                    ) end as processed_at,
+                    )) end as processed_at,
                     exists (select from log_segment s where s.org_id = $1 and s.session_id = $2) as has_segments
              from event ",
             $rest

@@ -2,7 +2,10 @@
 
 use uuid::Uuid;
 
-use crate::domain::{OrgId, SessionId};
+use crate::{
+    domain::{OrgId, SessionId},
+    store::{Result, Tx},
+};
 
 /// Permission to write for a session, valid until another worker takes it over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +77,15 @@ macro_rules! held {
     };
 }
 pub(in crate::store) use held;
+
+impl Tx {
+    /// Returns whether a lease holds the session, whose row is locked.
+    pub async fn holds(&mut self, fence: Fence) -> Result<bool> {
+        let query = sqlx::query_scalar(concat!("select exists (select ", leased!(), ")"));
+        let query = query.bind(fence.org.uuid()).bind(fence.session.uuid()).bind(fence.epoch);
+        Ok(query.fetch_one(self.connection()).await?)
+    }
+}
 
 /// Whether the row `$session` of `session`, perhaps read after a wait for it, has the destinations that this
 /// statement sees. Otherwise its events would not be delivered to a destination that was just created.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use sojourn::{
     domain::{
         Body, Level,
-        decide::{Change, Command},
+        decide::{Change, Command, InputMode},
         turn::YieldReason,
     },
     journal::Halted,
@@ -18,12 +18,12 @@ use crate::support::wait::wait_for;
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
     let world = World::open().await;
-    let id = world.create(Some(said("first", false))).await;
+    let id = world.create(Some(said("first", InputMode::Queue))).await;
     let caller = async {
         for at in 0..40u64 {
             let command = match at % 4 {
                 3 => Command::Patch(Change { title: Some(Some(format!("{at}"))), ..Change::default() }),
-                _ => Command::Steer(said("more", false)),
+                _ => Command::Steer(said("more", InputMode::Queue)),
             };
             world.command(id, command).await.expect("a command");
         }
@@ -64,7 +64,10 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
             writer.record(vec![draft(&world, turn.id, done)]).await.expect("an end");
             ended += 1;
             if ended < 8 {
-                world.command(id, Command::Steer(said("and more", false))).await.expect("a command");
+                world
+                    .command(id, Command::Steer(said("and more", InputMode::Queue)))
+                    .await
+                    .expect("a command");
             }
         }
     };
@@ -80,7 +83,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_event_that_waits_while_a_destination_is_created_is_delivered_to_it() {
     let world = World::open().await;
-    let id = world.create(Some(said("first", false))).await;
+    let id = world.create(Some(said("first", InputMode::Queue))).await;
     let lease = world.claim(1).await.pop().expect("a job");
     let session = world.store.load_session(world.org, id).await.expect("a row");
     let turn = session.queued.as_ref().expect("a turn");

@@ -3,7 +3,10 @@
 use futures::{StreamExt, future::join_all, stream::FuturesUnordered};
 use sojourn::{
     domain::{
-        Body, SessionId, Status, TurnId, Usage, decide::Command, delta::Delta, event::Draft,
+        Body, SessionId, Status, TurnId, Usage,
+        decide::{Command, InputMode},
+        delta::Delta,
+        event::Draft,
         turn::YieldReason,
     },
     journal::{Halted, Writer},
@@ -26,7 +29,7 @@ struct Writing {
 
 async fn lease(world: &World, count: usize) -> Vec<Writing> {
     for _ in 0..count {
-        world.create(Some(said("first", false))).await;
+        world.create(Some(said("first", InputMode::Queue))).await;
     }
     let mut writing = Vec::new();
     for lease in world.claim(count).await {
@@ -88,7 +91,10 @@ async fn turns_that_write_at_once_share_commits_and_each_row_is_the_fold_of_its_
     for (at, one) in all.iter().enumerate() {
         match at % 4 {
             1 => {
-                world.command(one.session, Command::Steer(said("more", false))).await.expect("a message");
+                world
+                    .command(one.session, Command::Steer(said("more", InputMode::Queue)))
+                    .await
+                    .expect("a message");
             }
             2 => {
                 world.command(one.session, Command::Archive).await.expect("an end");

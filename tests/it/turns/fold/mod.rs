@@ -14,7 +14,7 @@ use sojourn::{
     domain::{
         Actor, Block, Body, Cost, Event, OperationId, Session, SessionId, StopReason, TurnId, Usage,
         context::ContextChange,
-        decide::{Change, Command, Input, Rejection},
+        decide::{Change, Command, Input, InputMode, Rejection},
         event::{Draft, Failure, Outcome, StepCompleted, TurnCompleted},
         log_fold::open_calls,
         session::{Limits, Status},
@@ -30,9 +30,9 @@ pub use self::world::World;
 /// One action on a session.
 #[derive(Clone, Debug)]
 enum Act {
-    Steer {
-        interrupt: bool,
-    },
+    Steer(InputMode),
+    /// The running turn reads what steers it.
+    ReadSteers,
     Cancel,
     Patch {
         tokens: u64,
@@ -93,8 +93,10 @@ fn act() -> impl Strategy<Value = Act> {
         YieldReason::Canceled,
         YieldReason::Error,
     ]);
+    let mode = prop::sample::select(vec![InputMode::Queue, InputMode::Steer, InputMode::Interrupt]);
     prop_oneof![
-        6 => any::<bool>().prop_map(|interrupt| Act::Steer { interrupt }),
+        6 => mode.prop_map(Act::Steer),
+        2 => Just(Act::ReadSteers),
         2 => Just(Act::Cancel),
         1 => (1..3u64).prop_map(|tokens| Act::Patch { tokens }),
         1 => Just(Act::Archive),
@@ -159,6 +161,13 @@ impl FakeWorker {
             self.taken_over = false;
         }
         self.old = Some(writer);
+    }
+
+    async fn read_steers(&self, world: &World, id: SessionId) {
+        let session = world.store.load_session(world.org, id).await.expect("a row");
+        let (Some(lease), Some(running)) = (&self.lease, &session.running) else { return };
+        let writer = world.journal.writer(lease.fence(), Some(running.id));
+        writer.read_steers().await.expect("a holder reads");
     }
 
     /// Writes an event of the session alone, as the server of callers' operations does.
@@ -315,16 +324,20 @@ fn end(turn: TurnId, reason: YieldReason, log: &[Event]) -> Body {
     }))
 }
 
-fn said(text: &str, interrupt: bool) -> Input {
-    Input { text: text.to_owned(), interrupt, ..Input::default() }
+fn said(text: &str, mode: InputMode) -> Input {
+    Input { text: text.to_owned(), mode, ..Input::default() }
 }
 
 async fn play(world: &World, acts: &[Act]) {
-    let id = world.create(acts.len().is_multiple_of(2).then(|| said("first", false))).await;
+    let id = world.create(acts.len().is_multiple_of(2).then(|| said("first", InputMode::Queue))).await;
     let mut hand = FakeWorker::default();
     for act in acts {
         let refused = match act {
-            Act::Steer { interrupt } => world.command(id, Command::Steer(said("more", *interrupt))).await,
+            Act::Steer(mode) => world.command(id, Command::Steer(said("more", *mode))).await,
+            Act::ReadSteers => {
+                hand.read_steers(world, id).await;
+                Ok(())
+            }
             Act::Cancel => world.command(id, Command::Cancel).await,
             Act::Patch { tokens } => {
                 let limits = Some(Limits { tokens: Some(*tokens), ..Limits::default() });
