@@ -14,5 +14,6 @@ create table steered_message (
 );
 call sojourn_protect('steered_message');
 
-comment on column session.action_head is
-    'The seq of the newest event that the running turn must have read before it waits, withdraws actions or ends as completed: the end of an action, or a message that steers it.';
+-- The seq of the newest message that steers the running turn. A turn ends as completed only if it has read the log up to
+-- there: its append compares this column under the row's lock.
+alter table session add column steer_head bigint not null default 0;

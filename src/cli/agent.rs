@@ -77,6 +77,10 @@ pub(super) struct Fields {
     #[arg(long, value_name = "MODE", value_parser = ["end_turn", "wait"])]
     #[serde(skip)]
     ask: Option<String>,
+    /// What follows when the agent makes the same calls again and again
+    #[arg(long, value_name = "ON", value_parser = ["ask", "stop", "off"])]
+    #[serde(skip)]
+    doom_loop: Option<String>,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -111,6 +115,9 @@ impl Fields {
         }
         if let Some(mode) = &self.ask {
             body["ask"] = json!({ "mode": mode });
+        }
+        if let Some(on) = &self.doom_loop {
+            body["doom_loop"] = json!({ "on": on });
         }
         Ok(body)
     }

@@ -58,6 +58,8 @@ pub struct Action {
 pub enum ConfirmationReason {
     /// A rule asks for it.
     Policy,
+    /// The agent has made the same calls before, again and again.
+    Loop,
 }
 
 /// Kind of an action, and so of its answer.

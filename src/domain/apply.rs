@@ -26,6 +26,7 @@ impl Session {
             running: None,
             queued: None,
             action_head: 0,
+            steer_head: 0,
             cancel_turn_id: None,
             ended: None,
             actor: event.draft.actor.clone(),
@@ -47,7 +48,7 @@ impl Session {
         self.head = event.seq;
         self.updated_at = event.ts;
         let mut effects = Effects::default();
-        if event.draft.body.is_for_running_turn() {
+        if event.draft.body.ends_action() {
             self.action_head = event.seq;
         }
         match &event.draft.body {
@@ -77,7 +78,7 @@ impl Session {
                 }
             }
             Body::SessionContextUpdated(change) => self.context.apply(change),
-            Body::UserMessage { .. } => self.take_input(event),
+            Body::UserMessage { steers, .. } => self.take_input(event, *steers),
             Body::TurnSteered { from_turn_id, from_is_empty: true, .. } => self.take_queued(*from_turn_id),
             Body::TurnCancelRequested { turn_id, mode } => {
                 self.cancel_turn_id = Some(*turn_id);
@@ -115,8 +116,11 @@ impl Session {
         self.stopped = Some(Stopped { reason, ..Stopped::by(event) });
     }
 
-    fn take_input(&mut self, event: &Event) {
+    fn take_input(&mut self, event: &Event, steers: bool) {
         self.input_head = event.seq;
+        if steers {
+            self.steer_head = event.seq;
+        }
         // New input releases a stop or a cancel, because its sender wants it processed.
         self.hold.take_if(|hold| matches!(hold, Hold::Stopped | Hold::Canceled));
         let Some(turn_id) = event.draft.turn_id else { return };

@@ -30,6 +30,7 @@ pub mod price;
 pub(crate) mod problem;
 pub mod question;
 pub(crate) mod registry;
+pub mod repetition;
 pub mod rootfs;
 pub(crate) mod schedule;
 pub mod scheduled_wake;

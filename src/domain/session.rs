@@ -197,9 +197,10 @@ pub struct Session {
     pub running: Option<Turn>,
     /// The queued turn, with the input that has joined it.
     pub queued: Option<Turn>,
-    /// `seq` of the newest event that the running turn must have read before it waits, withdraws actions or ends as
-    /// completed: the end of an action, or a message that steers it.
+    /// `seq` of the newest event with which a caller, or an expiry, ended an action.
     pub action_head: i64,
+    /// `seq` of the newest message that steers the running turn.
+    pub steer_head: i64,
     /// The turn whose cancellation a caller requested.
     pub cancel_turn_id: Option<TurnId>,
     /// The most recent turn that ended.

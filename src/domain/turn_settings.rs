@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use crate::base::limit::ACTION_EXPIRES_SECONDS;
+use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS};
 
 /// Settings of turns. An absent field is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -12,6 +12,41 @@ pub struct TurnSettings {
     /// How the agent asks its caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<AskSettings>,
+    /// What happens when the agent makes the same calls again and again.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub doom_loop: Option<LoopSettings>,
+}
+
+/// What happens when an agent makes the same calls again and again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+#[schema(as = DoomLoopSettings)]
+pub struct LoopSettings {
+    /// Times that a call, or a sequence of 2 to 4 calls, is made before it is a loop: 2 to 10, default 3.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(minimum = 2, maximum = 10)]
+    pub repeats: Option<u32>,
+    pub on: OnLoop,
+}
+
+/// Consequence of a loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum OnLoop {
+    /// A person must confirm the call that completes it. A second loop of the turn ends it.
+    #[default]
+    Ask,
+    /// The turn ends with the error `doom_loop`.
+    Stop,
+    /// Nothing.
+    Off,
+}
+
+impl LoopSettings {
+    /// Returns how often calls are made before they are a loop.
+    pub fn repeats(&self) -> u32 {
+        self.repeats.unwrap_or(LOOP_REPEATS.1)
+    }
 }
 
 /// How an agent asks its caller.
@@ -44,7 +79,7 @@ impl TurnSettings {
 
     /// Returns these settings, overridden by those that `over` sets.
     pub fn overridden_by(&self, over: &Self) -> Self {
-        Self { ask: over.ask.or(self.ask) }
+        Self { ask: over.ask.or(self.ask), doom_loop: over.doom_loop.or(self.doom_loop) }
     }
 }
 

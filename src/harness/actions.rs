@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::{Halt, turn::Run};
 use crate::{
-    base::Timestamp,
+    base::{Timestamp, limit::LOOP_EXPIRES_SECONDS},
     domain::{
         ActionId, Actor, EventId,
         action::{Action, ActionKind, Closed, ConfirmationReason},
@@ -15,15 +15,24 @@ use crate::{
         event::{Body, Draft},
         log_fold::ActionEnd,
         permission::{Grant, Policy, PolicyDecision},
+        repetition::Repetition,
         tool::ToolCall,
     },
     tool::CallResult,
 };
 
+/// Told to the model when nobody confirmed a call that repeats others.
+const LOOPED: &str = "You have made the same calls several times. Do something else, or say what you need.";
+
 impl Run<'_> {
     /// Returns the action of a call that a caller runs or answers, or a person must confirm; `None` for another call,
     /// and for one whose arguments do not fit.
-    pub(super) fn action(&self, call: &ToolCall, call_event_id: EventId) -> Option<Draft> {
+    pub(super) fn action(
+        &self,
+        call: &ToolCall,
+        call_event_id: EventId,
+        repeats: Option<Repetition>,
+    ) -> Option<Draft> {
         let id: EventId = self.ports.origin.id();
         let action = |kind, expires_seconds: u64| {
             let expires_after = time::Duration::seconds(i64::try_from(expires_seconds).unwrap_or(i64::MAX));
@@ -50,6 +59,13 @@ impl Run<'_> {
             && let Some((questions, expires_seconds)) = self.ports.tools.questions(call)
         {
             Action { questions, ..action(ActionKind::Question, expires_seconds) }
+        } else if repeats.is_some() && decision.policy != Policy::Deny && self.ports.tools.check(call).is_ok()
+        {
+            Action {
+                reason: Some(ConfirmationReason::Loop),
+                args_hash: Some(self.ports.tools.args_hash(call)),
+                ..action(ActionKind::Confirmation, LOOP_EXPIRES_SECONDS)
+            }
         } else {
             let PolicyDecision { policy: Policy::Ask, rule, always, expires_seconds } = decision else {
                 return None;
@@ -102,7 +118,7 @@ impl Run<'_> {
     /// Waits until its actions have ended, without a worker. Returns whether the wait began; else there is an end
     /// to read.
     pub(super) async fn wait_for_actions(&mut self) -> Result<bool, Halt> {
-        let read_to_seq = self.fold.action_seq();
+        let read_to_seq = self.fold.read_to().actions;
         if self.ports.journal.actions_ended(read_to_seq).await? {
             self.ports.journal.catch_up(&mut self.fold).await?;
             return Ok(false);
@@ -150,6 +166,9 @@ impl Run<'_> {
             ActionEnd::Rejected { words } => CallResult::not_run(words.clone()),
             ActionEnd::Expired { kind, .. } => match kind.expired() {
                 (words, true) => CallResult::unknown(words),
+                (words, false) if self.own()?.is_loop(call_id) => {
+                    CallResult::not_run(format!("{words} {LOOPED}"))
+                }
                 (words, false) => CallResult::not_run(words),
             },
             ActionEnd::Confirmed => return None,

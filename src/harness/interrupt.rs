@@ -131,20 +131,40 @@ impl Run<'_> {
             }
         };
         let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
-        let results = before.into_iter().chain(self.stop_calls(why).await).collect();
-        match exceeded {
-            Some(trip) => self.end_by(trip, results).await,
-            None => self.end(reason, None, None, results).await,
+        let stopped = self.stop().await;
+        loop {
+            let read_to = self.fold.read_to();
+            let results =
+                stopped.iter().flat_map(|(call, ran)| self.stopped_results(call, ran.as_ref(), why));
+            let results = before.iter().cloned().chain(results).collect();
+            let ended = match &exceeded {
+                Some(trip) => self.end_by(trip.clone(), results).await,
+                None => self.end(reason, None, None, results).await,
+            };
+            match ended {
+                // A caller has answered an action meanwhile, which its call says.
+                Err(Halt::Moved) => self.ports.journal.catch_up(&mut self.fold).await?,
+                ended => return ended,
+            }
+            if self.fold.read_to() == read_to {
+                return Err(Halt::Moved);
+            }
         }
     }
 
     /// Ends whatever the open calls started, and returns their results.
     pub(super) async fn stop_calls(&self, why: &str) -> Vec<Draft> {
+        let stopped = self.stop().await;
+        stopped.iter().flat_map(|(call, ran)| self.stopped_results(call, ran.as_ref(), why)).collect()
+    }
+
+    /// Ends whatever the open calls started. Returns each with the command that it was.
+    async fn stop(&self) -> Vec<(ToolCall, Option<ExecSummary>)> {
         // Includes calls of an earlier attempt, which may not have started.
         let open = self.fold.open_calls(self.turn.id);
         // Concurrently, because each command may take time to terminate.
         let ran = join_all(open.iter().map(|call| self.ports.tools.cancel(call))).await;
-        open.into_iter().zip(ran).flat_map(|(call, ran)| self.stopped_results(call, ran, why)).collect()
+        open.into_iter().zip(ran).collect()
     }
 
     /// Returns the deadline of the turn.
@@ -186,14 +206,19 @@ impl Run<'_> {
 
     /// Returns the result of a call that was stopped with its turn, and the event of the command
     /// that it ran until then.
-    pub(super) fn stopped_results(&self, call: ToolCall, ran: Option<ExecSummary>, why: &str) -> Vec<Draft> {
-        if let Some(done) = self.unanswered(&call, why) {
-            return self.result_events(&call, done);
+    pub(super) fn stopped_results(
+        &self,
+        call: &ToolCall,
+        ran: Option<&ExecSummary>,
+        why: &str,
+    ) -> Vec<Draft> {
+        if let Some(done) = self.unanswered(call, why) {
+            return self.result_events(call, done);
         }
-        let exec = ran.map(|exec| self.exec_event(&call, exec));
+        let exec = ran.map(|exec| self.exec_event(call, exec.clone()));
         let body = Body::ToolResult {
-            call_id: call.call_id,
-            tool: call.tool,
+            call_id: call.call_id.clone(),
+            tool: call.tool.clone(),
             output: format!(
                 "The turn was {why} before this tool finished; everything it started was stopped."
             ),

@@ -8,6 +8,7 @@ mod aborted;
 mod actions;
 mod interrupt;
 mod limits;
+mod loops;
 mod next;
 mod spend;
 mod steers;
@@ -24,7 +25,7 @@ use crate::domain::{
     budget::{Budget, MaxUsage},
     custom_tool::CustomTool,
     event::Draft,
-    log_fold::LogFold,
+    log_fold::{LogFold, ReadTo},
     permission::{Grant, PolicyDecision},
     piece::ResponseDelta,
     question::Question,
@@ -41,10 +42,10 @@ pub use turn::{Ports, Turn, run};
 /// The log, as a leased turn may append to it.
 #[async_trait]
 pub trait Journal: Send + Sync {
-    /// Appends atomically and returns the events with their `seq` and time. `actions_to` is the `seq` of the newest
-    /// end of an action, or message that steers the turn, that it has read: events that withdraw actions, wait for
-    /// them, or end the turn as completed are `Moved` if there is a later one.
-    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt>;
+    /// Appends atomically and returns the events with their `seq` and time. `read_to` is how far the turn has read what
+    /// callers sent it: events that withdraw actions or wait for them, or end the turn as completed, are `Moved` if
+    /// an action has ended since, or a message steers the turn.
+    async fn record(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, Halt>;
     /// Adds the events that follow the fold in the log, also those that others appended.
     ///
     /// After an error, the fold has some of them.

@@ -7,6 +7,7 @@ use crate::domain::{
     conversation::StopReason,
     event::{Body, Draft},
     log_fold::{LastStep, TurnFold},
+    repetition::Repetition,
     tool::ToolCall,
     turn::YieldReason,
 };
@@ -44,6 +45,8 @@ pub(super) enum Finish {
     Refused,
     /// The response reached the call's `max_tokens`.
     Truncated,
+    /// The agent made the same calls again and again.
+    Repeated(Repetition),
 }
 
 /// Returns the next action for a turn at `attempt`. `None` for a turn without events.
@@ -68,6 +71,9 @@ pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
 }
 
 fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
+    if let Some(repetition) = turn.doomed_by {
+        return Next::Finish(Finish::Repeated(repetition));
+    }
     let ends_turn = |reason| step.calls.iter().any(|one| one.ends_turn == Some(reason));
     if ends_turn(YieldReason::RequiresAction) {
         return Next::Finish(Finish::Unanswered);

@@ -129,7 +129,7 @@ impl Run<'_> {
             } else {
                 let ran = self.ports.tools.cancel(&call).await;
                 let why = "ended because the spend limit is used up";
-                results.extend(self.stopped_results(call, ran, why));
+                results.extend(self.stopped_results(&call, ran.as_ref(), why));
             }
         }
         results

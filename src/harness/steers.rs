@@ -7,7 +7,7 @@ impl Run<'_> {
     /// Reads the messages that steer the turn, if there are any.
     pub(super) async fn read_steers(&mut self) -> Result<(), Halt> {
         // The row of the session names the newest one.
-        let is_behind = self.session.action_head > self.fold.action_seq();
+        let is_behind = self.session.steer_head > self.fold.read_to().steers;
         if is_behind || self.fold.is_steered(self.turn.id) {
             self.ports.journal.read_steers(&mut self.fold).await?;
         }

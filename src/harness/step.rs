@@ -7,6 +7,7 @@ use super::{
     aborted::{Cut, Received},
     interrupt::Interrupt,
     limits,
+    loops::Loops,
     next::finish_of,
     spend::PRICE_UNKNOWN,
     turn::{Run, millis},
@@ -177,7 +178,9 @@ impl<'a> Run<'a> {
     /// Returns the events of a response: the raw blocks and, in the same append, their projections.
     fn answer_events(&mut self, answer: Answer, step: StepId, index: u64, started: Timestamp) -> Vec<Draft> {
         let is_final = answer.tool_calls().next().is_none();
-        let mut views: Vec<_> = answer.blocks.iter().filter_map(|block| self.view(block, is_final)).collect();
+        let mut loops = Loops::of(self.turn.loops, self.own());
+        let mut view = |block| self.view(block, is_final, &mut loops);
+        let mut views: Vec<_> = answer.blocks.iter().filter_map(&mut view).collect();
         if answer.tool_calls().count() <= limit::TOOL_CALLS_PER_STEP_MAX {
             self.open_actions(&answer, &mut views);
         }
@@ -210,13 +213,14 @@ impl<'a> Run<'a> {
         for call in answer.tool_calls() {
             let is_call = |draft: &Draft| matches!(&draft.body, Body::ToolCall { call_id, .. } if *call_id == call.call_id);
             let Some(place) = views.iter().position(is_call) else { continue };
-            if let Some(action) = self.action(call, views[place].id) {
+            let Body::ToolCall { repeats, .. } = views[place].body else { continue };
+            if let Some(action) = self.action(call, views[place].id, repeats) {
                 views.insert(place + 1, action);
             }
         }
     }
 
-    fn view(&mut self, block: &Block, is_final: bool) -> Option<Draft> {
+    fn view(&mut self, block: &Block, is_final: bool, loops: &mut Loops) -> Option<Draft> {
         match block {
             Block::Text { text } if text.trim().is_empty() => None,
             Block::Text { text } => {
@@ -242,6 +246,7 @@ impl<'a> Run<'a> {
                     replay: self.ports.tools.replay(&call.tool),
                     policy: decision.rule.as_ref().map(|_| decision.policy),
                     rule: decision.rule.map(Box::new),
+                    repeats: loops.take(call),
                 };
                 Some(self.draft(body, Actor::agent()))
             }

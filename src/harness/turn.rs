@@ -20,7 +20,9 @@ use crate::{
         exit::PreparationFailure,
         log_fold::{LogFold, TurnFold},
         price::{SandboxSize, Tariff},
+        repetition::Repetition,
         turn::{TurnError, YieldReason},
+        turn_settings::LoopSettings,
     },
 };
 
@@ -34,6 +36,8 @@ pub struct Turn {
     pub model_name: String,
     pub prompt: String,
     pub options: ModelOptions,
+    /// What happens when the agent makes the same calls again and again.
+    pub loops: LoopSettings,
     /// Prices of its model calls, commands and fee.
     pub tariff: Tariff,
     /// Priced resources of the sandbox.
@@ -148,10 +152,16 @@ impl<'a> Run<'a> {
         let error = |code: &str, message: &str| {
             Some(TurnError { code: code.to_owned(), message: message.to_owned() })
         };
+        let looped = |Repetition { calls, times, .. }| {
+            let what =
+                if calls == 1 { "the same call".to_owned() } else { format!("the same {calls} calls") };
+            format!("the agent made {what} {times} times in a row; send a message with another way to go on")
+        };
         let (reason, error) = match finish {
             Finish::Completed => (YieldReason::Completed, None),
             Finish::Asked => (YieldReason::NeedsInput, None),
             Finish::Unanswered => (YieldReason::RequiresAction, None),
+            Finish::Repeated(repetition) => (YieldReason::Error, error("doom_loop", &looped(repetition))),
             Finish::Refused => (YieldReason::Error, error("model_refusal", "the model declined to answer")),
             Finish::Truncated => (
                 YieldReason::Error,
@@ -236,7 +246,7 @@ impl<'a> Run<'a> {
     pub(super) async fn record(&mut self, mut drafts: Vec<Draft>) -> Result<(), Halt> {
         self.warn(&mut drafts);
         drafts.splice(0..0, self.resumption());
-        let events = self.ports.journal.record(drafts, self.fold.action_seq()).await?;
+        let events = self.ports.journal.record(drafts, self.fold.read_to()).await?;
         events.iter().for_each(|event| self.tally.add(&event.draft));
         let (Some(first), Some(last)) = (events.first(), events.last()) else { return Ok(()) };
         let follows = first.seq == self.head + 1;

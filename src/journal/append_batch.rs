@@ -138,7 +138,14 @@ mod tests {
 
     fn waits(origin: &Origin, session: SessionId, events: Vec<Packed>) -> Waiting {
         let fence = Fence { org: origin.id(), session, epoch: 1, worker: Uuid::nil(), generation: 1 };
-        let record = Record { fence, turn: Some(origin.id()), ts: origin.now(), events, actions_to: None };
+        let record = Record {
+            fence,
+            turn: Some(origin.id()),
+            ts: origin.now(),
+            events,
+            actions_to: None,
+            steers_to: None,
+        };
         Waiting { record, answer: oneshot::channel().0 }
     }
 

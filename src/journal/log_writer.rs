@@ -8,7 +8,7 @@ use crate::{
         budget::Budget,
         delta::Delta,
         event::{Body, Draft},
-        log_fold::LogFold,
+        log_fold::{LogFold, ReadTo},
         piece::ResponseDelta,
         spend::Verdict,
     },
@@ -79,10 +79,13 @@ impl Journal {
         fence: Fence,
         turn: Option<TurnId>,
         drafts: Vec<Draft>,
-        actions_to: Option<i64>,
+        read_to: Option<ReadTo>,
     ) -> Result<Vec<Event>, AppendError> {
         let Fence { org, session, .. } = fence;
         let ts = self.origin.now();
+        let needs = |depends: fn(&Body) -> bool| drafts.iter().any(|draft| depends(&draft.body));
+        let actions_to = read_to.map(|read| read.actions).filter(|_| needs(Body::depends_on_actions));
+        let steers_to = read_to.map(|read| read.steers).filter(|_| needs(Body::depends_on_steers));
         let mut events = match pack(org, session, drafts) {
             Ok(events) => events,
             Err(error) => return Err(AppendError { halted: error.into(), drafts: Vec::new() }),
@@ -91,7 +94,7 @@ impl Journal {
             return Err(AppendError { halted: error.into(), drafts: unpack(events) });
         }
         let began = Instant::now();
-        let record = Record { fence, turn, ts, events, actions_to };
+        let record = Record { fence, turn, ts, events, actions_to, steers_to };
         let (recorded, record) = self.record_committer.record(record).await;
         let events = record.map(|record| record.events).unwrap_or_default();
         let halted = match recorded {
@@ -166,15 +169,12 @@ impl Writer {
         self.journal.record(self.fence, self.turn, drafts).await
     }
 
-    /// The same for a turn that has read the ends of its actions, and what steers it, up to `actions_to`; returns the
-    /// events if it fails.
+    /// The same for a turn that has read what callers sent it up to `read_to`; returns the events if it fails.
     ///
     /// # Errors
-    /// `Moved` also if there is a later one and the events [depend](Body::depends_on_callers) on it.
-    pub async fn append(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, AppendError> {
-        let depends = |draft: &Draft| draft.body.depends_on_callers();
-        let actions_to = drafts.iter().any(depends).then_some(actions_to);
-        self.journal.append(self.fence, self.turn, drafts, actions_to).await
+    /// `Moved` also if callers have sent more and the events depend on it.
+    pub async fn append(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, AppendError> {
+        self.journal.append(self.fence, self.turn, drafts, Some(read_to)).await
     }
 
     /// Closes the actions of its turn whose time has passed. Returns whether an action has ended after the event at

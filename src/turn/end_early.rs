@@ -102,7 +102,7 @@ pub(crate) async fn end_early(
         error,
         limit: spend.map(|spend| spend.limit.to_owned()),
     }))));
-    journal.record(drafts, fold.action_seq()).await.map(drop)
+    journal.record(drafts, fold.read_to()).await.map(drop)
 }
 
 /// Returns the results of open calls that nobody will settle, and the ends of their actions.

@@ -14,7 +14,7 @@ use crate::{
         AgentId, Body, Event, Session,
         budget::{Budget, MaxUsage},
         event::Draft,
-        log_fold::LogFold,
+        log_fold::{LogFold, ReadTo},
         piece::ResponseDelta,
         spend::Verdict,
     },
@@ -40,7 +40,7 @@ pub(super) struct LeasedJournal {
 impl LeasedJournal {
     /// Appends the events together with the egress decisions counted since. Egress is closed before
     /// the end of the turn or its wait for actions is recorded: no decision can follow it.
-    async fn record_with_egress(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halted> {
+    async fn record_with_egress(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, Halted> {
         let egress = self.sandbox.egress();
         if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_) | Body::TurnWaiting { .. }))
         {
@@ -50,14 +50,13 @@ impl LeasedJournal {
         let mut all = egress.drafts(&taken, &self.writer);
         let own = all.len();
         all.extend(drafts);
-        let appended =
-            self.writer.append(all, actions_to).await.map_err(|AppendError { halted, drafts }| {
-                egress.restore(&taken);
-                if matches!(halted, Halted::Failed(_)) {
-                    self.kept.keep(drafts.into_iter().skip(own), actions_to);
-                }
-                halted
-            })?;
+        let appended = self.writer.append(all, read_to).await.map_err(|AppendError { halted, drafts }| {
+            egress.restore(&taken);
+            if matches!(halted, Halted::Failed(_)) {
+                self.kept.keep(drafts.into_iter().skip(own), read_to);
+            }
+            halted
+        })?;
         self.kept.appended(&appended);
         if appended.iter().any(|event| matches!(event.draft.body, Body::TurnStarted { .. })) {
             self.started.send_replace(true);
@@ -68,8 +67,8 @@ impl LeasedJournal {
 
 #[async_trait]
 impl harness::Journal for LeasedJournal {
-    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt> {
-        self.record_with_egress(drafts, actions_to).await.map_err(halt)
+    async fn record(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, Halt> {
+        self.record_with_egress(drafts, read_to).await.map_err(halt)
     }
 
     async fn read_steers(&self, fold: &mut LogFold) -> Result<(), Halt> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use crate::{
-    domain::{Body, Event, EventId, event::Draft},
+    domain::{Body, Event, EventId, event::Draft, log_fold::ReadTo},
     harness::Halt,
     journal::{AppendError, Halted, Writer},
 };
@@ -22,16 +22,16 @@ struct Kept {
     drafts: Vec<Draft>,
     /// The last event that the lease appended before them.
     after: Option<EventId>,
-    /// `seq` of the newest end of an action that the turn had read.
-    actions_to: i64,
+    /// How far the turn had read what callers sent it.
+    read_to: ReadTo,
 }
 
 impl KeptDrafts {
     /// Keeps the events of an append whose outcome is unknown.
-    pub(super) fn keep(&self, drafts: impl IntoIterator<Item = Draft>, actions_to: i64) {
+    pub(super) fn keep(&self, drafts: impl IntoIterator<Item = Draft>, read_to: ReadTo) {
         let mut kept = self.lock();
         kept.drafts.extend(drafts);
-        kept.actions_to = actions_to;
+        kept.read_to = read_to;
     }
 
     /// Remembers the last event of an append that succeeded.
@@ -68,12 +68,12 @@ impl KeptDrafts {
         if drafts.is_empty() {
             return Ok(None);
         }
-        let Kept { after, actions_to, .. } = *self.lock();
+        let Kept { after, read_to, .. } = *self.lock();
         let ids: Vec<_> = drafts.iter().map(|draft| draft.id).chain(after).collect();
         let known = match writer.known(&ids).await {
             Ok(known) => known,
             Err(error) => {
-                self.keep(drafts, actions_to);
+                self.keep(drafts, read_to);
                 return Err(unavailable(error));
             }
         };
@@ -89,18 +89,16 @@ impl KeptDrafts {
         if drafts.is_empty() {
             return Ok(None);
         }
-        match writer.append(drafts, actions_to).await {
+        match writer.append(drafts, read_to).await {
             Ok(_) => Ok(Some(ends_turn)),
             Err(AppendError { halted, mut drafts }) => {
-                let completes = |draft: &Draft| {
-                    matches!(draft.body, Body::TurnCompleted(_)) && draft.body.depends_on_callers()
-                };
+                let completes = |draft: &Draft| draft.body.depends_on_steers();
                 match halted {
-                    Halted::Failed(_) => self.keep(drafts, actions_to),
+                    Halted::Failed(_) => self.keep(drafts, read_to),
                     // A message steers the turn instead of its end; the response stays.
                     Halted::Moved if drafts.iter().any(completes) => {
                         drafts.retain(|draft| !completes(draft));
-                        self.keep(drafts, actions_to);
+                        self.keep(drafts, read_to);
                     }
                     Halted::Moved | Halted::Stale => {}
                 }

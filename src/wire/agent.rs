@@ -10,8 +10,8 @@ use crate::{
     base::{
         json,
         limit::{
-            ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, MODEL_MAX_TOKENS_DEFAULT,
-            MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
+            ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, LOOP_REPEATS,
+            MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -22,7 +22,7 @@ use crate::{
         session::{AgentSnapshot, Limits},
         source::Repository,
         spend::SpendCaps,
-        turn_settings::{AskSettings, TurnSettings},
+        turn_settings::{AskSettings, LoopSettings, TurnSettings},
     },
 };
 
@@ -76,6 +76,10 @@ pub(crate) struct CreateAgent {
     #[garde(inner(custom(validate_ask)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub ask: Option<AskSettings>,
+    /// What happens when the agent makes the same calls again and again.
+    #[garde(inner(custom(validate_loops)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub doom_loop: Option<LoopSettings>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -123,6 +127,11 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<AskSettings>)]
     pub ask: Option<Option<AskSettings>>,
+    /// Null restores the default.
+    #[garde(inner(inner(custom(validate_loops))))]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
+    #[schema(value_type = Option<LoopSettings>)]
+    pub doom_loop: Option<Option<LoopSettings>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -153,6 +162,15 @@ pub(super) fn validate_ask(ask: &AskSettings, _context: &()) -> garde::Result {
         return Ok(());
     }
     Err(garde::Error::new(format!("`expires_seconds` must be {min} to {max}")))
+}
+
+/// Rejects a number of repetitions that is none, or is never reached.
+pub(super) fn validate_loops(loops: &LoopSettings, _context: &()) -> garde::Result {
+    let (min, _, max) = LOOP_REPEATS;
+    if (min..=max).contains(&loops.repeats()) {
+        return Ok(());
+    }
+    Err(garde::Error::new(format!("`repeats` must be {min} to {max}")))
 }
 
 /// An agent with its active revision.

@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    agent::validate_ask,
+    agent::{validate_ask, validate_loops},
     budget::BudgetConsumed,
     context::{ContextInput, ContextView},
     environment::validate_environment_choice,
@@ -34,7 +34,7 @@ use crate::{
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
         source::{PinnedSource, Repository},
         turn::LastTurn,
-        turn_settings::AskSettings,
+        turn_settings::{AskSettings, LoopSettings},
     },
 };
 
@@ -68,6 +68,10 @@ pub(crate) struct CreateSession {
     #[garde(inner(custom(validate_ask)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub ask: Option<AskSettings>,
+    /// What happens when the agent makes the same calls again and again; overrides the agent's.
+    #[garde(inner(custom(validate_loops)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub doom_loop: Option<LoopSettings>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,

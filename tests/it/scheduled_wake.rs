@@ -93,8 +93,9 @@ async fn an_invalid_wake_is_reported_to_the_agent() {
     }
     assert!(of(&log, "wake.scheduled").is_empty());
     // The maximum number of wakes, and one more.
-    let wait = scheduled_wake(json!({ "after_seconds": 3_600, "note": "x" }));
-    let session = owner.play(json!([{ "tools": vec![wait; 17] }])).await;
+    let waits =
+        (0..17).map(|at| scheduled_wake(json!({ "after_seconds": 3_600, "note": format!("wake {at}") })));
+    let session = owner.play(json!([{ "tools": waits.collect::<Vec<_>>() }])).await;
     let log = owner.settled(&session, 1).await;
     assert_eq!(of(&log, "wake.scheduled").len(), 16);
     let refused: Vec<_> =

@@ -147,3 +147,17 @@ test("the form of an agent keeps how it asks", async ({ reader, service }) => {
   await expect(reader.getByRole("dialog")).toBeHidden();
   expect((await service.call("GET", `/agents/${made.id}`)).ask).toEqual(ask);
 });
+
+test("a message is read by the running turn", async ({ reader, service }) => {
+  const session = await service.play([{ tools: [{ tool: "bash", input: { command: "sleep 2" } }] }, { text: "Never." }], { title: "Steered" });
+  await service.until(session, "running");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  await reader.getByLabel("The running turn").selectOption("steer");
+  await accessible(reader);
+  await reader.getByLabel("Message to the agent").fill(JSON.stringify({ script: [{ text: "I have read it." }] }));
+  await reader.getByRole("button", { name: "Send" }).click();
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.getByText("Read a message")).toBeVisible();
+  await expect(timeline.getByText("I have read it.", { exact: true })).toBeVisible();
+  await expect(timeline.locator(".end")).toHaveCount(1);
+});

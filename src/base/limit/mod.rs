@@ -317,6 +317,12 @@ pub const GLOB_PATTERNS_MAX: usize = 64;
 pub const GREP_LINES_MAX: usize = 300;
 /// Answers that one question may suggest.
 pub const ASK_OPTIONS_MAX: usize = 10;
+/// Times that calls are made before they are a loop: min, default and max.
+pub const LOOP_REPEATS: (u32, u32, u32) = (2, 3, 10);
+/// Longest sequence of calls whose repetition is a loop.
+pub const LOOP_CALLS_MAX: u32 = 4;
+/// Time in which a person must confirm a call that repeats, in seconds.
+pub const LOOP_EXPIRES_SECONDS: u64 = 900;
 /// Questions of one call that waits for the answers.
 pub const QUESTIONS_MAX: usize = 4;
 /// Max size of such questions, as JSON, in bytes: an event has them twice, and none is truncated.

@@ -41,11 +41,9 @@ impl Body {
         )
     }
 
-    /// Returns whether the running turn must read it before it waits, withdraws actions or ends as completed: the end of
-    /// an action, by a caller or its expiry, or a message that steers it.
-    pub fn is_for_running_turn(&self) -> bool {
+    /// Returns whether a caller, or an expiry, ends an action with it.
+    pub fn ends_action(&self) -> bool {
         match self {
-            Self::UserMessage { steers, .. } => *steers,
             Self::ActionClosed { reason, .. } => *reason != Closed::Withdrawn,
             body => matches!(
                 body,
@@ -54,13 +52,14 @@ impl Body {
         }
     }
 
-    /// Returns whether an event of a turn depends on what callers have sent it: it withdraws actions, waits for them, or
-    /// ends the turn as completed.
-    pub fn depends_on_callers(&self) -> bool {
-        match self {
-            Self::TurnCompleted(completed) => completed.yield_reason == YieldReason::Completed,
-            body => matches!(body, Self::TurnWaiting { .. } | Self::ActionClosed { .. }),
-        }
+    /// Returns whether an event of a turn depends on how its actions ended: it withdraws some, or waits for them.
+    pub fn depends_on_actions(&self) -> bool {
+        matches!(self, Self::TurnWaiting { .. } | Self::ActionClosed { .. })
+    }
+
+    /// Returns whether an event of a turn depends on what steers it: the turn ends as completed.
+    pub fn depends_on_steers(&self) -> bool {
+        matches!(self, Self::TurnCompleted(completed) if completed.yield_reason == YieldReason::Completed)
     }
 
     /// Returns the type on the wire, such as `turn.completed`.

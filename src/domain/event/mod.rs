@@ -18,6 +18,7 @@ use super::{
     permission::{Grant, Policy, Rule},
     question::Answers,
     registry::Tool,
+    repetition::Repetition,
     rootfs::Packages,
     session::{Created, Limits, Status},
     tool::Replay,
@@ -204,6 +205,9 @@ pub enum Body {
         /// The rule that decided.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         rule: Option<Box<Rule>>,
+        /// The calls that it makes a loop of, itself included.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        repeats: Option<Repetition>,
     },
     /// A confirmed call is about to run; appended before it runs.
     #[serde(rename = "tool.started")]

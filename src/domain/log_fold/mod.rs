@@ -67,12 +67,20 @@ pub struct LogFold {
     warned: Vec<(String, u64)>,
     /// Whether the newest sandbox of the session may exist.
     has_sandbox: bool,
-    /// `seq` of the newest end of an action, or message that steers the running turn.
-    action_seq: i64,
+    read_to: ReadTo,
     /// Registered tools that the agent gets, in the order of their registration.
     tools: Vec<CustomTool>,
     /// Rules that were granted, each with the id of its event.
     grants: Vec<(EventId, Grant)>,
+}
+
+/// What callers have sent the running turn, as far as it is in a fold; 0 where there is nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReadTo {
+    /// `seq` of the newest event with which a caller, or an expiry, ended an action.
+    pub actions: i64,
+    /// `seq` of the newest message that steers the turn.
+    pub steers: i64,
 }
 
 /// Returns whether a fold reads an event.
@@ -91,7 +99,7 @@ impl LogFold {
             turns: Vec::new(),
             warned: Vec::new(),
             has_sandbox: false,
-            action_seq: 0,
+            read_to: ReadTo::default(),
             tools: Vec::new(),
             grants: Vec::new(),
         }
@@ -112,8 +120,11 @@ impl LogFold {
         }
         self.last = Some((event.seq, draft.id));
         self.conversation.take(event);
-        if draft.body.is_for_running_turn() {
-            self.action_seq = event.seq;
+        if draft.body.ends_action() {
+            self.read_to.actions = event.seq;
+        }
+        if matches!(draft.body, Body::UserMessage { steers: true, .. }) {
+            self.read_to.steers = event.seq;
         }
         match &draft.body {
             Body::SandboxCreated { .. } | Body::SandboxLost { .. } => {
@@ -163,10 +174,9 @@ impl LogFold {
         self.last
     }
 
-    /// Returns the `seq` of the newest event that ended an action, by a caller or its expiry, or that steers the running
-    /// turn; 0 without one.
-    pub fn action_seq(&self) -> i64 {
-        self.action_seq
+    /// Returns how far the fold knows what callers have sent the running turn.
+    pub fn read_to(&self) -> ReadTo {
+        self.read_to
     }
 
     /// Returns whether a message waits for this turn, because it steers it.

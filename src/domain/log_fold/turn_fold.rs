@@ -6,13 +6,14 @@ use serde_json::Value;
 use crate::{
     base::Timestamp,
     domain::{
-        action::{Action, ActionKind},
+        action::{Action, ActionKind, ConfirmationReason},
         conversation::{Block, StopReason},
         custom_tool::{CustomTool, OnExpiry},
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
         open_work::CallEnd,
         permission::{Policy, Rule},
+        repetition::{RecentCalls, Repetition},
         tool::{ASK, Replay, ToolCall},
         turn::YieldReason,
     },
@@ -37,6 +38,12 @@ pub struct TurnFold {
     pub retry_at: Option<Timestamp>,
     /// Whether it read messages since that response.
     pub is_steered: bool,
+    /// Its calls since its last input, or since the last loop of them.
+    pub recent: RecentCalls,
+    /// Loops of calls since its last input that no person has confirmed.
+    pub loops: u32,
+    /// The loop that ends it.
+    pub doomed_by: Option<Repetition>,
     /// Whether a call ran, or may have run.
     pub has_acted: bool,
     /// The agent's newest message of level `user`.
@@ -47,7 +54,7 @@ pub struct TurnFold {
     open: Vec<OpenCall>,
     /// Actions of those calls.
     actions: Vec<TurnAction>,
-    /// Since when it waits, and when an action last ended.
+    /// Since when it waits, and when what ended the wait came.
     waiting: Option<Waiting>,
     /// Time that it has waited for actions, in milliseconds.
     pub waited_ms: u64,
@@ -61,6 +68,8 @@ struct TurnAction {
     id: ActionId,
     kind: ActionKind,
     call_id: String,
+    /// Whether it confirms a call that repeats others.
+    is_loop: bool,
     /// What a confirmation is bound to.
     args_hash: Option<String>,
     on_expiry: OnExpiry,
@@ -164,8 +173,9 @@ impl TurnFold {
             Body::AgentMessage { .. } if event.draft.level == Level::User => {
                 self.result = Some(event.draft.id);
             }
-            Body::ToolCall { call_id, tool, input, replay, policy, rule, .. } => {
+            Body::ToolCall { call_id, tool, input, replay, policy, rule, repeats, .. } => {
                 let call = ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() };
+                self.note_call(&call, *repeats);
                 let denied_by = rule.clone().filter(|_| *policy == Some(Policy::Deny));
                 let (met_sandbox, is_started) = (false, false);
                 self.open.push(OpenCall { call, replay: *replay, met_sandbox, is_started, denied_by });
@@ -175,25 +185,16 @@ impl TurnFold {
                     (open.met_sandbox, open.is_started) = (false, true);
                 }
             }
-            Body::ActionRequired(action) => self.actions.push(TurnAction::of(action, event.ts)),
-            Body::UserCustomToolResult(answer) => {
-                self.end_action(answer.action_id, event, CallEnd::result(answer));
+            Body::ActionRequired(_)
+            | Body::UserCustomToolResult(_)
+            | Body::UserToolConfirmation(_)
+            | Body::UserAnswer(_)
+            | Body::ActionClosed { .. } => self.take_action(event),
+            Body::TurnSteered { .. } => {
+                self.is_steered = true;
+                self.recent.clear();
+                self.loops = 0;
             }
-            Body::UserToolConfirmation(confirmation) => {
-                self.end_action(confirmation.action_id, event, CallEnd::decided(confirmation));
-            }
-            Body::UserAnswer(answers) => {
-                self.end_action(answers.action_id, event, CallEnd::answers(answers));
-            }
-            Body::ActionClosed { action_id, reason } => {
-                let action = self.actions.iter().find(|one| one.id == *action_id);
-                if let Some(action) = action
-                    && let Some(end) = CallEnd::closed(*reason, action.kind)
-                {
-                    self.end_action(*action_id, event, end);
-                }
-            }
-            Body::TurnSteered { .. } => self.is_steered = true,
             Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
             Body::TurnResumed { waited_ms, .. } => {
                 self.waiting = None;
@@ -215,6 +216,45 @@ impl TurnFold {
         }
     }
 
+    /// Processes an event of an action.
+    fn take_action(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::ActionRequired(action) => self.actions.push(TurnAction::of(action, event.ts)),
+            Body::UserCustomToolResult(answer) => {
+                self.end_action(answer.action_id, event, CallEnd::result(answer));
+            }
+            Body::UserToolConfirmation(confirmation) => {
+                self.end_action(confirmation.action_id, event, CallEnd::decided(confirmation));
+            }
+            Body::UserAnswer(answers) => {
+                self.end_action(answers.action_id, event, CallEnd::answers(answers));
+            }
+            Body::ActionClosed { action_id, reason } => {
+                let action = self.actions.iter().find(|one| one.id == *action_id);
+                if let Some(action) = action
+                    && let Some(end) = CallEnd::closed(*reason, action.kind)
+                {
+                    self.end_action(*action_id, event, end);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn note_call(&mut self, call: &ToolCall, repeats: Option<Repetition>) {
+        self.recent.push(call);
+        if let Some(repetition) = repeats {
+            self.recent.clear();
+            self.loops += 1;
+            self.doomed_by = self.doomed_by.or(Some(repetition).filter(|repetition| repetition.ends_turn));
+        }
+    }
+
+    /// Returns whether a person had to confirm a call because it repeats others.
+    pub fn is_loop(&self, call_id: &str) -> bool {
+        self.actions.iter().any(|one| one.call_id == call_id && one.is_loop)
+    }
+
     /// Returns how the result of a call ends the turn, if it does.
     fn ends_turn(&self, call_id: &str, tool: &str, outcome: Outcome) -> Option<YieldReason> {
         match self.actions.iter().find(|one| one.call_id == call_id) {
@@ -227,13 +267,28 @@ impl TurnFold {
     }
 
     fn end_action(&mut self, id: ActionId, event: &Event, end: CallEnd) {
-        if let Some(waiting) = &mut self.waiting {
-            waiting.woken_at = Some(event.ts);
-        }
         let open = |one: &&mut TurnAction| one.id == id && one.end.is_none();
         if let Some(action) = self.actions.iter_mut().find(open) {
+            if action.is_loop && end == CallEnd::Confirmed {
+                self.loops = 0;
+            }
             action.end = Some(action.ended(end, millis(event.ts - action.opened_at)));
         }
+        let continues = self.continues();
+        if let Some(waiting) = self.waiting.as_mut().filter(|_| continues) {
+            waiting.woken_at = Some(event.ts);
+        }
+    }
+
+    /// Returns whether a wait ends: no action is open, or a call can run or has been rejected. The counterpart for the
+    /// job is in `journal`.
+    fn continues(&self) -> bool {
+        let action = |call_id: &str| self.actions.iter().find(|one| one.call_id == call_id);
+        let is_runnable = |open: &OpenCall| match action(&open.call.call_id) {
+            None => true,
+            Some(action) => matches!(action.end, Some(ActionEnd::Confirmed | ActionEnd::Rejected { .. })),
+        };
+        self.open_actions().next().is_none() || self.open.iter().any(is_runnable)
     }
 
     /// Returns the end of the action of a call, if it has one whose end is its result: a confirmed call still runs.
@@ -251,10 +306,13 @@ impl TurnFold {
         if is_started { None } else { action.args_hash.as_deref() }
     }
 
-    /// Returns whether a call without a result has certainly not begun: a caller has it, or a rule forbids it, or it
-    /// was confirmed and has not started.
+    /// Returns whether a call without a result has certainly not begun: its step ends the turn, a caller has it, a rule
+    /// forbids it, or it was confirmed and has not started.
     pub fn has_not_begun(&self, call_id: &str) -> bool {
-        self.needs_caller(call_id) || self.confirmed(call_id).is_some() || self.denied_by(call_id).is_some()
+        self.doomed_by.is_some()
+            || self.needs_caller(call_id)
+            || self.confirmed(call_id).is_some()
+            || self.denied_by(call_id).is_some()
     }
 
     /// Returns the rule that forbids a call without a result, if one does.
@@ -310,6 +368,7 @@ impl TurnAction {
             id: action.id,
             kind: action.kind,
             call_id: action.call_id.clone(),
+            is_loop: action.reason == Some(ConfirmationReason::Loop),
             args_hash: action.args_hash.clone(),
             on_expiry: action.on_expiry,
             opened_at,

@@ -81,7 +81,7 @@ pub(super) async fn create(
             runtime: wanted.runtime.unwrap_or_else(|| BUILTIN_RUNTIME.to_owned()),
             tools: wanted.tools.map(in_order),
             permissions: wanted.permissions,
-            settings: TurnSettings { ask: wanted.ask },
+            settings: TurnSettings { ask: wanted.ask, doom_loop: wanted.doom_loop },
             digest: String::new(),
             created_at: now,
         };
@@ -301,6 +301,9 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
     if let Some(ask) = change.ask {
         next.settings.ask = ask;
     }
+    if let Some(doom_loop) = change.doom_loop {
+        next.settings.doom_loop = doom_loop;
+    }
     check_config(app, &next.model, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
     Ok(next)
@@ -320,7 +323,7 @@ async fn same_or_conflict(
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools.clone().map(in_order)
         && revision.permissions == wanted.permissions
-        && revision.settings == TurnSettings { ask: wanted.ask }
+        && revision.settings == TurnSettings { ask: wanted.ask, doom_loop: wanted.doom_loop }
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps

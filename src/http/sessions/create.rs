@@ -270,8 +270,10 @@ async fn pinned(
             || wanted.tools.is_some()
             || !wanted.permissions.is_empty()
             || wanted.ask.is_some()
+            || wanted.doom_loop.is_some()
             || wanted.revision.is_some();
-        let message = "`input`, `model`, `tools`, `permissions`, `ask` and `revision` need an agent";
+        let message =
+            "`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop` and `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
@@ -281,7 +283,7 @@ async fn pinned(
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
-    let settings = TurnSettings { ask: wanted.ask };
+    let settings = TurnSettings { ask: wanted.ask, doom_loop: wanted.doom_loop };
     let (own, scripted) = (agent.clone(), app.0.scripted);
     let choice = Choice { agent: own, revision, model, tools, permissions, settings, scripted };
     Ok(Some((agent, trigger::pins(unit, choice).await?)))

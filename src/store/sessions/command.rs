@@ -63,6 +63,7 @@ impl Tx {
                 input_head: session.input_head,
                 input_cursor: session.input_cursor,
                 action_head: session.action_head,
+                steer_head: session.steer_head,
                 running_turn_id: session.running.as_ref().map(|turn| turn.id.uuid()),
                 queued_turn_id: turn.map(|turn| turn.id.uuid()),
                 cancel_turn_id: session.cancel_turn_id.map(Id::uuid),
@@ -103,7 +104,8 @@ with queued as (
 ), s as (
     update session
     set title = $title, metadata = $metadata::json, limits = $limits::json, status = $status, head = $head,
-        input_head = $input_head, input_cursor = $input_cursor, action_head = $action_head, running_turn_id = $running_turn_id,
+        input_head = $input_head, input_cursor = $input_cursor, action_head = $action_head,
+        steer_head = $steer_head, running_turn_id = $running_turn_id,
         queued_turn_id = $queued_turn_id, cancel_turn_id = $cancel_turn_id,
         ended_turn_id = coalesce($ended_turn_id, ended_turn_id), turns = $turns, updated_at = $updated_at,
         active_seconds = $active_seconds, stopped_by = $stopped_by::json, stopped_at = $stopped_at,

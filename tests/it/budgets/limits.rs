@@ -23,7 +23,7 @@ fn costs(micros: u64, step: Step) -> Step {
 }
 
 fn look(micros: u64) -> Step {
-    costs(micros, Step::default().and_tool("glob", json!({ "pattern": "*" })))
+    costs(micros, Step::default().and_tool("glob", json!({ "pattern": format!("{micros}*") })))
 }
 
 /// `limit`, `used`, `allowed` of each event of that type.

@@ -107,7 +107,15 @@ async fn a_call_is_approved_and_denied_from_the_command_line() {
 async fn questions_are_answered_from_the_command_line() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
-    let words = ["agent", "create", "--name=asker", "--prompt=p", "--model=scripted/inline", "--ask=wait"];
+    let words = [
+        "agent",
+        "create",
+        "--name=asker",
+        "--prompt=p",
+        "--model=scripted/inline",
+        "--ask=wait",
+        "--doom-loop=off",
+    ];
     assert!(run(&service, &words, "").status.success());
     let questions = json!([
         { "question": "Where to?", "options": [{ "label": "staging" }, { "label": "production" }] }, { "question": "When?" },

@@ -286,6 +286,7 @@ impl Writer {
                 input: call.input.clone(),
                 policy: None,
                 rule: None,
+                repeats: None,
                 args_summary: String::new(),
                 replay: Replay::Unsafe,
             };

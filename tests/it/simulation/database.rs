@@ -13,6 +13,7 @@ use sojourn::{
         decide::{self, Command, NewSession, QueuedMessage, Rejection, Stamp},
         delta::{Delta, Start},
         event::{Body, Draft, TurnCompleted},
+        log_fold::ReadTo,
         open_work::OpenWork,
         session::Limits,
         turn::{LastTurn, TurnState},
@@ -144,16 +145,17 @@ impl Database {
 
     /// Append of a leased turn: the fenced statement, clause by clause.
     ///
-    /// `drafts` are the events, and the newest end of an action, or message that steers it, that the turn has read.
+    /// `drafts` are the events, and how far the turn has read what callers sent it.
     pub fn record(
         &mut self,
         fence: Fence,
-        (drafts, actions_to): (Vec<Draft>, i64),
+        (drafts, read_to): (Vec<Draft>, ReadTo),
         ts: Timestamp,
         now: Duration,
     ) -> Recorded {
-        let depends = |draft: &Draft| draft.body.depends_on_callers();
-        let has_read = !drafts.iter().any(depends) || self.session.action_head <= actions_to;
+        let needs = |depends: fn(&Body) -> bool| drafts.iter().any(|draft| depends(&draft.body));
+        let has_read = (!needs(Body::depends_on_actions) || self.session.action_head <= read_to.actions)
+            && (!needs(Body::depends_on_steers) || self.session.steer_head <= read_to.steers);
         let delta = Delta::of(&drafts);
         if self.lease.epoch != fence.epoch || self.session.status == Status::Archived {
             self.refused += 1;

@@ -10,6 +10,7 @@ use sojourn::domain::{
     decide::{Change, Command, Input, InputMode, NewSession, Stamp},
     event::ActorKind,
     session::{AgentSnapshot, Created, Limits, Source},
+    turn_settings::{LoopSettings, OnLoop},
 };
 use tokio::time::sleep;
 
@@ -82,6 +83,10 @@ fn plan(chance: &Chance) -> Plan {
         sandboxes_die_one_in: rarely(4),
         expires_seconds: 1 + chance.below(30),
         on_expiry: chance.pick(&[OnExpiry::Tell, OnExpiry::Tell, OnExpiry::EndTurn]),
+        loops: LoopSettings {
+            repeats: Some(chance.pick(&[2, 3, 3])),
+            on: chance.pick(&[OnLoop::Ask, OnLoop::Ask, OnLoop::Stop, OnLoop::Off]),
+        },
     }
 }
 

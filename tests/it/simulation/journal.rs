@@ -12,7 +12,7 @@ use sojourn::{
         budget::MaxUsage,
         delta::Delta,
         event::{Draft, Outcome, TurnCompleted},
-        log_fold::{LogFold, open_calls},
+        log_fold::{LogFold, ReadTo, open_calls},
         spend::Verdict,
         tool::ToolCall,
         turn::{TurnError, YieldReason},
@@ -35,10 +35,10 @@ pub struct LeasedJournal {
 
 #[async_trait]
 impl Journal for LeasedJournal {
-    async fn record(&self, drafts: Vec<Draft>, actions_to: i64) -> Result<Vec<Event>, Halt> {
+    async fn record(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, Halt> {
         let (fence, ts) = (self.fence, self.world.origin.now());
         let recorded =
-            self.world.ask(move |database, now| database.record(fence, (drafts, actions_to), ts, now)).await;
+            self.world.ask(move |database, now| database.record(fence, (drafts, read_to), ts, now)).await;
         match recorded.map_err(away)? {
             Recorded::Appended(events) => Ok(events),
             Recorded::Stale => Err(Halt::Stale),
@@ -134,7 +134,7 @@ pub async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
         limit: None,
         failed: true,
     }))));
-    journal.record(drafts, fold.action_seq()).await.map(drop)
+    journal.record(drafts, fold.read_to()).await.map(drop)
 }
 
 pub fn away(_: Away) -> Halt {

@@ -21,8 +21,9 @@ use sojourn::{
 
 /// A cancellation is settled within this time while its worker lives, in seconds.
 const CANCEL_SECONDS_MAX: i64 = 5;
-/// A turn exceeds its deadline by at most this while its worker lives, in seconds.
-const OVERSHOOT_SECONDS_MAX: i64 = 2;
+/// A turn exceeds its deadline by at most this while its worker lives, in seconds. One that waits for a retry without a
+/// worker is claimed again first.
+const OVERSHOOT_SECONDS_MAX: i64 = 3;
 
 /// A turn starts at most this long after its limits were read.
 const PREPARED_WITHIN: Duration = Duration::from_secs(5);

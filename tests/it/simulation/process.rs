@@ -337,6 +337,7 @@ impl Process {
             model_name: "m-1".to_owned(),
             prompt: "You repair things.".to_owned(),
             options: Default::default(),
+            loops: self.world.plan.loops,
             tariff: tariff(),
             size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
             is_unbound: true,

@@ -10,7 +10,7 @@ use sojourn::{
         Actor, Body, SandboxId,
         custom_tool::{CustomTool, CustomToolType},
         event::{Draft, Outcome},
-        log_fold,
+        log_fold::{self, ReadTo},
         permission::{Grant, Policy, PolicyDecision, Rule},
         question::Question,
         tool::{ASK, Replay, ToolCall, ToolSpec},
@@ -177,8 +177,10 @@ impl LeasedTools {
             body,
         };
         let (fence, ts) = (self.fence, self.world.origin.now());
-        let said =
-            self.world.ask(move |database, now| database.record(fence, (vec![draft], 0), ts, now)).await;
+        let said = self
+            .world
+            .ask(move |database, now| database.record(fence, (vec![draft], ReadTo::default()), ts, now))
+            .await;
         match said.map_err(away)? {
             Recorded::Appended(_) => Ok(()),
             Recorded::Stale | Recorded::Moved => Err(Fault::Stale),

@@ -11,7 +11,7 @@ use std::{
 
 use sojourn::{
     base::{Clock, Origin, Timestamp, entropy::SeededEntropy},
-    domain::custom_tool::OnExpiry,
+    domain::{custom_tool::OnExpiry, turn_settings::LoopSettings},
 };
 use tokio::{
     sync::{Notify, oneshot},
@@ -58,6 +58,8 @@ pub struct Plan {
     /// Time in which a caller must answer a call of its tool.
     pub expires_seconds: u64,
     pub on_expiry: OnExpiry,
+    /// What happens when the model makes the same calls again and again.
+    pub loops: LoopSettings,
 }
 
 /// The database did not answer; the statement may have been executed.

@@ -83,7 +83,7 @@ async fn every_fault_that_may_pass_is_survived_once() {
     let kinds = ["rate_limited", "overloaded", "unavailable", "stall", "cut"];
     let step = |kind| {
         let fault = json!({ "kind": kind, "retry_after_ms": 1 });
-        let glob = json!({ "tool": "glob", "input": { "pattern": "*" } });
+        let glob = json!({ "tool": "glob", "input": { "pattern": kind } });
         json!({ "text": "A text of some length.", "tools": [glob], "delay_ms": 20, "fault": fault })
     };
     let id = scene.owner.play(kinds.map(step).into_iter().collect()).await;

@@ -19,6 +19,7 @@ pub mod image;
 mod kept_drafts;
 mod leaks;
 mod limits;
+mod loops;
 mod mid_turn;
 mod node_agent;
 mod nodes;

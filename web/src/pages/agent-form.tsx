@@ -25,6 +25,7 @@ interface Values {
   /** JSON list of the permission rules. */
   permissions: string;
   ask: Schemas["AskMode"];
+  loops: Schemas["OnLoop"];
   credential: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
@@ -41,6 +42,7 @@ function begun(agent?: Agent): Values {
     ...fieldsOf(agent?.tools),
     permissions: rulesField(agent?.permissions),
     ask: agent?.ask?.mode ?? "end_turn",
+    loops: agent?.doom_loop?.on ?? "ask",
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
@@ -64,6 +66,7 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     limits: limitsOf(form.limits, agent?.limits),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
+    ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, on: form.loops } }),
   };
 }
 
@@ -134,6 +137,11 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
         <Select label="Questions" value={form.ask} onChange={(ask) => set({ ask: ask as Values["ask"] })}>
           <option value="end_turn">end the turn; the answer is the next message</option>
           <option value="wait">wait within the turn for the answer</option>
+        </Select>
+        <Select label="Loops" hint="when the agent makes the same calls again and again" value={form.loops} onChange={(loops) => set({ loops: loops as Values["loops"] })}>
+          <option value="ask">ask a person</option>
+          <option value="stop">end the turn</option>
+          <option value="off">do nothing</option>
         </Select>
         <div className="row">
           <TextField

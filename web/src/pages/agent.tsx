@@ -201,8 +201,9 @@ function written(revision: Revision): string {
   const options = JSON.stringify(revision.model_options);
   const head = `model: ${revision.model}\noptions: ${options}\ntools: ${named(revision.tools)}\n`;
   const rules = rulesField(revision.permissions);
+  const loops = revision.doom_loop ? `doom_loop: ${JSON.stringify(revision.doom_loop)}\n` : "";
   const asks = revision.ask ? `ask: ${JSON.stringify(revision.ask)}\n` : "";
-  return `${head}${custom && `${custom}\n`}${rules && `permissions: ${rules}\n`}${asks}\n${revision.prompt}\n`;
+  return `${head}${custom && `${custom}\n`}${rules && `permissions: ${rules}\n`}${asks}${loops}\n${revision.prompt}\n`;
 }
 
 function Difference({ before, after }: { before: Revision; after: Revision }) {

@@ -141,6 +141,7 @@ function Decide({ action }: { action: Action }) {
   const isDone = send.isPending || send.isSuccess;
   return (
     <form onSubmit={submit}>
+      {action.reason === "loop" && <p className="quiet small">The agent has made the same calls again and again.</p>}
       {action.rule && <p className="quiet small">Asked by the rule: {ruleText(action.rule)}</p>}
       <textarea
         aria-label={`Words for the agent, if ${action.tool} is rejected`}

@@ -9,7 +9,7 @@ use super::{
     MemberRow, Record, Recorded,
     fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
-        Member, actions_read, each, fold_actions, fold_columns, fold_query, fold_session, fold_turn,
+        Member, callers_read, each, fold_actions, fold_columns, fold_query, fold_session, fold_turn,
         fold_usage, log_columns, log_query, member_rows, start_fits,
     },
 };
@@ -65,7 +65,7 @@ const RECORD_BATCH: &str = concat!(
     fold_columns!(many_rows),
     ", locked as (
     select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head,
-           s.action_head, s.cancel_turn_id
+           s.action_head, s.steer_head, s.cancel_turn_id
     from m
     join session s using (org_id, session_id)
     where ",
@@ -84,7 +84,7 @@ const RECORD_BATCH: &str = concat!(
     " and ",
     start_fits!(),
     " and ",
-    actions_read!(),
+    callers_read!(),
     " and ",
     turn_open!(),
     "

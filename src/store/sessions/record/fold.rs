@@ -61,7 +61,7 @@ macro_rules! fold_columns {
             cache_read_tokens bigint steps bigint tool_calls bigint model_micros bigint
             sandbox_cpu_micros bigint sandbox_memory_micros bigint fee_micros bigint unpriced_steps bigint
             exec_ms bigint fails boolean wakes_at timestamptz waited_at_seconds bigint resumes boolean
-            actions_to bigint
+            actions_to bigint steers_to bigint
         )
     };
 }
@@ -121,6 +121,7 @@ macro_rules! fold_query {
                 $of($members, |member| member.delta.wait.map(|wait| count(wait.active_seconds))),
             resumes: $of($members, |member| member.delta.resumes),
             actions_to: $of($members, |member| member.record.actions_to),
+            steers_to: $of($members, |member| member.record.steers_to),
             $($name: $value),*
         }, $events)
     };
@@ -138,15 +139,16 @@ macro_rules! start_fits {
 }
 pub(super) use start_fits;
 
-/// Whether the turn of `m` has read how the actions of the session `u` ended, if its events depend on that. A turn
-/// does not wait when a caller has canceled it.
-macro_rules! actions_read {
+/// Whether the turn of `m` has read how the actions of the session `u` ended, and what steers it, if its events depend on
+/// that. A turn does not wait when a caller has canceled it.
+macro_rules! callers_read {
     () => {
         "(m.actions_to is null or u.action_head <= m.actions_to)
+      and (m.steers_to is null or u.steer_head <= m.steers_to)
       and (m.wakes_at is null or u.cancel_turn_id is distinct from m.turn_id)"
     };
 }
-pub(super) use actions_read;
+pub(super) use callers_read;
 
 /// Advances the session `u` of each member by its differences.
 macro_rules! fold_session {

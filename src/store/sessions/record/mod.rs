@@ -30,6 +30,9 @@ pub struct Record {
     /// For events that withdraw actions, or wait for them: `seq` of the newest end of an action that was read. They
     /// are appended only while there is no later one.
     pub actions_to: Option<i64>,
+    /// For an end as completed: `seq` of the newest message that steers the turn and was read. It is appended only while
+    /// there is no later one.
+    pub steers_to: Option<i64>,
 }
 
 /// Result of a fenced append.
@@ -49,7 +52,7 @@ pub enum Recorded {
     /// The epoch holds, but the row is not in the state that the events assume.
     ///
     /// Either input arrived before the start, so the input window must be read again; or an action has ended, or a
-    /// cancel came, before the turn waits. Or the turn has ended, and this statement was abandoned before that and executed late.
+    /// cancel came, before the turn waits; or a message steers the turn before it completes. Or the turn has ended, and this statement was abandoned before that and executed late.
     Moved,
 }
 

@@ -4,7 +4,7 @@ use super::{
     Record, Recorded, Row,
     fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
-        Member, actions_read, fold_actions, fold_columns, fold_query, fold_session, fold_turn, fold_usage,
+        Member, callers_read, fold_actions, fold_columns, fold_query, fold_session, fold_turn, fold_usage,
         log_columns, log_query, one, start_fits,
     },
 };
@@ -64,7 +64,7 @@ const RECORD: &str = concat!(
             " and ",
             start_fits!(),
             " and ",
-            actions_read!(),
+            callers_read!(),
             " and ",
             turn_open!(),
             " and ",

@@ -303,6 +303,7 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         input: call.input,
         policy: None,
         rule: None,
+        repeats: None,
         args_summary: String::new(),
         replay: Replay::Unsafe,
     });
