@@ -78,7 +78,7 @@ pub(super) struct Fields {
     #[serde(skip)]
     ask: Option<String>,
     /// What follows when the agent makes the same calls again and again
-    #[arg(long, value_name = "ON", value_parser = ["ask", "stop", "off"])]
+    #[arg(long, value_name = "POLICY", value_parser = ["ask", "stop", "off"])]
     #[serde(skip)]
     doom_loop: Option<String>,
     #[command(flatten)]
@@ -116,8 +116,8 @@ impl Fields {
         if let Some(mode) = &self.ask {
             body["ask"] = json!({ "mode": mode });
         }
-        if let Some(on) = &self.doom_loop {
-            body["doom_loop"] = json!({ "on": on });
+        if let Some(policy) = &self.doom_loop {
+            body["doom_loop"] = json!({ "policy": policy });
         }
         Ok(body)
     }

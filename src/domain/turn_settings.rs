@@ -26,13 +26,13 @@ pub struct LoopSettings {
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(minimum = 2, maximum = 10)]
     pub repeats: Option<u32>,
-    pub on: OnLoop,
+    pub policy: LoopPolicy,
 }
 
 /// Consequence of a loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum OnLoop {
+pub enum LoopPolicy {
     /// A person must confirm the call that completes it. A second loop of the turn ends it.
     #[default]
     Ask,

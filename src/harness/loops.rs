@@ -4,7 +4,7 @@ use crate::domain::{
     log_fold::TurnFold,
     repetition::{RecentCalls, Repetition},
     tool::ToolCall,
-    turn_settings::{LoopSettings, OnLoop},
+    turn_settings::{LoopPolicy, LoopSettings},
 };
 
 /// The calls of a turn so far, for a response that is not in the log yet.
@@ -23,13 +23,13 @@ impl Loops {
 
     /// Takes the next call; returns the repetition that it completes. The second one of a turn ends it.
     pub(super) fn take(&mut self, call: &ToolCall) -> Option<Repetition> {
-        if self.settings.on == OnLoop::Off {
+        if self.settings.policy == LoopPolicy::Off {
             return None;
         }
         self.recent.push(call);
         let times = self.settings.repeats();
         let calls = self.recent.repeated(times)?;
-        let ends_turn = self.settings.on == OnLoop::Stop || self.found > 0;
+        let ends_turn = self.settings.policy == LoopPolicy::Stop || self.found > 0;
         self.recent.clear();
         self.found += 1;
         Some(Repetition { calls, times, ends_turn })

@@ -55,7 +55,8 @@ def settled(session):
 def waiting(agent):
     """Creates a session whose turn waits for results; returns its id and those of its actions."""
     tool = {"type": "custom", "name": "ask_weather", "description": "The weather.", "input_schema": {"type": "object"}}
-    script = [{"tools": [{"tool": "ask_weather", "input": {}} for _ in range(SPARE)]}, {"text": "Done."}]
+    calls = [{"tool": "ask_weather", "input": {"number": number}} for number in range(SPARE)]
+    script = [{"tools": calls}, {"text": "Done."}]
     made = call("POST", "/sessions", {"agent": agent, "tools": [tool], "input": {"script": script}})
     session = made["session"]["id"]
     settled(session)

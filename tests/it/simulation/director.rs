@@ -10,7 +10,7 @@ use sojourn::domain::{
     decide::{Change, Command, Input, InputMode, NewSession, Stamp},
     event::ActorKind,
     session::{AgentSnapshot, Created, Limits, Source},
-    turn_settings::{LoopSettings, OnLoop},
+    turn_settings::{LoopPolicy, LoopSettings},
 };
 use tokio::time::sleep;
 
@@ -85,7 +85,7 @@ fn plan(chance: &Chance) -> Plan {
         on_expiry: chance.pick(&[OnExpiry::Tell, OnExpiry::Tell, OnExpiry::EndTurn]),
         loops: LoopSettings {
             repeats: Some(chance.pick(&[2, 3, 3])),
-            on: chance.pick(&[OnLoop::Ask, OnLoop::Ask, OnLoop::Stop, OnLoop::Off]),
+            policy: chance.pick(&[LoopPolicy::Ask, LoopPolicy::Ask, LoopPolicy::Stop, LoopPolicy::Off]),
         },
     }
 }

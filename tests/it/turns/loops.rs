@@ -92,7 +92,8 @@ async fn a_second_loop_after_a_rejection_ends_the_turn_before_the_call_runs() {
 async fn settings_stop_at_once_or_look_away() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
-    let id = play(owner, json!({ "doom_loop": { "on": "stop", "repeats": 2 } }), calls("a a never")).await;
+    let id =
+        play(owner, json!({ "doom_loop": { "policy": "stop", "repeats": 2 } }), calls("a a never")).await;
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!((code(&log), outputs(&log)[0]), (json!("doom_loop"), "a\n"));
@@ -100,14 +101,14 @@ async fn settings_stop_at_once_or_look_away() {
         of(&log, "turn.completed")[0]["body"]["error"]["message"].as_str().expect("words").to_owned();
     assert!(message.starts_with("the agent made the same call 2 times in a row"), "{message}");
 
-    let id = play(owner, json!({ "doom_loop": { "on": "off" } }), calls("a a a a a a a")).await;
+    let id = play(owner, json!({ "doom_loop": { "policy": "off" } }), calls("a a a a a a a")).await;
     let log = owner.settled(&id, 1).await;
     assert_eq!((ends(&log), outputs(&log).len()), (vec!["completed"], 7));
 
     // Three equal calls at once are a loop too.
     let id = play(
         owner,
-        json!({ "doom_loop": { "on": "stop" } }),
+        json!({ "doom_loop": { "policy": "stop" } }),
         json!([{ "tools": [bash("ls"), bash("ls"), bash("ls")] }]),
     )
     .await;
@@ -124,7 +125,8 @@ async fn settings_stop_at_once_or_look_away() {
     assert_eq!((code(&log), of(&log, "tool.call").len()), (json!("doom_loop"), 6));
     assert_eq!(of(&log, "action.required").len(), 0);
 
-    for (loops, param) in [(json!({ "repeats": 1 }), "doom_loop"), (json!({ "on": "never" }), "doom_loop.on")]
+    for (loops, param) in
+        [(json!({ "repeats": 1 }), "doom_loop"), (json!({ "policy": "never" }), "doom_loop.policy")]
     {
         let error = owner.post(
             "/agents",

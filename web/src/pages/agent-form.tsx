@@ -25,7 +25,7 @@ interface Values {
   /** JSON list of the permission rules. */
   permissions: string;
   ask: Schemas["AskMode"];
-  loops: Schemas["OnLoop"];
+  loops: Schemas["LoopPolicy"];
   credential: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
@@ -42,7 +42,7 @@ function begun(agent?: Agent): Values {
     ...fieldsOf(agent?.tools),
     permissions: rulesField(agent?.permissions),
     ask: agent?.ask?.mode ?? "end_turn",
-    loops: agent?.doom_loop?.on ?? "ask",
+    loops: agent?.doom_loop?.policy ?? "ask",
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
@@ -66,7 +66,7 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     limits: limitsOf(form.limits, agent?.limits),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
-    ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, on: form.loops } }),
+    ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, policy: form.loops } }),
   };
 }
 
