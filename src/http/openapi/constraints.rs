@@ -21,8 +21,8 @@ use crate::{
         AGENT_TOOLS_MAX, COST_MICROS_MAX, CREDENTIAL_BYTES_MAX, CRON_BYTES_MAX,
         CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, DESCRIPTION_BYTES_MAX, DESTINATIONS_MAX, EVENTS_SENT_MAX,
         IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, MODEL_NAME_BYTES_MAX,
-        MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX, PACKAGE_BYTES_MAX, RESULT_CONTENT_MAX,
-        TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX,
+        MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX, PACKAGE_BYTES_MAX, QUESTIONS_MAX,
+        RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX,
     },
     domain::{secret::SECRETS_MAX, source::SOURCES_MAX},
     http::scope::scopes,
@@ -223,11 +223,13 @@ const ITEMS: &[(&str, usize, usize)] = &[
     ("PatchTrigger.react", 0, 16),
     ("SendEvents.events", 1, EVENTS_SENT_MAX),
     ("SentEvent|2.content", 1, RESULT_CONTENT_MAX),
+    ("SentEvent|3.answers", 1, QUESTIONS_MAX),
     ("TriggerReact.actions", 1, usize::MAX),
 ];
 
 /// Alternatives that have no other fields: the derived schema of an `enum` does not say so.
-const CLOSED: &[&str] = &["ResultContent|0", "SentEvent|0", "SentEvent|1", "SentEvent|2", "SentEvent|3"];
+const CLOSED: &[&str] =
+    &["ResultContent|0", "SentEvent|0", "SentEvent|1", "SentEvent|2", "SentEvent|3", "SentEvent|4"];
 
 /// Patterns of parameters by operation (`*`: all) and name.
 const PARAMETERS: &[(&str, &str, &str)] = &[
