@@ -38,8 +38,8 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         let steps = self.usage().steps;
-        if steps > 0 || failures > 0 {
-            // Limits may have changed since the last call; re-read the row.
+        if !std::mem::take(&mut self.is_row_new) || failures > 0 {
+            // Limits may have changed; re-read the row.
             self.session = self.ports.journal.session().await?;
             // Callers' commands count too; they are not among the turn's own events.
             self.tally.session = self.session.usage;

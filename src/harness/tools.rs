@@ -65,6 +65,7 @@ impl Run<'_> {
             return Ok(false);
         }
         let batch = self.batch(checked, &calls[1..]);
+        self.is_row_new = false;
         let batch = match self.reserve_execs(&batch).await? {
             Reserved::Ended(ended) => return Ok(ended),
             Reserved::First(count) => &batch[..count],

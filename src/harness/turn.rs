@@ -62,6 +62,8 @@ pub(super) struct Run<'a> {
     pub turn: Turn,
     pub ports: Ports<'a>,
     pub session: Session,
+    /// Whether the session was read when this run began, and no call has run since.
+    pub(super) is_row_new: bool,
     pub fold: LogFold,
     /// `seq` of the last event up to which the fold is known to be complete.
     pub(super) head: i64,
@@ -97,7 +99,17 @@ impl<'a> Run<'a> {
     fn new(turn: Turn, ports: Ports<'a>, session: Session, fold: LogFold) -> Self {
         let tally = Tally::of(turn.id, &session, &fold);
         let head = session.head.max(fold.seq());
-        Self { turn, ports, session, fold, head, tally, budgets: Vec::new(), fresh: HashSet::new() }
+        Self {
+            turn,
+            ports,
+            session,
+            is_row_new: true,
+            fold,
+            head,
+            tally,
+            budgets: Vec::new(),
+            fresh: HashSet::new(),
+        }
     }
 
     /// Does what is next. Returns whether the turn ended or waits.

@@ -154,12 +154,13 @@ async fn a_waiting_turn_reads_what_steers_it_with_the_answers() {
 
 /// A session whose turn calls the model several times, and messages that steer it at any time, some at once.
 async fn many(owner: &Caller, gaps: &[u64]) -> String {
-    let id = owner
-        .play(json!([run("sleep 0.05"), run("sleep 0.05"), run("sleep 0.05"), { "text": "Done." }]))
-        .await;
+    let steps: Vec<_> = (0..3).map(|at| run(&format!("sleep 0.05; echo {at}"))).collect();
+    let id = owner.play(json!([steps[0], steps[1], steps[2], { "text": "Done." }])).await;
     for (at, gap) in gaps.iter().enumerate() {
         sleep(Duration::from_millis(*gap)).await;
-        let more = script(json!([{ "tools": [bash("sleep 0.02")] }, { "text": format!("Done with {at}.") }]));
+        let more = script(
+            json!([{ "tools": [bash(&format!("sleep 0.02; echo {at}"))] }, { "text": format!("Done with {at}.") }]),
+        );
         if at % 3 == 2 {
             steer(owner, &id, &more).await;
         } else {
