@@ -149,7 +149,7 @@ test("the form of an agent keeps how it asks", async ({ reader, service }) => {
 });
 
 test("a message is read by the running turn", async ({ reader, service }) => {
-  const session = await service.play([{ tools: [{ tool: "bash", input: { command: "sleep 2" } }] }, { text: "Never." }], { title: "Steered" });
+  const session = await service.play([{ tools: [{ tool: "bash", input: { command: "sleep 8" } }] }, { text: "Never." }], { title: "Steered" });
   await service.until(session, "running");
   await reader.goto(`${service.url}/#/sessions/${session}`);
   await reader.getByLabel("The running turn").selectOption("steer");

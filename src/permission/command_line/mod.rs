@@ -13,9 +13,11 @@ const DEPTH_MAX: usize = 16;
 const LINE_BYTES_MAX: usize = 64 << 10;
 
 /// Commands that run others which their arguments or input name.
-const WRAPPERS: [&str; 23] = [
-    ".", "builtin", "command", "doas", "env", "eval", "exec", "flock", "ionice", "nice", "nohup", "parallel",
-    "setsid", "source", "stdbuf", "strace", "sudo", "time", "timeout", "trap", "unshare", "watch", "xargs",
+#[rustfmt::skip]
+const WRAPPERS: [&str; 32] = [
+    ".", "alias", "builtin", "busybox", "chroot", "command", "compgen", "doas", "enable", "env", "eval", "exec",
+    "flock", "hash", "ionice", "mapfile", "nice", "nohup", "parallel", "readarray", "setsid", "source", "ssh",
+    "stdbuf", "strace", "sudo", "time", "timeout", "trap", "unshare", "watch", "xargs",
 ];
 const SHELLS: [&str; 7] = ["ash", "bash", "dash", "fish", "ksh", "sh", "zsh"];
 /// Options of `find` that run commands or change files.
@@ -103,6 +105,8 @@ struct Reading {
     is_target: bool,
     /// Whether the words are those of a `for`, which runs none of them.
     is_for: bool,
+    /// Whether its variable was read.
+    has_variable: bool,
 }
 
 impl Cutter<'_> {
@@ -348,7 +352,7 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// Skips `((...))`, which runs nothing if it has no substitution.
+    /// Skips `((...))`, which runs nothing if it has no substitution. One that may set a variable is not understood.
     fn arithmetic(&mut self) -> Result<(), NotUnderstood> {
         let mut open = 0_usize;
         while let Some(next) = self.next() {
@@ -365,6 +369,9 @@ impl Cutter<'_> {
                     }
                 }
                 '$' if self.peek(0).is_some_and(|name| name.is_alphanumeric() || name == '_') => {}
+                '=' | '!' if self.peek(0) == Some('=') => self.at += 1,
+                '+' | '-' if self.peek(0) == Some(next) => return Err(NotUnderstood),
+                '=' => return Err(NotUnderstood),
                 '$' | '`' | '"' | '\'' | '\\' | '[' | '\n' | ';' => return Err(NotUnderstood),
                 _ => {}
             }
@@ -380,6 +387,7 @@ impl Cutter<'_> {
                 match cutter.next().ok_or(NotUnderstood)? {
                     // `@P` runs what the value says.
                     '}' if word.text.ends_with("@P") => return Err(NotUnderstood),
+                    '}' if sets_variable(&word.text) => return Err(NotUnderstood),
                     '}' => return Ok(()),
                     '<' | '>' if cutter.peek(0) == Some('(') => return Err(NotUnderstood),
                     // Whether it quotes there depends on the operator.
@@ -412,7 +420,14 @@ impl Cutter<'_> {
 
     fn end_word(&mut self, reading: &mut Reading) -> Result<(), NotUnderstood> {
         let Some(word) = reading.word.take() else { return Ok(()) };
-        if std::mem::take(&mut reading.is_target) || reading.is_for {
+        if std::mem::take(&mut reading.is_target) {
+            return Ok(());
+        }
+        if reading.is_for {
+            // `for PATH in .` changes which program a name means; variables of scripts are lower-case.
+            let is_variable = !std::mem::replace(&mut reading.has_variable, true);
+            reading.command.has_more |=
+                is_variable && word.text.chars().any(|next| next.is_ascii_uppercase());
             return Ok(());
         }
         if reading.command.words.is_empty() {
@@ -447,6 +462,12 @@ impl Cutter<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether a parameter expansion sets its variable: `name=word` or `name:=word`.
+fn sets_variable(expansion: &str) -> bool {
+    let rest = expansion.trim_start_matches(|next: char| next.is_ascii_alphanumeric() || next == '_');
+    rest.strip_prefix(':').unwrap_or(rest).starts_with('=')
 }
 
 /// Returns whether a first word sets a variable: `name=`, `name+=` or `name[...]=`.

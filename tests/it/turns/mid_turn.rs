@@ -46,7 +46,7 @@ fn reads(log: &[Value]) -> BTreeMap<i64, usize> {
 #[tokio::test]
 async fn a_message_that_steers_is_read_before_the_next_model_call_behind_all_results() {
     let slow = Step {
-        delay: Duration::from_millis(700),
+        delay: Duration::from_secs(2),
         ..Step::default().and_tool("bash", json!({ "command": "echo ran" }))
     };
     let fake =
@@ -85,7 +85,7 @@ async fn a_message_that_steers_is_read_before_the_next_model_call_behind_all_res
 
 #[tokio::test]
 async fn a_message_during_the_last_response_continues_the_turn_and_its_queued_turn_is_gone() {
-    let slow = Step { delay: Duration::from_millis(700), ..Step::text("I think I am done.") };
+    let slow = Step { delay: Duration::from_secs(2), ..Step::text("I think I am done.") };
     let fake =
         Fake::script(Anthropic::default(), [slow, Step::text("Now I am."), Step::text("Again.")]).await;
     let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
