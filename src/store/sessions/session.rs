@@ -20,7 +20,7 @@ use crate::{
     domain::{
         Actor, AgentId, OrgId, Session, SessionId, Status, Turn,
         session::{Created, Stopped},
-        turn::LastTurn,
+        turn::{LastTurn, TurnState},
     },
 };
 
@@ -125,6 +125,11 @@ impl Row {
             (Some(by), Some(at)) => Some(Stopped { by: from_json(by)?, at, reason: self.stop_reason }),
             (Some(_) | None, _) => None,
         };
+        let status: Status = from_word(&self.status)?;
+        // Where the session is not locked, the rows of its turns are read later and may be newer than its own.
+        let running_state =
+            if status == Status::AwaitingInput { TurnState::Waiting } else { TurnState::Running };
+        let as_of_session = |turn_id, state| find(turn_id).map(|turn| Turn { state, ..turn });
         Ok(Session {
             id: Id::from_uuid(session_id),
             created: Created {
@@ -142,14 +147,14 @@ impl Row {
                 source: from_word(&self.source)?,
                 parent_session_id: self.parent_session_id.map(Id::from_uuid),
             },
-            status: from_word(&self.status)?,
+            status,
             head: self.head,
             input_cursor: self.input_cursor,
             input_head: self.input_head,
             action_head: self.action_head,
             steer_head: self.steer_head,
-            running: find(self.running_turn_id),
-            queued: find(self.queued_turn_id),
+            running: as_of_session(self.running_turn_id, running_state),
+            queued: as_of_session(self.queued_turn_id, TurnState::Queued),
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
             ended,
             // Rows from before this column have no actor; the actor is in their first event.
