@@ -1,4 +1,4 @@
-//! Evaluators the calls of an agent by the rules of its session.
+//! Evaluates the calls of an agent by the rules of its session.
 //!
 //! Called by `turn` for each call of a model, and by `http` for rules that a caller sends. Of a command line,
 //! each simple command is evaluated. This keeps an agent from what it should not do unasked; it is no wall: a command may do
@@ -28,7 +28,7 @@ pub struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    /// Evaluators a call whose arguments fit its tool.
+    /// Evaluates a call whose arguments fit its tool.
     pub fn evaluate(&self, call: &ToolCall, spec: &ToolSpec) -> PolicyDecision {
         if self.permissions.is_empty() {
             return PolicyDecision::default();
@@ -36,18 +36,19 @@ impl Evaluator<'_> {
         let targets = Target::of(call, self.cwd);
         let schema_hash = schema_hash(spec);
         let mut strictest = PolicyDecision::default();
-        let mut asked = Vec::new();
+        let (mut asked, mut can_grant) = (Vec::new(), true);
         for target in &targets {
-            let (mut policy, rule) = self.by_lists(target, spec);
+            let Decided { mut policy, rule, may_be_denied } = self.by_lists(target, spec);
             let is_granted = |grant: &&Grant| {
                 grant.schema_hash == schema_hash
                     && grant.rule.is_of(&spec.name)
                     && target.matches(&grant.rule) == Match::Yes
             };
-            if policy == Policy::Ask && self.grants.iter().any(|grant| is_granted(&grant)) {
+            if policy == Policy::Ask && !may_be_denied && self.grants.iter().any(|grant| is_granted(&grant)) {
                 policy = Policy::Allow;
             }
             if policy == Policy::Ask {
+                can_grant &= !may_be_denied;
                 asked.push(target);
             }
             if policy > strictest.policy || strictest.rule.is_none() {
@@ -60,47 +61,58 @@ impl Evaluator<'_> {
                 };
             }
         }
-        if strictest.policy == Policy::Ask {
+        if strictest.policy == Policy::Ask && can_grant {
             strictest.always = target::grantable(&asked, &spec.name);
         }
         strictest
     }
 
     /// Returns the strictest decision of all lists, and the rule that made it.
-    fn by_lists(&self, target: &Target, spec: &ToolSpec) -> (Policy, Option<&Rule>) {
-        let mut strictest = (Policy::Allow, None);
+    fn by_lists(&self, target: &Target, spec: &ToolSpec) -> Decided<'_> {
+        let mut strictest = Decided { policy: Policy::Allow, rule: None, may_be_denied: false };
         for rules in self.permissions.lists() {
-            let decided = rules.iter().rev().find_map(|rule| Some((decision(rule, target, spec)?, rule)));
-            if let Some((policy, rule)) = decided
-                && (policy > strictest.0 || strictest.1.is_none())
-            {
-                strictest = (policy, Some(rule));
+            let Some(decided) = rules.iter().rev().find_map(|rule| decision(rule, target, spec)) else {
+                continue;
+            };
+            strictest.may_be_denied |= decided.may_be_denied;
+            if decided.policy > strictest.policy || strictest.rule.is_none() {
+                strictest = Decided { may_be_denied: strictest.may_be_denied, ..decided };
             }
         }
         strictest
     }
 }
 
+/// What rules say of a target.
+struct Decided<'a> {
+    policy: Policy,
+    rule: Option<&'a Rule>,
+    /// Whether it asks because the target may be one that is denied: no grant allows that.
+    may_be_denied: bool,
+}
+
 /// Returns what a rule says of a target; `None` if it does not match.
-fn decision(rule: &Rule, target: &Target, spec: &ToolSpec) -> Option<Policy> {
+fn decision<'a>(rule: &'a Rule, target: &Target, spec: &ToolSpec) -> Option<Decided<'a>> {
     if !rule.is_of(&spec.name) {
         return None;
     }
-    match (target.matches(rule), rule.policy) {
-        (Match::No, _) | (Match::Maybe, Policy::Allow | Policy::Auto) => None,
-        (Match::Yes, Policy::Auto) if read_only::is_read_only(target, spec) => Some(Policy::Allow),
+    let matched = target.matches(rule);
+    let policy = match (matched, rule.policy) {
+        (Match::No, _) | (Match::Maybe, Policy::Allow) => return None,
+        (Match::Yes, Policy::Auto) if read_only::is_read_only(target, spec) => Policy::Allow,
         // Somebody must look at what may be forbidden.
-        (Match::Yes, Policy::Auto) | (Match::Maybe, Policy::Ask | Policy::Deny) => Some(Policy::Ask),
-        (Match::Yes, policy) => Some(policy),
-    }
+        (Match::Yes, Policy::Auto) | (Match::Maybe, Policy::Auto | Policy::Ask | Policy::Deny) => Policy::Ask,
+        (Match::Yes, policy) => policy,
+    };
+    let may_be_denied = (matched, rule.policy) == (Match::Maybe, Policy::Deny);
+    Some(Decided { policy, rule: Some(rule), may_be_denied })
 }
 
 /// Returns the first problem of a list of rules: its index, the field, and words for the caller. `tools` are those of
 /// the service.
 pub fn problem(rules: &[Rule], tools: &[String]) -> Option<(usize, &'static str, String)> {
     rules.iter().enumerate().find_map(|(index, rule)| {
-        let path = || Some(("path", target::glob(rule.path.as_deref()?).err()?));
-        let (field, words) = rule.problem(tools).or_else(path)?;
+        let (field, words) = rule.problem(tools).or_else(|| target::text_problem(rule))?;
         Some((index, field, words))
     })
 }
@@ -270,6 +282,64 @@ mod tests {
     }
 
     #[test]
+    fn auto_with_a_prefix_asks_for_what_may_be_the_command() {
+        let agent = rules(json!([{ "tool": "bash", "prefix": "git", "policy": "auto" }]));
+        let permissions = Permissions { agent, ..Permissions::default() };
+        for (line, expected) in [
+            ("git status", Policy::Allow),
+            ("git push", Policy::Ask),
+            ("git push > /dev/null", Policy::Ask),
+            ("git push 2>&1", Policy::Ask),
+            ("X=1 git push", Policy::Ask),
+            ("/usr/bin/git push", Policy::Ask),
+            ("$X push", Policy::Ask),
+            ("command git push", Policy::Ask),
+            ("case x in x) git push;; esac", Policy::Ask),
+            ("ls", Policy::Allow),
+        ] {
+            assert_eq!(policy(&permissions, &[], "bash", line), expected, "{line}");
+        }
+    }
+
+    #[test]
+    fn rules_that_match_nothing_are_refused() {
+        let of = |rule: Value| {
+            problem(&rules(json!([rule])), &["bash".to_owned(), "write".to_owned()]).map(|found| found.1)
+        };
+        let path = |path: &str| of(json!({ "tool": "write", "path": path, "policy": "deny" }));
+        let prefix = |prefix: &str| of(json!({ "tool": "bash", "prefix": prefix, "policy": "deny" }));
+        for bad in [
+            "/a//b",
+            "/a/./b",
+            "/a/../b",
+            "/a/",
+            "a",
+            "/a\u{0}",
+            &format!("/{}b{}", "{a,".repeat(200), "}".repeat(200)),
+        ] {
+            assert_eq!(path(bad), Some("path"), "{bad:.20}");
+        }
+        for good in ["/", "/a/**", "/**", "/a/{b,c{d,e}}/*.md", "/a/..b/.c"] {
+            assert_eq!(path(good), None, "{good}");
+        }
+        for bad in ["git push; rm", "\"git push\"", "git *", "$X", "git\npush"] {
+            assert_eq!(prefix(bad), Some("prefix"), "{bad}");
+        }
+        for good in ["git push --force", "./deploy.sh", "npm run build:all", "["] {
+            assert_eq!(prefix(good), None, "{good}");
+        }
+    }
+
+    #[test]
+    fn a_strict_prefix_is_for_the_program_by_any_path() {
+        let agent = rules(json!([{ "tool": "bash", "prefix": "./deploy.sh", "policy": "deny" }]));
+        let permissions = Permissions { agent, ..Permissions::default() };
+        for line in ["./deploy.sh", ".//deploy.sh", "/workspace/deploy.sh", "deploy.sh"] {
+            assert_eq!(policy(&permissions, &[], "bash", line), Policy::Deny, "{line}");
+        }
+    }
+
+    #[test]
     fn a_grant_allows_what_asks_and_nothing_that_is_denied() {
         let agent = rules(json!([
             { "tool": "bash", "policy": "ask" }, { "tool": "bash", "prefix": "git push --force", "policy": "deny" },
@@ -288,7 +358,9 @@ mod tests {
             (decision.policy, prefixes),
             (Policy::Ask, vec!["git push".to_owned(), "npm run".to_owned()])
         );
-        for unknown in ["git push > x", "$X", "sudo ls", "(("] {
+        for unknown in
+            ["git push > x", "$X", "sudo ls", "((", "bash build.sh", "python3 -c x", "git -C x push"]
+        {
             assert!(evaluator.evaluate(&call("bash", unknown), &spec("bash")).always.is_empty(), "{unknown}");
         }
         let granted = grant(&decision.always[0], schema_hash(&spec("bash")));
@@ -297,6 +369,11 @@ mod tests {
         assert_eq!(granted_policy(&granted, "git push origin"), Policy::Allow);
         assert_eq!(granted_policy(&granted, "git push --force"), Policy::Deny);
         assert_eq!(granted_policy(&granted, "git push; rm x"), Policy::Ask);
+        // What may be denied asks each time, and offers nothing.
+        for line in ["git push $X", "git {push,--force}", "git $X push --force", "/bin/git push \"$@\""] {
+            assert_eq!(granted_policy(&granted, line), Policy::Ask, "{line}");
+            assert!(evaluator.evaluate(&call("bash", line), &spec("bash")).always.is_empty(), "{line}");
+        }
         let old = Grant { schema_hash: "sha256:0".to_owned(), ..granted };
         assert_eq!(granted_policy(&old, "git push origin"), Policy::Ask);
     }

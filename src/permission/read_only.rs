@@ -61,7 +61,7 @@ pub(super) fn is_read_only(target: &Target, spec: &ToolSpec) -> bool {
         return false;
     };
     let Some((name, arguments)) = words.split_first() else { return false };
-    if command.has_more || command.is_wrapper() {
+    if !command.is_plain() {
         return false;
     }
     let is_known = match *name {

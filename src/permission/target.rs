@@ -101,31 +101,30 @@ impl Target {
 /// Compares the first words of a command. A rule that allows needs all of them as they are, in a command that does
 /// nothing else. One that asks or denies is for whatever may be this command.
 fn of_prefix(command: &SimpleCommand, prefix: &str, policy: Policy) -> Match {
+    let base = |path: &str| path.rsplit('/').next().map(str::to_owned);
     let mut words = command.words.iter();
-    let mut is_known = true;
     for (index, wanted) in prefix.split_whitespace().enumerate() {
         match words.next() {
             Some(Some(word)) if word == wanted => {}
-            // The same program by its path is only the same for a rule that is strict.
-            Some(Some(word))
-                if index == 0 && policy >= Policy::Ask && word.rsplit('/').next() == Some(wanted) => {}
-            Some(None) => is_known = false,
+            // The same program by another path is only the same for a rule that is strict.
+            Some(Some(word)) if index == 0 && policy != Policy::Allow && base(word) == base(wanted) => {}
+            // It may be no word, or several.
+            Some(None) => return Match::Maybe,
             Some(Some(_)) | None => return if command.is_wrapper() { Match::Maybe } else { Match::No },
         }
     }
-    match policy {
-        Policy::Allow | Policy::Auto if command.is_wrapper() || command.has_more => Match::Maybe,
-        _ if is_known => Match::Yes,
-        _ => Match::Maybe,
-    }
+    if policy == Policy::Allow && !command.is_plain() { Match::Maybe } else { Match::Yes }
 }
+
+/// A name of a file that no rule has.
+const ANY_NAME: &str = "\u{1}any file\u{1}";
 
 /// Compares all that is below a directory. A rule that allows needs to allow all of it; one that asks or denies is for
 /// whatever may be below it.
 fn of_tree(path: &str, pattern: &str, policy: Policy) -> Match {
     let Ok(matcher) = glob(pattern) else { return Match::No };
     let below = format!("{}/", path.trim_end_matches('/'));
-    if matcher.is_match(path) || matcher.is_match(format!("{below}x")) {
+    if matcher.is_match(path) || matcher.is_match(format!("{below}{ANY_NAME}")) {
         // Else it may match one file of a directory.
         let is_whole = pattern.ends_with("/**") || policy >= Policy::Ask;
         return if is_whole { Match::Yes } else { Match::Maybe };
@@ -173,6 +172,10 @@ pub(super) fn grantable(targets: &[&Target], tool: &str) -> Vec<Rule> {
             Target::AnyCommand | Target::AnyPath | Target::Host(None) => return Vec::new(),
             Target::Call => vec![rule(None, None, None)],
         };
+        let allowing: Vec<_> = allowing.into_iter().filter(|rule| text_problem(rule).is_none()).collect();
+        if allowing.is_empty() {
+            return Vec::new();
+        }
         for rule in allowing {
             if !rules.contains(&rule) {
                 rules.push(rule);
@@ -182,9 +185,42 @@ pub(super) fn grantable(targets: &[&Target], tool: &str) -> Vec<Rule> {
     if rules.len() > GRANTABLE_MAX { Vec::new() } else { rules }
 }
 
+/// Programs that run what their arguments say.
+const INTERPRETERS: [&str; 13] =
+    ["awk", "bash", "bun", "deno", "gawk", "lua", "node", "perl", "php", "python", "python3", "ruby", "sh"];
+/// Programs whose subcommands differ in what they do.
+const WITH_SUBCOMMANDS: [&str; 12] =
+    ["aws", "cargo", "docker", "gcloud", "gh", "git", "go", "kubectl", "npm", "pip", "pnpm", "systemctl"];
+
+/// Returns why the text of a rule cannot match as its writer expects, if it cannot: the field, and words for the caller.
+pub(super) fn text_problem(rule: &Rule) -> Option<(&'static str, String)> {
+    if let Some(path) = &rule.path {
+        return path_problem(path).map(|words| ("path", words));
+    }
+    let prefix = rule.prefix.as_deref()?;
+    let is_syntax = |next: char| ";&|<>()$`\"'\\*?{}".contains(next) || (next.is_control() && next != '\t');
+    let has_syntax = prefix.contains(is_syntax);
+    has_syntax
+        .then(|| ("prefix", "is words of one command, without quotes and other syntax of a shell".to_owned()))
+}
+
+/// Returns why a pattern of paths matches none, if it does.
+fn path_problem(pattern: &str) -> Option<String> {
+    let is_normal = |part: &str| !["", ".", ".."].contains(&part);
+    if pattern.chars().any(char::is_control) {
+        return Some("must not have control characters".to_owned());
+    }
+    if pattern != "/" && pattern.starts_with('/') && !pattern[1..].split('/').all(is_normal) {
+        return Some(
+            "must not have empty parts, `.` and `..`, and not end with `/`: no path has them".to_owned(),
+        );
+    }
+    glob(pattern).err()
+}
+
 /// Returns the name of a command with its subcommand, such as `git push`, if a rule can allow it.
 fn prefix_of(command: &SimpleCommand) -> Option<String> {
-    if command.has_more || command.is_wrapper() {
+    if !command.is_plain() {
         return None;
     }
     let is_word = |word: &&str| !word.is_empty() && !word.contains(char::is_whitespace);
@@ -195,13 +231,33 @@ fn prefix_of(command: &SimpleCommand) -> Option<String> {
             && bytes.all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
     };
     let subcommand = command.words.get(1).and_then(|word| word.as_deref()).filter(is_subcommand);
+    // Their name alone would allow everything.
+    let base = name.rsplit('/').next().unwrap_or_default();
+    if INTERPRETERS.contains(&base) || (subcommand.is_none() && WITH_SUBCOMMANDS.contains(&base)) {
+        return None;
+    }
     Some(subcommand.map_or_else(|| name.to_owned(), |subcommand| format!("{name} {subcommand}")))
 }
+
+/// Max depth of braces in a pattern of paths.
+const GLOB_BRACES_DEPTH_MAX: usize = 8;
 
 /// Compiles a pattern of paths. `*` does not match `/`, `**` does.
 pub(super) fn glob(pattern: &str) -> Result<GlobMatcher, String> {
     if !pattern.starts_with('/') {
         return Err("must be absolute".to_owned());
+    }
+    let deepest = pattern.chars().scan(0_usize, |depth, next| {
+        *depth = match next {
+            '{' => *depth + 1,
+            '}' => depth.saturating_sub(1),
+            _ => *depth,
+        };
+        Some(*depth)
+    });
+    // Deeper ones are beyond the library.
+    if deepest.max().unwrap_or_default() > GLOB_BRACES_DEPTH_MAX {
+        return Err(format!("has braces within more than {GLOB_BRACES_DEPTH_MAX} others"));
     }
     let glob = GlobBuilder::new(pattern).literal_separator(true).backslash_escape(true).build();
     glob.map(|glob| glob.compile_matcher()).map_err(|error| error.kind().to_string())

@@ -77,11 +77,24 @@ pub(crate) async fn adopt(
         error => error.into(),
     })?;
     created.parent_session_id = Some(parent);
-    let above = unit.tx().session(parent).await?.created.agent_snapshot;
+    let above = bound_by(unit, parent).await?;
     if let (Some(own), Some(above)) = (&mut created.agent_snapshot, above) {
         own.permissions.parents = above.permissions.for_children();
     }
     Ok(())
+}
+
+/// Returns the agent whose permissions hold below a session: its own, or that of the nearest session above that has one.
+async fn bound_by(unit: &mut Unit, session: SessionId) -> Result<Option<AgentSnapshot>, Refused> {
+    let mut next = Some(session);
+    while let Some(id) = next {
+        let Created { agent_snapshot, parent_session_id, .. } = unit.tx().session(id).await?.created;
+        if agent_snapshot.is_some() {
+            return Ok(agent_snapshot);
+        }
+        next = parent_session_id;
+    }
+    Ok(None)
 }
 
 /// Parses a model name; returns an error message if it may not be used here.

@@ -4,59 +4,29 @@
 //! Rust. This one is linear, and gives up on what it does not know: then no rule with a prefix allows the line. The
 //! syntax is that of the Bash Reference Manual, 3.1 and 3.2.
 
+mod simple_command;
 #[cfg(test)]
 mod tests;
+
+pub(super) use simple_command::SimpleCommand;
 
 /// Max depth of substitutions and subshells.
 const DEPTH_MAX: usize = 16;
 /// Max length of a command line, in bytes.
 const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// Commands that run others which their arguments or input name.
-#[rustfmt::skip]
-const WRAPPERS: [&str; 32] = [
-    ".", "alias", "builtin", "busybox", "chroot", "command", "compgen", "doas", "enable", "env", "eval", "exec",
-    "flock", "hash", "ionice", "mapfile", "nice", "nohup", "parallel", "readarray", "setsid", "source", "ssh",
-    "stdbuf", "strace", "sudo", "time", "timeout", "trap", "unshare", "watch", "xargs",
-];
-const SHELLS: [&str; 7] = ["ash", "bash", "dash", "fish", "ksh", "sh", "zsh"];
-/// Options of `find` that run commands or change files.
-const FIND_ACTIONS: [&str; 9] =
-    ["-delete", "-exec", "-execdir", "-fls", "-fprint", "-fprint0", "-fprintf", "-ok", "-okdir"];
+/// Max number of simple commands of a line.
+const COMMANDS_MAX: usize = 1_000;
+
 /// Words before which, or after which, a command begins.
 const RESERVED: [&str; 12] =
     ["!", "do", "done", "elif", "else", "fi", "if", "then", "until", "while", "{", "}"];
 /// Words whose syntax is not cut.
 const UNKNOWN: [&str; 4] = ["case", "coproc", "function", "select"];
 
-/// A command without operators.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SimpleCommand {
-    /// Its name and arguments; `None` for a word that is known only when the command runs.
-    pub words: Vec<Option<String>>,
-    /// Whether it has a redirection, or sets a variable.
-    pub has_more: bool,
-}
-
 /// The line has syntax that is not cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NotUnderstood;
-
-impl SimpleCommand {
-    /// Returns whether it may run another command than its words say.
-    pub(super) fn is_wrapper(&self) -> bool {
-        let Some(Some(name)) = self.words.first() else { return !self.words.is_empty() };
-        let arguments = &self.words[1..];
-        match name.rsplit('/').next().unwrap_or_default() {
-            "find" => arguments.iter().flatten().any(|word| FIND_ACTIONS.contains(&word.as_str())),
-            shell if SHELLS.contains(&shell) => match arguments.first() {
-                Some(Some(first)) => first.starts_with(['-', '+']),
-                Some(None) | None => true,
-            },
-            name => WRAPPERS.contains(&name),
-        }
-    }
-}
 
 /// Cuts a command line into its simple commands, those of substitutions and subshells included.
 pub(super) fn cut(line: &str) -> Result<Vec<SimpleCommand>, NotUnderstood> {
@@ -65,7 +35,7 @@ pub(super) fn cut(line: &str) -> Result<Vec<SimpleCommand>, NotUnderstood> {
     }
     let mut found = Vec::new();
     cut_into(line, 0, &mut found)?;
-    Ok(found)
+    if found.len() > COMMANDS_MAX { Err(NotUnderstood) } else { Ok(found) }
 }
 
 fn cut_into(text: &str, depth: usize, found: &mut Vec<SimpleCommand>) -> Result<(), NotUnderstood> {
@@ -105,8 +75,8 @@ struct Reading {
     is_target: bool,
     /// Whether the words are those of a `for`, which runs none of them.
     is_for: bool,
-    /// Whether its variable was read.
-    has_variable: bool,
+    /// Number of words of that `for`: the variable, `in`, and the values.
+    for_words: usize,
 }
 
 impl Cutter<'_> {
@@ -125,7 +95,8 @@ impl Cutter<'_> {
         read: impl FnOnce(&mut Self) -> Result<(), NotUnderstood>,
     ) -> Result<(), NotUnderstood> {
         self.depth += 1;
-        if self.depth > DEPTH_MAX {
+        // A here-document whose text has not come yet would begin in there.
+        if self.depth > DEPTH_MAX || !self.here.is_empty() {
             return Err(NotUnderstood);
         }
         read(self)?;
@@ -147,7 +118,14 @@ impl Cutter<'_> {
             }
             match next {
                 ' ' | '\t' => self.end_word(&mut reading)?,
-                '\\' if self.peek(0) == Some('\n') => self.at += 1,
+                // Two lines are joined between words only: inside a word or an operator, a shell reads on.
+                '\\' if self.peek(0) == Some('\n') => {
+                    let before = self.at.checked_sub(2).and_then(|before| self.chars.get(before));
+                    if !matches!(before, Some(' ' | '\t')) {
+                        return Err(NotUnderstood);
+                    }
+                    self.at += 1;
+                }
                 '\n' => {
                     self.end_command(&mut reading)?;
                     self.skip_here_documents()?;
@@ -184,8 +162,10 @@ impl Cutter<'_> {
 
     fn redirection(&mut self, sign: char, reading: &mut Reading) -> Result<(), NotUnderstood> {
         // Digits in front of it are a file descriptor.
-        let is_number =
-            |word: &Word| !word.is_quoted && word.text.chars().all(|digit| digit.is_ascii_digit());
+        let is_number = |word: &Word| {
+            let is_bare = !word.is_quoted && !word.is_dynamic && !word.text.is_empty();
+            is_bare && word.text.chars().all(|digit| digit.is_ascii_digit())
+        };
         if reading.word.as_ref().is_some_and(is_number) {
             reading.word = None;
         }
@@ -203,9 +183,18 @@ impl Cutter<'_> {
             self.at += 1;
             last = next;
         }
-        // `>&-` closes, and has no target.
-        reading.is_target = last != '&' || self.peek(0) != Some('-');
-        self.at += usize::from(!reading.is_target);
+        reading.is_target = last != '&';
+        if !reading.is_target {
+            // A descriptor, or `-`, which closes it. Other words name a file, or are evaluated.
+            let begin = self.at;
+            while self.peek(0).is_some_and(|digit| digit.is_ascii_digit()) {
+                self.at += 1;
+            }
+            self.at += usize::from(self.at == begin && self.peek(0) == Some('-'));
+            if self.at == begin || !self.is_word_end() {
+                return Err(NotUnderstood);
+            }
+        }
         Ok(())
     }
 
@@ -258,7 +247,7 @@ impl Cutter<'_> {
     fn part_of_word(&mut self, first: char, word: &mut Word) -> Result<(), NotUnderstood> {
         match first {
             '\\' => match self.next().ok_or(NotUnderstood)? {
-                '\n' => {}
+                '\n' => return Err(NotUnderstood),
                 escaped => {
                     word.is_quoted = true;
                     word.text.push(escaped);
@@ -300,7 +289,7 @@ impl Cutter<'_> {
             match self.next().ok_or(NotUnderstood)? {
                 '"' => return Ok(()),
                 '\\' => match self.next().ok_or(NotUnderstood)? {
-                    '\n' => {}
+                    '\n' => return Err(NotUnderstood),
                     escaped @ ('$' | '`' | '"' | '\\') => word.text.push(escaped),
                     other => word.text.extend(['\\', other]),
                 },
@@ -334,7 +323,8 @@ impl Cutter<'_> {
                     }
                 }
             }
-            Some('[') => return Err(NotUnderstood),
+            // `$"..."` is translated.
+            Some('[' | '"') => return Err(NotUnderstood),
             Some(name) if name.is_alphanumeric() || "_@*#?-$!".contains(name) => {
                 self.at += 1;
                 while name.is_alphabetic()
@@ -352,7 +342,8 @@ impl Cutter<'_> {
         Ok(())
     }
 
-    /// Skips `((...))`, which runs nothing if it has no substitution. One that may set a variable is not understood.
+    /// Skips `((...))` with numbers only. The value of a variable is evaluated too, and may be a subscript with a
+    /// substitution.
     fn arithmetic(&mut self) -> Result<(), NotUnderstood> {
         let mut open = 0_usize;
         while let Some(next) = self.next() {
@@ -368,33 +359,44 @@ impl Cutter<'_> {
                         return Ok(());
                     }
                 }
-                '$' if self.peek(0).is_some_and(|name| name.is_alphanumeric() || name == '_') => {}
-                '=' | '!' if self.peek(0) == Some('=') => self.at += 1,
-                '+' | '-' if self.peek(0) == Some(next) => return Err(NotUnderstood),
-                '=' => return Err(NotUnderstood),
-                '$' | '`' | '"' | '\'' | '\\' | '[' | '\n' | ';' => return Err(NotUnderstood),
-                _ => {}
+                '0'..='9' | ' ' | '+' | '-' | '*' | '/' | '%' | '<' | '>' | '!' | '=' => {}
+                _ => return Err(NotUnderstood),
             }
         }
         Err(NotUnderstood)
     }
 
-    /// Reads `${...}` behind its brace.
+    /// Reads `${...}` behind its brace: a variable or its length, with a default, or less a pattern. Other forms set the
+    /// variable, or evaluate what its value says.
     fn parameter(&mut self, in_quotes: bool) -> Result<(), NotUnderstood> {
         self.deeper(|cutter| {
+            let is_length = cutter.peek(0) == Some('#');
+            cutter.at += usize::from(is_length);
+            let begin = cutter.at;
+            while cutter.peek(0).is_some_and(|next| next.is_ascii_alphanumeric() || next == '_') {
+                cutter.at += 1;
+            }
+            let is_special = cutter.at == begin && matches!(cutter.peek(0), Some('@' | '*' | '?' | '$'));
+            cutter.at += usize::from(is_special);
+            if cutter.at == begin {
+                return Err(NotUnderstood);
+            }
+            match cutter.next().ok_or(NotUnderstood)? {
+                '}' => return Ok(()),
+                ':' if !is_length && matches!(cutter.peek(0), Some('-' | '+')) => cutter.at += 1,
+                '-' | '+' | '#' | '%' | '/' | '^' | ',' if !is_length => {}
+                _ => return Err(NotUnderstood),
+            }
             let mut word = Word::default();
             loop {
                 match cutter.next().ok_or(NotUnderstood)? {
-                    // `@P` runs what the value says.
-                    '}' if word.text.ends_with("@P") => return Err(NotUnderstood),
-                    '}' if sets_variable(&word.text) => return Err(NotUnderstood),
                     '}' => return Ok(()),
                     '<' | '>' if cutter.peek(0) == Some('(') => return Err(NotUnderstood),
                     // Whether it quotes there depends on the operator.
                     '\'' if in_quotes => return Err(NotUnderstood),
                     next @ ('\\' | '\'' | '"' | '$' | '`') => cutter.part_of_word(next, &mut word)?,
                     '[' => return Err(NotUnderstood),
-                    next => word.text.push(next),
+                    _ => {}
                 }
             }
         })
@@ -424,10 +426,14 @@ impl Cutter<'_> {
             return Ok(());
         }
         if reading.is_for {
-            // `for PATH in .` changes which program a name means; variables of scripts are lower-case.
-            let is_variable = !std::mem::replace(&mut reading.has_variable, true);
-            reading.command.has_more |=
-                is_variable && word.text.chars().any(|next| next.is_ascii_uppercase());
+            reading.for_words += 1;
+            match reading.for_words {
+                // `for PATH in .` changes which program a name means; variables of scripts are lower-case.
+                1 => reading.command.has_more |= word.text.chars().any(|next| next.is_ascii_uppercase()),
+                // `for x do` is a list of commands already.
+                2 if word.text != "in" => return Err(NotUnderstood),
+                _ => {}
+            }
             return Ok(());
         }
         if reading.command.words.is_empty() {
@@ -462,12 +468,6 @@ impl Cutter<'_> {
         }
         Ok(())
     }
-}
-
-/// Returns whether a parameter expansion sets its variable: `name=word` or `name:=word`.
-fn sets_variable(expansion: &str) -> bool {
-    let rest = expansion.trim_start_matches(|next: char| next.is_ascii_alphanumeric() || next == '_');
-    rest.strip_prefix(':').unwrap_or(rest).starts_with('=')
 }
 
 /// Returns whether a first word sets a variable: `name=`, `name+=` or `name[...]=`.

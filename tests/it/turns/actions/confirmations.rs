@@ -196,7 +196,17 @@ async fn what_is_denied_never_runs_and_a_session_only_narrows() {
     let id = run(json!([{ "tool": "bash", "policy": "deny" }])).await;
     let log = owner.settled(&id, 1).await;
     assert_eq!(outcomes(&log), ["not_run", "not_run"]);
+    // The rules hold below a session without an agent too.
+    let top = owner.post("/sessions", body(json!([]))).await.ok()["session"]["id"].clone();
+    let between =
+        owner.post("/sessions", json!({ "parent_session_id": top })).await.ok()["session"]["id"].clone();
+    let free = owner.inline_agent().await;
+    let child = json!({ "agent": free, "parent_session_id": between, "input": { "script": steps } });
+    let id = owner.post("/sessions", child).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    assert_eq!(outcomes(&owner.settled(&id, 1).await), ["not_run", "ran"]);
     for (rule, param) in [
+        (json!({ "tool": "write", "path": "/workspace//x", "policy": "deny" }), "permissions[0].path"),
+        (json!({ "tool": "bash", "prefix": "git push; rm", "policy": "deny" }), "permissions[0].prefix"),
         (json!({ "tool": "no_such_tool", "policy": "ask" }), "permissions[0].tool"),
         (json!({ "tool": "read", "prefix": "x", "policy": "ask" }), "permissions[0].prefix"),
         (json!({ "tool": "write", "path": "relative/**", "policy": "ask" }), "permissions[0].path"),
