@@ -77,7 +77,7 @@ pub(super) struct Fields {
     #[arg(long, value_name = "MODE", value_parser = ["end_turn", "wait"])]
     #[serde(skip)]
     ask: Option<String>,
-    /// What follows when the agent makes the same calls again and again
+    /// Consequence of making the same calls again and again
     #[arg(long, value_name = "POLICY", value_parser = ["ask", "stop", "off"])]
     #[serde(skip)]
     doom_loop: Option<String>,

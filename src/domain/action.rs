@@ -47,7 +47,7 @@ pub struct Action {
     /// Rules that `always` may grant; none if no rule can allow the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub always: Vec<Rule>,
-    /// What the agent asks.
+    /// The questions of the agent.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<Question>,
 }

@@ -12,12 +12,12 @@ pub struct TurnSettings {
     /// How the agent asks its caller.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ask: Option<AskSettings>,
-    /// What happens when the agent makes the same calls again and again.
+    /// Consequence of making the same calls again and again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doom_loop: Option<LoopSettings>,
 }
 
-/// What happens when an agent makes the same calls again and again.
+/// Number of repetitions that are a loop, and their consequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 #[schema(as = DoomLoopSettings)]
@@ -60,7 +60,7 @@ pub struct AskSettings {
     pub expires_seconds: Option<u64>,
 }
 
-/// What a question does to the turn.
+/// Effect of a question on the turn.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AskMode {

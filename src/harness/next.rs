@@ -71,7 +71,7 @@ pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
 }
 
 fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
-    if let Some(repetition) = turn.doomed_by {
+    if let Some(repetition) = turn.final_loop {
         return Next::Finish(Finish::Repeated(repetition));
     }
     let ends_turn = |reason| step.calls.iter().any(|one| one.ends_turn == Some(reason));

@@ -36,7 +36,7 @@ pub struct Turn {
     pub model_name: String,
     pub prompt: String,
     pub options: ModelOptions,
-    /// What happens when the agent makes the same calls again and again.
+    /// Consequence of making the same calls again and again.
     pub loops: LoopSettings,
     /// Prices of its model calls, commands and fee.
     pub tariff: Tariff,

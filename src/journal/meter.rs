@@ -39,6 +39,10 @@ pub(super) fn count(events: &[Packed]) {
             Body::SandboxCreated { duration_ms, .. } => {
                 histogram!("sojourn_sandbox_start_seconds").record(seconds(*duration_ms));
             }
+            Body::ToolCall { repeats: Some(repetition), .. } => {
+                let outcome = if repetition.ends_turn { "ended" } else { "continued" };
+                counter!("sojourn_loops_total", "outcome" => outcome).increment(1);
+            }
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
             Body::TurnStarted { attempt, fee_micros, .. } => {
                 cost("fee", *fee_micros);

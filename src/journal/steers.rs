@@ -28,8 +28,10 @@ impl Writer {
         }
         let queued = unit.queued_messages(&session).await.map_err(Error::from)?;
         let stamp = Stamp { actor: Actor::system(), origin: journal.origin().clone() };
+        let read = queued.iter().filter(|message| message.steers).count();
         unit.execute_locked(session, Command::ReadSteers(queued), &stamp).await?;
         unit.commit().await?;
+        metrics::counter!("sojourn_messages_steered_total").increment(read as u64);
         Ok(())
     }
 }

@@ -76,7 +76,7 @@ pub(crate) struct CreateAgent {
     #[garde(inner(custom(validate_ask)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub ask: Option<AskSettings>,
-    /// What happens when the agent makes the same calls again and again.
+    /// Consequence of making the same calls again and again.
     #[garde(inner(custom(validate_loops)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub doom_loop: Option<LoopSettings>,

@@ -68,7 +68,7 @@ pub(crate) struct CreateSession {
     #[garde(inner(custom(validate_ask)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub ask: Option<AskSettings>,
-    /// What happens when the agent makes the same calls again and again; overrides the agent's.
+    /// Consequence of making the same calls again and again; overrides the agent's.
     #[garde(inner(custom(validate_loops)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub doom_loop: Option<LoopSettings>,

@@ -22,9 +22,6 @@ pub fn create(new: NewSession, stamp: &Stamp) -> Vec<Draft> {
     let first = stamp.draft(None, Body::SessionCreated(Box::new(new.created)));
     let has_context = new.context != ContextChange::default();
     let context = has_context.then(|| stamp.draft(None, Body::SessionContextUpdated(new.context)));
-    let message = new.input.map(|input| {
-        let refs = input.refs.clone();
-        Draft { refs, ..stamp.draft(Some(stamp.origin.id()), input.message()) }
-    });
+    let message = new.input.map(|input| input.message(stamp.origin.id(), stamp));
     [Some(first), context, message].into_iter().flatten().collect()
 }

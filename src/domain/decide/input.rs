@@ -2,7 +2,11 @@
 
 use serde_json::{Map, Value};
 
-use crate::domain::event::Body;
+use super::Stamp;
+use crate::domain::{
+    event::{Body, Draft},
+    ids::TurnId,
+};
 
 /// A message to the agent.
 #[derive(Clone, Debug, Default)]
@@ -29,10 +33,11 @@ pub enum InputMode {
 }
 
 impl Input {
-    /// Returns the event of the message.
-    pub(super) fn message(self) -> Body {
-        let Self { text, object: input, envelope, mode, .. } = self;
-        Body::UserMessage { text, input, envelope, steers: mode == InputMode::Steer }
+    /// Returns the event of the message, which joins a turn.
+    pub(super) fn message(self, turn: TurnId, stamp: &Stamp) -> Draft {
+        let Self { text, object: input, envelope, refs, mode } = self;
+        let body = Body::UserMessage { text, input, envelope, steers: mode == InputMode::Steer };
+        Draft { refs, ..stamp.draft(Some(turn), body) }
     }
 
     /// Parses input: a string, or an object with a `text` field.

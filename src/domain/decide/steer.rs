@@ -20,8 +20,8 @@ pub(super) fn decide(
         return Err(Rejection::NoAgent);
     }
     let turn_id = session.queued.as_ref().map_or_else(|| stamp.origin.id(), |turn| turn.id);
-    let (refs, mode) = (input.refs.clone(), input.mode);
-    let message = Draft { refs, ..stamp.draft(Some(turn_id), input.message()) };
+    let mode = input.mode;
+    let message = input.message(turn_id, stamp);
     // The message comes first: an interrupted turn must find its successor queued.
     let interrupt =
         (mode == InputMode::Interrupt).then(|| end_or_request(session, open, CancelMode::Interrupt, stamp));

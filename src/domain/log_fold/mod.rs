@@ -74,7 +74,7 @@ pub struct LogFold {
     grants: Vec<(EventId, Grant)>,
 }
 
-/// What callers have sent the running turn, as far as it is in a fold; 0 where there is nothing.
+/// Newest events that callers sent the running turn, as far as a fold has them; 0 without one.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadTo {
     /// `seq` of the newest event with which a caller, or an expiry, ended an action.

@@ -43,7 +43,7 @@ pub struct TurnFold {
     /// Loops of calls since its last input that no person has confirmed.
     pub loops: u32,
     /// The loop that ends it.
-    pub doomed_by: Option<Repetition>,
+    pub final_loop: Option<Repetition>,
     /// Whether a call ran, or may have run.
     pub has_acted: bool,
     /// The agent's newest message of level `user`.
@@ -246,7 +246,7 @@ impl TurnFold {
         if let Some(repetition) = repeats {
             self.recent.clear();
             self.loops += 1;
-            self.doomed_by = self.doomed_by.or(Some(repetition).filter(|repetition| repetition.ends_turn));
+            self.final_loop = self.final_loop.or(Some(repetition).filter(|repetition| repetition.ends_turn));
         }
     }
 
@@ -309,7 +309,7 @@ impl TurnFold {
     /// Returns whether a call without a result has certainly not begun: its step ends the turn, a caller has it, a rule
     /// forbids it, or it was confirmed and has not started.
     pub fn has_not_begun(&self, call_id: &str) -> bool {
-        self.doomed_by.is_some()
+        self.final_loop.is_some()
             || self.needs_caller(call_id)
             || self.confirmed(call_id).is_some()
             || self.denied_by(call_id).is_some()

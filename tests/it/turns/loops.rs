@@ -90,13 +90,14 @@ async fn a_second_loop_after_a_rejection_ends_the_turn_before_the_call_runs() {
 
 #[tokio::test]
 async fn settings_stop_at_once_or_look_away() {
-    let scene = Scene::open(&[]).await;
+    let scene = Scene::open(&["--metrics-listen=127.0.0.1:0"]).await;
     let owner = &scene.owner;
     let id =
         play(owner, json!({ "doom_loop": { "policy": "stop", "repeats": 2 } }), calls("a a never")).await;
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!((code(&log), outputs(&log)[0]), (json!("doom_loop"), "a\n"));
+    assert_eq!(scene.service.metrics().await["sojourn_loops_total{outcome=\"ended\"}"], 1.0);
     let message =
         of(&log, "turn.completed")[0]["body"]["error"]["message"].as_str().expect("words").to_owned();
     assert!(message.starts_with("the agent made the same call 2 times in a row"), "{message}");

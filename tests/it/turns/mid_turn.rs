@@ -128,7 +128,7 @@ async fn a_message_during_the_last_response_continues_the_turn_and_its_queued_tu
 
 #[tokio::test]
 async fn a_waiting_turn_reads_what_steers_it_with_the_answers() {
-    let scene = Scene::open(&[]).await;
+    let scene = Scene::open(&["--metrics-listen=127.0.0.1:0"]).await;
     let owner = &scene.owner;
     let question = json!({ "tool": "ask", "input": { "questions": [{ "question": "Where?" }, { "question": "When?" }] } });
     let steps =
@@ -139,7 +139,11 @@ async fn a_waiting_turn_reads_what_steers_it_with_the_answers() {
     let path = format!("/sessions/{id}/pending");
     let open = owner.until(&path, |page| page["data"].as_array().is_some_and(|rows| rows.len() == 1)).await;
     owner.until(&format!("/sessions/{id}"), |session| session["phase"] == "requires_action").await;
-    let seq = steers(owner, id, &script(json!([{ "text": "I read both." }]))).await;
+    let text = script(json!([{ "text": "I read both." }]));
+    let event = json!({ "type": "user.message", "text": text, "mode": "steer" });
+    let sent = owner.post(&format!("/sessions/{id}/events"), json!({ "events": [event] })).await.ok();
+    assert_eq!(sent["data"][0]["type"], "user.message");
+    let seq = sent["data"][0]["seq"].as_i64().expect("a place");
     sleep(Duration::from_millis(300)).await;
     assert_eq!(of(&log(owner, id).await, "turn.resumed").len(), 0, "it does not disturb the wait");
     let answers = json!([{ "type": "user.answer", "action_id": open["data"][0]["id"], "answers": [{ "text": "here" }, { "text": "now" }] }]);
@@ -149,6 +153,7 @@ async fn a_waiting_turn_reads_what_steers_it_with_the_answers() {
     assert_eq!((ends(&log), outputs(&log)), (vec!["completed"], vec!["1. here\n2. now"]));
     assert_eq!(of(&log, "turn.steered")[0]["body"]["seqs"], json!([seq]));
     assert_eq!(of(&log, "agent.message").last().expect("an answer")["body"]["text"], "I read both.");
+    assert_eq!(scene.service.metrics().await["sojourn_messages_steered_total"], 1.0);
     scene.close().await;
 }
 
