@@ -27,6 +27,7 @@ impl Session {
             queued: None,
             action_head: 0,
             steer_head: 0,
+            agent_head: 0,
             cancel_turn_id: None,
             ended: None,
             actor: event.draft.actor.clone(),
@@ -52,7 +53,12 @@ impl Session {
             self.action_head = event.seq;
         }
         match &event.draft.body {
-            body @ Body::SessionUpdated { .. } => self.created.update(body),
+            body @ Body::SessionUpdated { agent_snapshot, .. } => {
+                self.created.update(body);
+                if agent_snapshot.is_some() {
+                    self.agent_head = event.seq;
+                }
+            }
             Body::SessionStatusChanged { to, .. } => {
                 self.status = *to;
                 self.stopped = Some(Stopped::by(event));
@@ -221,11 +227,12 @@ impl Session {
 impl Created {
     /// Applies `session.updated`.
     fn update(&mut self, change: &Body) {
-        let Body::SessionUpdated { title, slug, metadata, limits } = change else { return };
+        let Body::SessionUpdated { title, slug, metadata, limits, agent_snapshot } = change else { return };
         slug.iter().for_each(|slug| self.slug.clone_from(slug));
         title.iter().for_each(|title| self.title.clone_from(title));
         metadata.iter().for_each(|metadata| self.metadata.clone_from(metadata));
         limits.iter().for_each(|limits| self.limits = *limits);
+        agent_snapshot.iter().for_each(|agent| self.agent_snapshot = Some((**agent).clone()));
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Start {
     pub turn_id: TurnId,
     pub input_to_seq: i64,
     pub attempt: i32,
+    /// The place of the pinned agent that its worker saw.
+    pub agent_seq: i64,
 }
 
 impl Usage {
@@ -119,9 +121,10 @@ impl Delta {
             match &draft.body {
                 Body::StepCompleted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
                 Body::StepAborted(step) => delta.model = Some(format!("{}/{}", step.provider, step.model)),
-                Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
-                    delta.start =
-                        Some(Start { turn_id: *turn_id, input_to_seq: *input_to_seq, attempt: *attempt });
+                Body::TurnStarted { turn_id, input_to_seq, attempt, agent_seq, .. } => {
+                    let (turn_id, input_to_seq) = (*turn_id, *input_to_seq);
+                    let (attempt, agent_seq) = (*attempt, *agent_seq);
+                    delta.start = Some(Start { turn_id, input_to_seq, attempt, agent_seq });
                 }
                 Body::TurnWaiting { expires_at, active_seconds, .. } => {
                     delta.wait = Some(Wait { expires_at: *expires_at, active_seconds: *active_seconds });

@@ -201,6 +201,8 @@ pub struct Session {
     pub action_head: i64,
     /// `seq` of the newest message that steers the running turn.
     pub steer_head: i64,
+    /// `seq` of the event that last changed the pinned agent; 0 while it is as it was created.
+    pub agent_head: i64,
     /// The turn whose cancellation a caller requested.
     pub cancel_turn_id: Option<TurnId>,
     /// The most recent turn that ended.

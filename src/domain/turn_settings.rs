@@ -71,6 +71,28 @@ pub enum AskMode {
     Wait,
 }
 
+/// Changes of settings; absent ones are unchanged, and null restores a default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SettingsChange {
+    pub ask: Option<Option<AskSettings>>,
+    pub doom_loop: Option<Option<LoopSettings>>,
+}
+
+impl SettingsChange {
+    /// Returns whether it changes nothing.
+    pub fn is_none(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns `settings` with the change; null takes the setting of `default`.
+    pub fn applied_to(&self, settings: TurnSettings, default: &TurnSettings) -> TurnSettings {
+        TurnSettings {
+            ask: self.ask.map_or(settings.ask, |ask| ask.or(default.ask)),
+            doom_loop: self.doom_loop.map_or(settings.doom_loop, |loops| loops.or(default.doom_loop)),
+        }
+    }
+}
+
 impl TurnSettings {
     /// Returns whether all are the defaults.
     pub fn is_default(&self) -> bool {

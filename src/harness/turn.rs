@@ -38,6 +38,8 @@ pub struct Turn {
     pub options: ModelOptions,
     /// Consequence of making the same calls again and again.
     pub loops: LoopSettings,
+    /// `seq` of the event that has its agent; 0 for that of the session's creation.
+    pub agent_seq: i64,
     /// Prices of its model calls, commands and fee.
     pub tariff: Tariff,
     /// Priced resources of the sandbox.
@@ -151,6 +153,7 @@ impl<'a> Run<'a> {
             attempt: self.turn.attempt,
             // The fee of a resumed turn was charged when it first started.
             fee_micros: if resumed.is_none() { self.turn.tariff.fee.turn } else { 0 },
+            agent_seq: self.turn.agent_seq,
         };
         let before = resumed.map(|turn| turn.attempt);
         let lost = before.and_then(|attempt| self.lost_call(attempt));

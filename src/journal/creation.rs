@@ -52,7 +52,14 @@ impl Unit {
     /// Appends the first events of a new session whose row is stored, and notifies workers.
     pub async fn begin_log(&mut self, creation: Creation) -> Result<(), Error> {
         let Creation { session, events, .. } = creation;
-        let change = Change { session: &session, ended: &[], base: 0, events: &events, is_due: false };
+        let change = Change {
+            session: &session,
+            ended: &[],
+            base: 0,
+            events: &events,
+            agent_snapshot: None,
+            is_due: false,
+        };
         let has_deliveries = self.tx.write_back(&change).await?.has_deliveries;
         self.began(&session, events, has_deliveries);
         Ok(())

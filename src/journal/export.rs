@@ -83,8 +83,14 @@ impl Unit {
         let org = self.tx.org();
         let creation = Creation { session, events: Vec::new(), token: None, kept: None };
         let session = self.create_row(creation).await?.session;
-        let change =
-            Change { session: &session, ended: &turns, base: session.head, events: &[], is_due: false };
+        let change = Change {
+            session: &session,
+            ended: &turns,
+            base: session.head,
+            events: &[],
+            agent_snapshot: None,
+            is_due: false,
+        };
         self.tx.write_back(&change).await?;
         self.tx.write_imported_usage(&session).await?;
         for events in log.chunks(APPEND_EVENTS_MAX) {

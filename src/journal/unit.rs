@@ -210,7 +210,11 @@ impl Unit {
         let has_ended = was_waiting && session.running.is_none();
         let wakes = has_ended || events.iter().any(|event| wakes(event, &session));
         let is_due = session.status != Status::Archived && wakes;
-        let change = Change { session: &session, ended: &ended, base, events: &by, is_due };
+        let repins = events
+            .iter()
+            .any(|event| matches!(event.draft.body, Body::SessionUpdated { agent_snapshot: Some(_), .. }));
+        let agent_snapshot = session.created.agent_snapshot.as_ref().filter(|_| repins);
+        let change = Change { session: &session, ended: &ended, base, events: &by, agent_snapshot, is_due };
         let written = self.tx.write_back(&change).await?;
         self.grew(session.id, base, now, by, written.has_deliveries);
         if is_due {

@@ -177,6 +177,7 @@ impl Runtime {
             prompt: revision.prompt + &told(&session.created.sources),
             options: snapshot.model_options.clone(),
             loops: snapshot.settings.doom_loop.unwrap_or_default(),
+            agent_seq: session.agent_head,
             tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
             size: SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes },
             is_unbound: checked.is_unbound,

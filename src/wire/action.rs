@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::session::{SessionRef, SteerMode};
+use super::message::{SessionRef, SteerMode};
 use crate::{
     base::json,
     base::limit::{

@@ -22,7 +22,7 @@ use crate::{
         session::{AgentSnapshot, Limits},
         source::Repository,
         spend::SpendCaps,
-        turn_settings::{AskSettings, LoopSettings, TurnSettings},
+        turn_settings::{AskSettings, LoopSettings, SettingsChange, TurnSettings},
     },
 };
 
@@ -136,6 +136,20 @@ pub(crate) struct PatchAgent {
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub sources: Option<Vec<Repository>>,
+}
+
+impl CreateAgent {
+    /// Returns the settings of its turns.
+    pub(crate) fn settings(&self) -> TurnSettings {
+        TurnSettings { ask: self.ask, doom_loop: self.doom_loop }
+    }
+}
+
+impl PatchAgent {
+    /// Returns the changes of settings.
+    pub(crate) fn settings(&self) -> SettingsChange {
+        SettingsChange { ask: self.ask, doom_loop: self.doom_loop }
+    }
 }
 
 /// Rejects model options that the provider would reject on every call.

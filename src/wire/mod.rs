@@ -21,6 +21,7 @@ pub(crate) mod invoke;
 pub(crate) mod key;
 pub(crate) mod limits;
 pub(crate) mod listing;
+pub(crate) mod message;
 mod metadata;
 pub(crate) mod operation;
 pub(crate) mod organization;

@@ -1,4 +1,4 @@
-//! Request and response bodies of sessions and messages.
+//! Request and response bodies of sessions.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::{
     context::{ContextInput, ContextView},
     environment::validate_environment_choice,
     limits::LimitsInput,
-    metadata::{small_object, validate_metadata},
+    metadata::validate_metadata,
     sandbox::{SandboxView, SandboxWaitView},
     source::{SourceView, validate_sources},
     webhook::{CreateDestination, DestinationView},
@@ -21,12 +21,11 @@ use crate::{
     base::{
         json,
         limit::{
-            AGENT_TOOLS_MAX, DESTINATIONS_MAX, IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
-            RULES_MAX, TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, DESTINATIONS_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
-        Actor, AgentId, CredentialId, EventId, Session, SessionId, Status, Usage,
+        Actor, AgentId, CredentialId, Session, SessionId, Status, Usage,
         custom_tool::AgentTool,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
@@ -34,7 +33,7 @@ use crate::{
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
         source::{PinnedSource, Repository},
         turn::LastTurn,
-        turn_settings::{AskSettings, LoopSettings},
+        turn_settings::{AskSettings, LoopSettings, SettingsChange, TurnSettings},
     },
 };
 
@@ -118,6 +117,13 @@ pub(crate) struct CreateSession {
     pub parent_session_id: Option<String>,
 }
 
+impl CreateSession {
+    /// Returns the settings that override those of the agent.
+    pub(crate) fn settings(&self) -> TurnSettings {
+        TurnSettings { ask: self.ask, doom_loop: self.doom_loop }
+    }
+}
+
 /// Words that follow `/v3/sessions/` in a path of their own.
 const RESERVED_SLUGS: [&str; 2] = ["import", "reattach"];
 
@@ -175,88 +181,39 @@ pub(crate) struct PatchSession {
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub limits: Option<LimitsInput>,
+    /// Replaces the tools, from the next turn on; null restores those of the agent. Refused while a turn runs or
+    /// waits, as are the following fields.
+    #[garde(inner(inner(length(max = AGENT_TOOLS_MAX))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<Vec<AgentTool>>)]
+    pub tools: Option<Option<Vec<AgentTool>>>,
+    /// Replaces the rules of the session; those of its agent and of the sessions above it stay. Needs
+    /// `sessions:approve`.
+    #[garde(inner(length(max = RULES_MAX)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub permissions: Option<Vec<Rule>>,
+    /// Null restores the agent's.
+    #[garde(inner(inner(custom(validate_ask))))]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
+    #[schema(value_type = Option<AskSettings>)]
+    pub ask: Option<Option<AskSettings>>,
+    /// Null restores the agent's.
+    #[garde(inner(inner(custom(validate_loops))))]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
+    #[schema(value_type = Option<LoopSettings>)]
+    pub doom_loop: Option<Option<LoopSettings>>,
 }
 
-/// Message to the agent: either `text`, or an `envelope` that contains the text.
-#[derive(Debug, Deserialize, Validate, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Steer {
-    #[garde(inner(length(bytes, min = 1, max = TEXT_BYTES_MAX)))]
-    pub text: Option<String>,
-    #[garde(dive)]
-    #[serde(default, deserialize_with = "json::object_or_null")]
-    pub envelope: Option<Envelope>,
-    /// Deduplicates the message: sending the same key again returns the first result.
-    #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
-    pub idempotency_key: Option<String>,
-    /// Handling of a running turn. Absent, the message waits for the next turn, unless the running one waits for the
-    /// answer to a single question: then it is the answer.
-    #[garde(skip)]
-    pub mode: Option<SteerMode>,
-}
+impl PatchSession {
+    /// Returns whether it changes the pinned agent.
+    pub(crate) fn changes_agent(&self) -> bool {
+        self.tools.is_some() || self.permissions.is_some() || !self.settings().is_none()
+    }
 
-/// Effect of a message on a running turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum SteerMode {
-    /// The message waits for the next turn.
-    Queue,
-    /// The running turn reads the message before its next model call. Comes it too late, it waits for the next turn.
-    Steer,
-    /// Ends the running turn at its next interruption point; the message starts the next one.
-    Interrupt,
-}
-
-/// Message as delivered by another system.
-#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Envelope {
-    /// Id assigned by the source. Together with `source` it deduplicates the message.
-    #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub id: Option<String>,
-    #[garde(inner(length(bytes, max = NAME_BYTES_MAX)))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub source: Option<String>,
-    /// Conversation of the source: its name, or an object.
-    #[garde(dive)]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub conversation: Option<Conversation>,
-    #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
-    pub text: String,
-    /// References of the message, passed through unchanged.
-    #[garde(custom(small_object))]
-    #[serde(default, skip_serializing_if = "Map::is_empty")]
-    pub refs: Map<String, Value>,
-    /// The source's original message, stored unchanged.
-    #[garde(custom(small_value))]
-    #[serde(skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Value, required = false)]
-    pub raw: Option<Value>,
-}
-
-/// Conversation of another system, by its name or as a reference.
-#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
-#[serde(untagged, expecting = "expected a string, or an object with `source` and `ref`")]
-pub(crate) enum Conversation {
-    Name(#[garde(length(bytes, max = NAME_BYTES_MAX))] String),
-    Reference(
-        #[garde(dive)]
-        #[serde(deserialize_with = "json::object")]
-        ConversationRef,
-    ),
-}
-
-/// Reference to a conversation of another system.
-#[derive(Debug, Deserialize, Serialize, Validate, ToSchema)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct ConversationRef {
-    /// System that the conversation belongs to, for example `slack`.
-    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
-    pub source: String,
-    /// Id of the conversation in that system.
-    #[garde(length(bytes, min = 1, max = NAME_BYTES_MAX))]
-    pub r#ref: String,
+    /// Returns the changes of settings.
+    pub(crate) fn settings(&self) -> SettingsChange {
+        SettingsChange { ask: self.ask, doom_loop: self.doom_loop }
+    }
 }
 
 /// A session.
@@ -403,32 +360,6 @@ pub(crate) struct CreatedSession {
     pub sources: Vec<SourceView>,
 }
 
-/// Result of sending a message.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct Steered {
-    pub event: EventRef,
-    pub session: SessionRef,
-}
-
-/// Reference to an input event, by id and `seq`.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct EventRef {
-    pub id: EventId,
-    pub seq: i64,
-    /// Time at which a turn consumed the input: null, because the message was accepted just now.
-    #[serde(with = "time::serde::rfc3339::option")]
-    #[schema(required)]
-    pub processed_at: Option<OffsetDateTime>,
-}
-
-/// Reference to a session, with its status and the `seq` of its newest event.
-#[derive(Debug, Serialize, Deserialize, ToSchema)]
-pub(crate) struct SessionRef {
-    pub id: SessionId,
-    pub status: Status,
-    pub head: i64,
-}
-
 pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Result {
     let text = match input {
         None => return Ok(()),
@@ -456,27 +387,8 @@ pub(super) fn text_or_object(input: &Option<Value>, _context: &()) -> garde::Res
     }
 }
 
-fn small_value(value: &Option<Value>, context: &()) -> garde::Result {
-    match value {
-        Some(value) => small_object(&Map::from_iter([("raw".to_owned(), value.clone())]), context),
-        None => Ok(()),
-    }
-}
-
 /// Response to an import.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct ImportedSession {
     pub session: SessionView,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_conversation_is_a_name_or_an_object_and_no_array_of_its_fields() {
-        assert!(serde_json::from_str::<Conversation>(r#""C1""#).is_ok());
-        assert!(serde_json::from_str::<Conversation>(r#"{"source": "slack", "ref": "C1"}"#).is_ok());
-        assert!(serde_json::from_str::<Conversation>(r#"["slack", "C1"]"#).is_err());
-    }
 }

@@ -67,7 +67,7 @@ pub enum Rejection {
     /// The answer is one of another kind of action.
     #[error("{}", of_kind(.0))]
     AnswerKind(ActionKind),
-    /// A turn is running and uses the files that the command would replace.
+    /// A turn is running and uses the files or the agent that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,
 }

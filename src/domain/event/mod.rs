@@ -20,7 +20,7 @@ use super::{
     registry::Tool,
     repetition::Repetition,
     rootfs::Packages,
-    session::{Created, Limits, Status},
+    session::{AgentSnapshot, Created, Limits, Status},
     tool::Replay,
 };
 use crate::base::Timestamp;
@@ -90,7 +90,7 @@ pub enum Body {
     /// The session was created; its status is `idle` until it has input.
     #[serde(rename = "session.created")]
     SessionCreated(Box<Created>),
-    /// Title, slug, metadata or limits changed; absent fields are unchanged.
+    /// Title, slug, metadata, limits or the pinned agent changed; absent fields are unchanged.
     #[serde(rename = "session.updated")]
     SessionUpdated {
         #[serde(skip_serializing_if = "Option::is_none", default, deserialize_with = "present")]
@@ -103,6 +103,9 @@ pub enum Body {
         metadata: Option<Map<String, Value>>,
         #[serde(skip_serializing_if = "Option::is_none", default)]
         limits: Option<Limits>,
+        /// The whole pinned agent, for the turns that start from now on.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        agent_snapshot: Option<Box<AgentSnapshot>>,
     },
     /// A caller started the sandbox; releases a stop and a cancel, and makes a session whose sandbox
     /// could not be replaced `idle`.
@@ -168,6 +171,9 @@ pub enum Body {
         /// The operator's fee in micro-USD; adds to the cost.
         #[serde(default)]
         fee_micros: u64,
+        /// `seq` of the `session.updated` whose agent it runs. Absent, it runs that of `session.created`.
+        #[serde(skip_serializing_if = "is_zero", default)]
+        agent_seq: i64,
     },
     /// A message of the agent.
     #[serde(rename = "agent.message")]
@@ -472,6 +478,10 @@ pub enum Body {
 }
 
 /// Distinguishes a field that is `null` from an absent one.
+fn is_zero(seq: &i64) -> bool {
+    *seq == 0
+}
+
 fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

@@ -70,6 +70,7 @@ pub(super) async fn create(
         };
         let origin = caller.origin();
         let now = origin.now();
+        let settings = wanted.settings();
         let id: AgentId = origin.id();
         let mut revision = Revision {
             id: origin.id(),
@@ -81,7 +82,7 @@ pub(super) async fn create(
             runtime: wanted.runtime.unwrap_or_else(|| BUILTIN_RUNTIME.to_owned()),
             tools: wanted.tools.map(in_order),
             permissions: wanted.permissions,
-            settings: TurnSettings { ask: wanted.ask, doom_loop: wanted.doom_loop },
+            settings,
             digest: String::new(),
             created_at: now,
         };
@@ -298,12 +299,7 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
         check_rules(permissions)?;
         next.permissions.clone_from(permissions);
     }
-    if let Some(ask) = change.ask {
-        next.settings.ask = ask;
-    }
-    if let Some(doom_loop) = change.doom_loop {
-        next.settings.doom_loop = doom_loop;
-    }
+    next.settings = change.settings().applied_to(next.settings, &TurnSettings::default());
     check_config(app, &next.model, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
     Ok(next)
@@ -323,7 +319,7 @@ async fn same_or_conflict(
         && wanted.runtime.as_ref().is_none_or(|runtime| *runtime == revision.runtime)
         && revision.tools == wanted.tools.clone().map(in_order)
         && revision.permissions == wanted.permissions
-        && revision.settings == TurnSettings { ask: wanted.ask, doom_loop: wanted.doom_loop }
+        && revision.settings == wanted.settings()
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps

@@ -24,7 +24,7 @@ use crate::{
         action::{
             ClaimAction, ClaimedAction, PendingAction, SendEvents, SentEvent, SentEventRef, SentEvents,
         },
-        session::SessionRef,
+        message::SessionRef,
     },
 };
 

@@ -17,7 +17,6 @@ use crate::{
         decide::{Input, NewSession, Stamp},
         session::{Created, Limits, Pins, Source},
         source::{PinnedSource, SourceStatus},
-        turn_settings::TurnSettings,
     },
     http::{
         agents::{check_rules, check_tools, in_order},
@@ -269,8 +268,7 @@ async fn pinned(
             || wanted.model.is_some()
             || wanted.tools.is_some()
             || !wanted.permissions.is_empty()
-            || wanted.ask.is_some()
-            || wanted.doom_loop.is_some()
+            || !wanted.settings().is_default()
             || wanted.revision.is_some();
         let message =
             "`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop` and `revision` need an agent";
@@ -283,7 +281,7 @@ async fn pinned(
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
-    let settings = TurnSettings { ask: wanted.ask, doom_loop: wanted.doom_loop };
+    let settings = wanted.settings();
     let (own, scripted) = (agent.clone(), app.0.scripted);
     let choice = Choice { agent: own, revision, model, tools, permissions, settings, scripted };
     Ok(Some((agent, trigger::pins(unit, choice).await?)))

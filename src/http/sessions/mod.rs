@@ -13,6 +13,7 @@ mod export;
 mod files;
 mod list;
 mod operations;
+mod patch;
 mod permissions;
 mod questions;
 mod socket;
@@ -26,10 +27,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use change::change;
 
 use crate::{
-    domain::{
-        SessionId, Status,
-        decide::{Change, Command},
-    },
+    domain::{SessionId, Status, decide::Command},
     http::{
         path::SessionToArchive,
         prelude::*,
@@ -39,7 +37,7 @@ use crate::{
     wire::{
         agent::PinnedAgentView,
         budget::{ModelUsage, SessionUsage},
-        session::{PatchSession, SessionView},
+        session::SessionView,
     },
 };
 
@@ -47,7 +45,7 @@ use crate::{
 pub(super) fn routes() -> OpenApiRouter<App> {
     OpenApiRouter::new()
         .routes(routes!(create::create, list::list))
-        .routes(routes!(get, patch, export::delete))
+        .routes(routes!(get, patch::patch, export::delete))
         .routes(routes!(export::export))
         .routes(routes!(export::import))
         .routes(routes!(usage))
@@ -138,32 +136,6 @@ pub(super) async fn agent(caller: Caller<ReadAgents>, Path(session): Path<Sessio
     // Revisions outlive their agent.
     let prompt = tx.revision(snapshot.revision_id).await?.prompt;
     Ok(respond(&PinnedAgentView::of(id, snapshot, prompt)))
-}
-
-/// Change title, slug, metadata or limits of a session
-///
-/// Limits can be raised while a turn runs.
-#[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
-    params(("session_id" = SessionId, Path)), request_body = PatchSession,
-    responses((status = 200, body = SessionView), Errors))]
-pub(super) async fn patch(
-    caller: Caller<WriteSessions>,
-    Path(id): Path<SessionId>,
-    Body(change): Body<PatchSession>,
-) -> Result<Response> {
-    let stamp = caller.stamp();
-    let mut unit = caller.unit().await?;
-    let limits = match change.limits {
-        // The lock ensures that concurrent changes of different limits are both kept.
-        Some(limits) => Some(limits.over(unit.tx().lock_session(id).await?.created.limits)),
-        None => None,
-    };
-    let PatchSession { title, slug, metadata, .. } = change;
-    let command = Command::Patch(Change { title, slug, metadata, limits });
-    let executed = unit.execute(id, command, &stamp).await?;
-    let view = view(unit.tx(), executed.session).await?;
-    unit.commit().await?;
-    Ok(respond(&view))
 }
 
 /// Cancel the running and the queued turn

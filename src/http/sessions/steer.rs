@@ -9,7 +9,7 @@ use crate::{
     http::{auth::SessionCaller, prelude::*, scope::SteerSession},
     journal::Answered,
     store::idempotency::{Slot, SlotState},
-    wire::session::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
+    wire::message::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
 };
 
 /// Send a message to a session

@@ -2,6 +2,7 @@
 //!
 //! Writes the session's row, its queued turn, the events, their deliveries and the job.
 
+use super::creation::name_of;
 use crate::store::{
     Result, Tx,
     column::{count, json, word},
@@ -12,7 +13,7 @@ use crate::store::{
 };
 use crate::{
     base::Id,
-    domain::{Session, Turn},
+    domain::{Session, Turn, session::AgentSnapshot},
 };
 
 /// A locked session after `apply`, with the new events.
@@ -23,6 +24,8 @@ pub struct Change<'a> {
     /// The `seq` that the events follow.
     pub base: i64,
     pub events: &'a [Packed],
+    /// The pinned agent, if it changed.
+    pub agent_snapshot: Option<&'a AgentSnapshot>,
     /// A worker must process the session.
     pub is_due: bool,
 }
@@ -50,6 +53,7 @@ impl Tx {
     pub async fn write_back(&mut self, change: &Change<'_>) -> Result<Written> {
         let session = change.session;
         let (turn, stopped) = (session.queued.as_ref(), session.stopped.as_ref());
+        let snapshot = change.agent_snapshot.map(json);
         let query = named!(
             query_as(WRITE_BACK),
             {
@@ -64,6 +68,9 @@ impl Tx {
                 input_cursor: session.input_cursor,
                 action_head: session.action_head,
                 steer_head: session.steer_head,
+                agent_head: session.agent_head,
+                snapshot_id: snapshot.as_deref().map(name_of),
+                snapshot: &snapshot,
                 running_turn_id: session.running.as_ref().map(|turn| turn.id.uuid()),
                 queued_turn_id: turn.map(|turn| turn.id.uuid()),
                 cancel_turn_id: session.cancel_turn_id.map(Id::uuid),
@@ -101,11 +108,17 @@ with queued as (
     select $org_id, $session_id, $queued_turn_id, $state, $attempt, $input_from_seq, $input_to_seq
     where $queued_turn_id::uuid is not null
     on conflict (org_id, session_id, turn_id) do update set input_to_seq = excluded.input_to_seq
+), pinned as (
+    insert into agent_snapshot (org_id, snapshot_id, content)
+    select $org_id, $snapshot_id, $snapshot::json
+    where $snapshot::text is not null
+    on conflict do nothing
 ), s as (
     update session
     set title = $title, metadata = $metadata::json, limits = $limits::json, status = $status, head = $head,
         input_head = $input_head, input_cursor = $input_cursor, action_head = $action_head,
-        steer_head = $steer_head, running_turn_id = $running_turn_id,
+        steer_head = $steer_head, agent_head = $agent_head, snapshot_id = coalesce($snapshot_id, snapshot_id),
+        running_turn_id = $running_turn_id,
         queued_turn_id = $queued_turn_id, cancel_turn_id = $cancel_turn_id,
         ended_turn_id = coalesce($ended_turn_id, ended_turn_id), turns = $turns, updated_at = $updated_at,
         active_seconds = $active_seconds, stopped_by = $stopped_by::json, stopped_at = $stopped_at,

@@ -119,7 +119,7 @@ fn responses<T>(new: &[Creation], pick: impl Fn(&StoredResponse) -> T) -> Vec<Op
 }
 
 /// Id of a pinned agent within its organization: the first half of a SHA-256.
-fn name_of(content: &str) -> Uuid {
+pub(super) fn name_of(content: &str) -> Uuid {
     let digest = sha256(content.as_bytes());
     let (half, _) = digest.split_first_chunk().expect("32 bytes have 16");
     Uuid::from_bytes(*half)

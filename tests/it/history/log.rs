@@ -182,6 +182,7 @@ impl Log {
                 input_to_seq: 1,
                 attempt: 1,
                 fee_micros: 0,
+                agent_seq: 0,
             },
         ];
         for body in bodies {
@@ -242,7 +243,14 @@ impl Writer {
             (None, None) => return,
         };
         self.running = Some((turn_id, attempt));
-        let body = Body::TurnStarted { turn_id, input_from_seq: 1, input_to_seq: 1, attempt, fee_micros: 0 };
+        let body = Body::TurnStarted {
+            turn_id,
+            input_from_seq: 1,
+            input_to_seq: 1,
+            attempt,
+            fee_micros: 0,
+            agent_seq: 0,
+        };
         self.write(Some(turn_id), body);
     }
 
@@ -309,7 +317,13 @@ impl Writer {
             0 => Body::SandboxCreated { sandbox_id, duration_ms: 1 },
             1 => Body::SandboxLost { sandbox_id, reason: String::new() },
             2 => Body::LimitWarning { limit: "tokens".to_owned(), used: 8, allowed: 10, session_id: None },
-            _ => Body::SessionUpdated { title: Some(None), slug: None, metadata: None, limits: None },
+            _ => Body::SessionUpdated {
+                title: Some(None),
+                slug: None,
+                metadata: None,
+                limits: None,
+                agent_snapshot: None,
+            },
         };
         self.write(turn, body);
     }

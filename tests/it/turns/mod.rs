@@ -6,6 +6,7 @@ mod admission;
 mod archive;
 mod blobs;
 mod cancel;
+mod changed_agent;
 mod control;
 mod direct;
 mod environment;

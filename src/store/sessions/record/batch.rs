@@ -65,7 +65,7 @@ const RECORD_BATCH: &str = concat!(
     fold_columns!(many_rows),
     ", locked as (
     select s.org_id, s.session_id, s.epoch, s.status, s.running_turn_id, s.queued_turn_id, s.input_head,
-           s.action_head, s.steer_head, s.cancel_turn_id
+           s.action_head, s.steer_head, s.agent_head, s.cancel_turn_id
     from m
     join session s using (org_id, session_id)
     where ",

@@ -61,7 +61,7 @@ macro_rules! fold_columns {
             cache_read_tokens bigint steps bigint tool_calls bigint model_micros bigint
             sandbox_cpu_micros bigint sandbox_memory_micros bigint fee_micros bigint unpriced_steps bigint
             exec_ms bigint fails boolean wakes_at timestamptz waited_at_seconds bigint resumes boolean
-            actions_to bigint steers_to bigint
+            actions_to bigint steers_to bigint agent_seq bigint
         )
     };
 }
@@ -122,6 +122,7 @@ macro_rules! fold_query {
             resumes: $of($members, |member| member.delta.resumes),
             actions_to: $of($members, |member| member.record.actions_to),
             steers_to: $of($members, |member| member.record.steers_to),
+            agent_seq: $of($members, |member| member.delta.start.map(|start| start.agent_seq)),
             $($name: $value),*
         }, $events)
     };
@@ -133,7 +134,7 @@ macro_rules! start_fits {
     () => {
         "(m.attempt is null
            or (m.attempt = 1 and u.queued_turn_id = m.turn_id and u.running_turn_id is null
-               and u.input_head = m.window_to)
+               and u.input_head = m.window_to and u.agent_head = m.agent_seq)
            or (m.attempt > 1 and u.running_turn_id = m.turn_id))"
     };
 }

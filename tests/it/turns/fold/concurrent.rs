@@ -5,10 +5,10 @@ use std::time::Duration;
 use sojourn::{
     domain::{
         Body, Level,
-        decide::{Change, Command, InputMode},
+        decide::{Change, Command, InputMode, Rejection},
         turn::YieldReason,
     },
-    journal::Halted,
+    journal::{Error, Halted},
 };
 use sqlx::Connection;
 
@@ -45,6 +45,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
                 input_to_seq: turn.input_to_seq,
                 attempt: 1,
                 fee_micros: 0,
+                agent_seq: 0,
             };
             match writer.record(vec![draft(&world, turn.id, start)]).await {
                 Ok(_) => {}
@@ -94,6 +95,7 @@ async fn an_event_that_waits_while_a_destination_is_created_is_delivered_to_it()
         input_to_seq: turn.input_to_seq,
         attempt: 1,
         fee_micros: 0,
+        agent_seq: 0,
     };
     let of_log_only = Body::SandboxFrozen { sandbox_id: world.origin.id(), memory_bytes: 1 };
     for (place, body) in [start, of_log_only].into_iter().enumerate() {
@@ -132,5 +134,41 @@ async fn an_event_that_waits_while_a_destination_is_created_is_delivered_to_it()
         watcher.close().await.expect("a clean end");
     }
     drop(lease);
+    world.store.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_turn_does_not_start_with_an_agent_that_has_changed() {
+    let world = World::open().await;
+    let id = world.create(Some(said("first", InputMode::Queue))).await;
+    let lease = world.claim(1).await.pop().expect("a job");
+    let session = world.store.load_session(world.org, id).await.expect("a row");
+    let turn = session.queued.as_ref().expect("a turn");
+    let mut agent = session.created.agent_snapshot.clone().expect("an agent");
+    agent.tools = Some(Vec::new());
+    let change = Change { agent_snapshot: Some(Box::new(agent)), ..Change::default() };
+    world.command(id, Command::Patch(change.clone())).await.expect("a change");
+
+    let writer = world.journal.writer(lease.fence(), Some(turn.id));
+    let start = |agent_seq| Body::TurnStarted {
+        turn_id: turn.id,
+        input_from_seq: turn.input_from_seq,
+        input_to_seq: turn.input_to_seq,
+        attempt: 1,
+        fee_micros: 0,
+        agent_seq,
+    };
+    let stale = writer.record(vec![draft(&world, turn.id, start(session.agent_head))]).await;
+    assert!(matches!(stale, Err(Halted::Moved)), "{stale:?}");
+    let changed = world.compare(id).await;
+    assert_eq!(changed.agent_head, changed.head);
+    writer.record(vec![draft(&world, turn.id, start(changed.agent_head))]).await.expect("a start");
+    // It keeps its agent until it ends.
+    let mut again = changed.created.agent_snapshot.expect("an agent");
+    again.tools = None;
+    let change = Change { agent_snapshot: Some(Box::new(again)), ..Change::default() };
+    let refused = world.command(id, Command::Patch(change)).await;
+    assert!(matches!(refused, Err(Error::Rejected(Rejection::TurnRunning))), "{refused:?}");
+    world.compare(id).await;
     world.store.close().await;
 }

@@ -247,6 +247,7 @@ fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), ac
             input_to_seq: window.input_to_seq,
             attempt,
             fee_micros: 3,
+            agent_seq: 0,
         }],
         Act::Step { calls } if is_started && open.is_empty() => step(log.len(), *calls, attempt),
         Act::Fail if is_started => {

@@ -1,0 +1,96 @@
+//! Change of a session: title, slug, metadata, limits, and the agent that it pins.
+
+use serde_json::json;
+
+use crate::{
+    domain::{
+        SessionId,
+        custom_tool::AgentTool,
+        decide::{Change, Command},
+        registry::Tool,
+        session::{AgentSnapshot, Session},
+    },
+    http::{
+        agents::{check_rules, check_tools, in_order},
+        auth::missing_scope,
+        prelude::*,
+        scope::{ApproveActions, Scope, WriteSessions},
+    },
+    stream::view,
+    wire::session::{PatchSession, SessionView},
+};
+
+/// Change a session
+///
+/// Limits can be raised while a turn runs. Tools, permissions and settings of the agent hold from the next turn on, and
+/// are refused with `turn_running` while one runs or waits.
+#[utoipa::path(patch, path = "/sessions/{session_id}", tag = "sessions", operation_id = "updateSession",
+    params(("session_id" = SessionId, Path)), request_body = PatchSession,
+    responses((status = 200, body = SessionView), Errors))]
+pub(super) async fn patch(
+    caller: Caller<WriteSessions>,
+    Path(id): Path<SessionId>,
+    Body(change): Body<PatchSession>,
+) -> Result<Response> {
+    // The rules of a session may hold back calls that another person has to confirm.
+    if change.permissions.is_some() && !ApproveActions::is_in(&caller.scopes) {
+        return Err(missing_scope(ApproveActions::NAME));
+    }
+    let stamp = caller.stamp();
+    let mut unit = caller.unit().await?;
+    // The lock ensures that concurrent changes of different fields are both kept.
+    let session = unit.tx().lock_session(id).await?;
+    let limits = change.limits.as_ref().map(|limits| limits.over(session.created.limits));
+    let agent_snapshot = if change.changes_agent() {
+        Some(Box::new(changed_agent(&mut unit, &session, &change).await?))
+    } else {
+        None
+    };
+    let PatchSession { title, slug, metadata, permissions, .. } = change;
+    let command = Command::Patch(Change { title, slug, metadata, limits, agent_snapshot });
+    let executed = unit.execute(id, command, &stamp).await?;
+    if let Some(rules) = permissions.filter(|_| !executed.events.is_empty()) {
+        caller
+            .record_audit(unit.tx(), "session.permissions_changed", id, json!({ "permissions": rules }))
+            .await?;
+    }
+    let view = view(unit.tx(), executed.session).await?;
+    unit.commit().await?;
+    Ok(respond(&view))
+}
+
+/// Returns the agent of a session with a change.
+async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession) -> Result<AgentSnapshot> {
+    let Some(mut agent) = session.created.agent_snapshot.clone() else {
+        let message = "`tools`, `permissions`, `ask` and `doom_loop` need a session with an agent";
+        return Err(ApiError::invalid("agent", message));
+    };
+    let revision = unit.tx().revision(agent.revision_id).await?;
+    if let Some(tools) = &change.tools {
+        agent.tools = match tools {
+            Some(tools) => Some(in_order(tools.clone())),
+            None => revision.tools,
+        };
+        let registered = unit.tx().registered_tools(session.id).await?;
+        check_with_registered(agent.tools.as_deref().unwrap_or_default(), &registered).await?;
+    }
+    if let Some(rules) = &change.permissions {
+        check_rules(rules)?;
+        agent.permissions.session.clone_from(rules);
+    }
+    agent.settings = change.settings().applied_to(agent.settings, &revision.settings);
+    Ok(agent)
+}
+
+/// Checks tools that replace those of a session, together with those that callers have registered with it.
+async fn check_with_registered(tools: &[AgentTool], registered: &[Tool]) -> Result<()> {
+    let registered: Vec<_> = registered.iter().filter_map(Tool::custom).collect();
+    let taken = |tool: &AgentTool| registered.iter().any(|known| known.name == tool.name());
+    if let Some(index) = tools.iter().position(taken) {
+        let words = format!("`{}` is registered with the session", tools[index].name());
+        let param = Some(format!("tools[{index}]"));
+        return Err(ApiError { param, ..ApiError::conflict("tool_exists", words) });
+    }
+    let registered = registered.into_iter().map(|tool| AgentTool::Custom(Box::new(tool)));
+    check_tools(&tools.iter().cloned().chain(registered).collect::<Vec<_>>()).await
+}
