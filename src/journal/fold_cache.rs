@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    base::limit::{FOLD_CACHE_BYTES_MAX, FOLD_CACHE_TTL},
+    base::limit::{FOLD_CACHE_BYTES_MAX, FOLD_CACHE_ENTRIES_MAX, FOLD_CACHE_TTL},
     domain::{SessionId, log_fold::LogFold},
 };
 
@@ -61,7 +61,7 @@ impl FoldCache {
         }
         cached.bytes += bytes;
         cached.folds.push_back(CachedFold { session, at: Instant::now(), bytes, fold });
-        while cached.bytes > FOLD_CACHE_BYTES_MAX {
+        while cached.bytes > FOLD_CACHE_BYTES_MAX || cached.folds.len() > FOLD_CACHE_ENTRIES_MAX {
             cached.remove(0);
         }
     }
@@ -124,5 +124,9 @@ mod tests {
         cache.put(sessions[0], fold(&half));
         assert!(!is_there(1) && !is_there(2) && is_there(0));
         assert_eq!(cache.cached().bytes, 0);
+        cache.put(sessions[0], fold("small"));
+        (0..FOLD_CACHE_ENTRIES_MAX).for_each(|_| cache.put(origin.id(), fold("small")));
+        assert!(!is_there(0));
+        assert_eq!(cache.cached().folds.len(), FOLD_CACHE_ENTRIES_MAX);
     }
 }

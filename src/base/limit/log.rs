@@ -22,6 +22,8 @@ pub const CONVERSATION_BYTES_MAX: usize = 16 << 20;
 /// Memory of a process for the folds of logs of turns that ended in it, in bytes. The next turn of such a
 /// session reads only new events.
 pub const FOLD_CACHE_BYTES_MAX: usize = 32 << 20;
+/// Folds in that cache. The memory of a small one is mostly that of its structure, which is not counted exactly.
+pub const FOLD_CACHE_ENTRIES_MAX: usize = 2_048;
 /// A cached fold that is not used for this long is evicted.
 pub const FOLD_CACHE_TTL: Duration = Duration::from_secs(300);
 /// Events by which the fold of a log grows until it is stored again. A turn that finds no cached fold reads at most
