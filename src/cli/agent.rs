@@ -12,6 +12,7 @@ use super::{
     input,
     invoke_token::{self, InvokeToken},
     limits::Limits,
+    output::Output,
     print,
 };
 
@@ -82,6 +83,9 @@ pub(super) struct Fields {
     #[serde(skip)]
     doom_loop: Option<String>,
     #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+    #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
     limits: Limits,
@@ -119,6 +123,7 @@ impl Fields {
         if let Some(policy) = &self.doom_loop {
             body["doom_loop"] = json!({ "policy": policy });
         }
+        self.output.fill(&mut body)?;
         Ok(body)
     }
 }

@@ -15,6 +15,7 @@ mod input;
 mod invoke_token;
 mod key;
 mod limits;
+mod output;
 mod print;
 mod production;
 mod report;

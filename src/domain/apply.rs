@@ -53,12 +53,7 @@ impl Session {
             self.action_head = event.seq;
         }
         match &event.draft.body {
-            body @ Body::SessionUpdated { agent_snapshot, .. } => {
-                self.created.update(body);
-                if agent_snapshot.is_some() {
-                    self.agent_head = event.seq;
-                }
-            }
+            Body::SessionUpdated { .. } => self.update(event),
             Body::SessionStatusChanged { to, .. } => {
                 self.status = *to;
                 self.stopped = Some(Stopped::by(event));
@@ -102,6 +97,7 @@ impl Session {
             | Body::SessionRejected { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
+            | Body::OutputRejected { .. }
             | Body::StepCompleted(_)
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
@@ -120,6 +116,13 @@ impl Session {
     fn hold_stopped(&mut self, event: &Event, reason: Option<String>) {
         self.hold = Some(Hold::Stopped);
         self.stopped = Some(Stopped { reason, ..Stopped::by(event) });
+    }
+
+    fn update(&mut self, event: &Event) {
+        self.created.update(&event.draft.body);
+        if matches!(event.draft.body, Body::SessionUpdated { agent_snapshot: Some(_), .. }) {
+            self.agent_head = event.seq;
+        }
     }
 
     fn take_input(&mut self, event: &Event, steers: bool) {
@@ -249,6 +252,7 @@ impl TurnCompleted {
             YieldReason::NeedsInput | YieldReason::RequiresAction => Status::AwaitingInput,
             YieldReason::Error if self.failed => Status::Failed,
             YieldReason::Error
+            | YieldReason::OutputInvalid
             | YieldReason::Completed
             | YieldReason::BudgetExceeded
             | YieldReason::DeadlineExceeded

@@ -78,6 +78,9 @@ pub enum Message {
     Results { results: Vec<ToolResult> },
 }
 
+/// Message of the service to a model that ends a turn without the output that it needs.
+pub const NO_OUTPUT: &str = "You have not submitted the output of this task. Call `submit_output` with it.";
+
 /// Complete input of one model call. Equal logs give equal requests.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ModelRequest {

@@ -80,6 +80,7 @@ impl Usage {
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
+            | Body::OutputRejected { .. }
             | Body::ToolResult { .. }
             | Body::TurnWaiting { .. }
             | Body::TurnResumed { .. }
@@ -142,6 +143,7 @@ impl Delta {
                 | Body::TurnCancelRequested { .. }
                 | Body::AgentMessage { .. }
                 | Body::AgentThinking { .. }
+                | Body::OutputRejected { .. }
                 | Body::ToolCall { .. }
                 | Body::ExecStarted { .. }
                 | Body::ExecCompleted { .. }

@@ -118,7 +118,7 @@ fn exit_status(status: Status, ended: Option<&LastTurn>) -> Option<ExitStatus> {
         YieldReason::BudgetExceeded | YieldReason::DeadlineExceeded | YieldReason::MaxTurns => {
             Some(ExitStatus::BudgetHit)
         }
-        YieldReason::Error => Some(match ended.error_code.as_deref() {
+        YieldReason::Error | YieldReason::OutputInvalid => Some(match ended.error_code.as_deref() {
             Some("payment_required") => ExitStatus::PaymentRequired,
             Some("sandbox_unavailable") => ExitStatus::ToolCallFailed,
             Some("lifecycle_hook_failed") => ExitStatus::LifecycleHookFailed,

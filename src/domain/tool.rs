@@ -76,5 +76,8 @@ pub struct ToolResult {
 /// The tool with which an agent asks its caller a question; it ends the turn.
 pub const ASK: &str = "ask";
 
+/// The tool with which an agent submits the output of a turn that has an output schema.
+pub const SUBMIT_OUTPUT: &str = "submit_output";
+
 /// The tool with which an agent starts another session; must be listed explicitly.
 pub const START_SESSION: &str = "start_session";

@@ -42,13 +42,15 @@ pub enum YieldReason {
     Canceled,
     /// The turn failed; see `error`.
     Error,
+    /// The agent submitted no output that fits the schema.
+    OutputInvalid,
 }
 
 impl YieldReason {
     /// Returns the state of a turn that ended for this reason.
     pub fn state(self) -> TurnState {
         match self {
-            Self::Error => TurnState::Error,
+            Self::Error | Self::OutputInvalid => TurnState::Error,
             Self::Completed
             | Self::NeedsInput
             | Self::RequiresAction

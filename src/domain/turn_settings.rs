@@ -1,9 +1,10 @@
 //! How the turns of an agent behave, beside its model, tools and permissions.
 
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS};
+use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS, OUTPUT_REPAIRS};
 
 /// Settings of turns. An absent field is the default.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -15,6 +16,12 @@ pub struct TurnSettings {
     /// Consequence of making the same calls again and again.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub doom_loop: Option<LoopSettings>,
+    /// JSON Schema of the output of each turn; an object.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_schema: Option<Map<String, Value>>,
+    /// Rejected outputs of a turn before it ends as `output_invalid`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub output_repairs: Option<u32>,
 }
 
 /// Number of repetitions that are a loop, and their consequence.
@@ -76,6 +83,8 @@ pub enum AskMode {
 pub struct SettingsChange {
     pub ask: Option<Option<AskSettings>>,
     pub doom_loop: Option<Option<LoopSettings>>,
+    pub output_schema: Option<Option<Map<String, Value>>>,
+    pub output_repairs: Option<Option<u32>>,
 }
 
 impl SettingsChange {
@@ -89,6 +98,13 @@ impl SettingsChange {
         TurnSettings {
             ask: self.ask.map_or(settings.ask, |ask| ask.or(default.ask)),
             doom_loop: self.doom_loop.map_or(settings.doom_loop, |loops| loops.or(default.doom_loop)),
+            output_schema: match &self.output_schema {
+                None => settings.output_schema,
+                Some(schema) => schema.clone().or_else(|| default.output_schema.clone()),
+            },
+            output_repairs: self
+                .output_repairs
+                .map_or(settings.output_repairs, |repairs| repairs.or(default.output_repairs)),
         }
     }
 }
@@ -101,7 +117,18 @@ impl TurnSettings {
 
     /// Returns these settings, overridden by those that `over` sets.
     pub fn overridden_by(&self, over: &Self) -> Self {
-        Self { ask: over.ask.or(self.ask), doom_loop: over.doom_loop.or(self.doom_loop) }
+        let output_schema = over.output_schema.as_ref().or(self.output_schema.as_ref());
+        Self {
+            ask: over.ask.or(self.ask),
+            doom_loop: over.doom_loop.or(self.doom_loop),
+            output_schema: output_schema.cloned(),
+            output_repairs: over.output_repairs.or(self.output_repairs),
+        }
+    }
+
+    /// Returns the rejected outputs of a turn before it ends.
+    pub fn output_repairs(&self) -> u32 {
+        self.output_repairs.unwrap_or(OUTPUT_REPAIRS.0)
     }
 }
 

@@ -72,7 +72,7 @@ impl Run<'_> {
     /// Returns the aborted model call of a crashed worker's attempt: its prompt was sent, its
     /// response is lost.
     pub(super) fn lost_call(&self, attempt: i32) -> Option<Draft> {
-        let was_asking = matches!(next(self.own(), attempt), Next::Ask { .. });
+        let was_asking = matches!(next(self.own(), attempt, self.turn.output_repairs), Next::Ask { .. });
         was_asking.then(|| {
             let (received, started) = (Received::default(), self.ports.origin.now());
             let cut = Cut { reason: Aborted::WorkerLost, received, started };

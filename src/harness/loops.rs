@@ -3,7 +3,7 @@
 use crate::domain::{
     log_fold::TurnFold,
     repetition::{RecentCalls, Repetition},
-    tool::ToolCall,
+    tool::{SUBMIT_OUTPUT, ToolCall},
     turn_settings::{LoopPolicy, LoopSettings},
 };
 
@@ -23,7 +23,8 @@ impl Loops {
 
     /// Takes the next call; returns the repetition that it completes. The second one of a turn ends it.
     pub(super) fn take(&mut self, call: &ToolCall) -> Option<Repetition> {
-        if self.settings.policy == LoopPolicy::Off {
+        // Outputs have their own bound.
+        if self.settings.policy == LoopPolicy::Off || call.tool == SUBMIT_OUTPUT {
             return None;
         }
         self.recent.push(call);

@@ -10,6 +10,7 @@ mod interrupt;
 mod limits;
 mod loops;
 mod next;
+mod output;
 mod spend;
 mod steers;
 mod step;
@@ -114,6 +115,9 @@ pub trait Tools: Send + Sync {
     fn questions(&self, _call: &ToolCall) -> Option<(Vec<Question>, u64)> {
         None
     }
+    /// Returns the first faults of an output that a call submits, none if it fits the schema of the turn; `None` for
+    /// another call.
+    fn output_faults(&self, call: &ToolCall) -> Option<Vec<String>>;
     /// Evaluates the permissions of the session, with what was `granted` in it, for a call. Allows a call whose
     /// arguments do not fit, because it does not run.
     fn decision(&self, _call: &ToolCall, _granted: &[Grant]) -> PolicyDecision {

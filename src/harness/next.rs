@@ -28,6 +28,8 @@ pub(super) enum Next {
     Settle(Vec<ToolCall>),
     /// Wait for callers: nothing else can run.
     Wait,
+    /// Tell the model that it has not submitted the output that the turn needs.
+    AskForOutput,
     /// End the turn.
     Finish(Finish),
 }
@@ -47,30 +49,35 @@ pub(super) enum Finish {
     Truncated,
     /// The agent made the same calls again and again.
     Repeated(Repetition),
+    /// The agent submitted too many outputs that do not fit.
+    OutputInvalid,
 }
 
-/// Returns the next action for a turn at `attempt`. `None` for a turn without events.
-pub(super) fn next(turn: Option<&TurnFold>, attempt: i32) -> Next {
+/// Returns the next action for a turn at `attempt`; `repairs` are those of its output, if it needs one. `None` for a
+/// turn without events.
+pub(super) fn next(turn: Option<&TurnFold>, attempt: i32, repairs: Option<u32>) -> Next {
     let Some(turn) = turn.filter(|turn| attempt <= turn.attempt) else { return Next::Start };
     match &turn.step {
-        Some(step) => after_step(step, turn),
+        Some(step) => after_step(step, turn, repairs),
         None => Next::Ask { failures: turn.model_failures },
     }
 }
 
 /// Returns the outcome if a response that is not in the log yet ends the turn.
-pub(super) fn finish_of(answer: &[Draft]) -> Option<Finish> {
+pub(super) fn finish_of(answer: &[Draft], repairs: Option<u32>) -> Option<Finish> {
     let step = answer.iter().find_map(|draft| match &draft.body {
         Body::StepCompleted(step) => Some(step),
         _ => None,
     })?;
-    match after_step(&LastStep::of(step), &TurnFold::default()) {
+    match after_step(&LastStep::of(step), &TurnFold::default(), repairs) {
         Next::Finish(finish) => Some(finish),
-        Next::Start | Next::Ask { .. } | Next::Run(_) | Next::Settle(_) | Next::Wait => None,
+        Next::Start | Next::Ask { .. } | Next::Run(_) | Next::Settle(_) | Next::Wait | Next::AskForOutput => {
+            None
+        }
     }
 }
 
-fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
+fn after_step(step: &LastStep, turn: &TurnFold, repairs: Option<u32>) -> Next {
     if let Some(repetition) = turn.final_loop {
         return Next::Finish(Finish::Repeated(repetition));
     }
@@ -84,8 +91,14 @@ fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
     if !pending.is_empty() {
         return of_pending(&pending, turn);
     }
-    if turn.is_steered {
+    if repairs.is_some_and(|repairs| turn.output_repairs > repairs) && turn.output.is_none() {
+        return Next::Finish(Finish::OutputInvalid);
+    }
+    if turn.has_new_input {
         return Next::Ask { failures };
+    }
+    if ends_turn(YieldReason::Completed) {
+        return Next::Finish(Finish::Completed);
     }
     if ends_turn(YieldReason::NeedsInput) {
         return Next::Finish(Finish::Asked);
@@ -96,6 +109,7 @@ fn after_step(step: &LastStep, turn: &TurnFold) -> Next {
     }
     match step.stop {
         StopReason::Pause => Next::Ask { failures },
+        StopReason::EndTurn | StopReason::ToolUse if repairs.is_some() => Next::AskForOutput,
         StopReason::EndTurn | StopReason::ToolUse => Next::Finish(Finish::Completed),
         StopReason::Refusal => Next::Finish(Finish::Refused),
         StopReason::MaxTokens => Next::Finish(Finish::Truncated),

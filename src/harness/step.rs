@@ -88,7 +88,7 @@ impl<'a> Run<'a> {
             Ok(answer) => {
                 let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
                 let drafts = self.answer_events(answer, step, steps + 1, started);
-                if let Some(finish) = finish_of(&drafts)
+                if let Some(finish) = finish_of(&drafts, self.turn.output_repairs)
                     && !self.is_to_end()
                     && !self.continues(finish)
                 {
@@ -177,7 +177,8 @@ impl<'a> Run<'a> {
 
     /// Returns the events of a response: the raw blocks and, in the same append, their projections.
     fn answer_events(&mut self, answer: Answer, step: StepId, index: u64, started: Timestamp) -> Vec<Draft> {
-        let is_final = answer.tool_calls().next().is_none();
+        // The result of a turn with an output schema is its output.
+        let is_final = answer.tool_calls().next().is_none() && self.turn.output_repairs.is_none();
         let mut loops = Loops::of(self.turn.loops, self.own());
         let mut view = |block| self.view(block, is_final, &mut loops);
         let mut views: Vec<_> = answer.blocks.iter().filter_map(&mut view).collect();
@@ -224,8 +225,13 @@ impl<'a> Run<'a> {
         match block {
             Block::Text { text } if text.trim().is_empty() => None,
             Block::Text { text } => {
-                let body =
-                    Body::AgentMessage { text: text.clone(), awaiting_input: false, options: Vec::new() };
+                let body = Body::AgentMessage {
+                    text: text.clone(),
+                    awaiting_input: false,
+                    options: Vec::new(),
+                    output: None,
+                    output_repairs: 0,
+                };
                 let mut draft = self.draft(body, Actor::agent());
                 // Text beside tool calls is narration; the text of the last response is the result.
                 draft.level = if is_final { Level::User } else { Level::Progress };

@@ -14,7 +14,7 @@ use crate::{
     domain::{
         Actor, Level,
         event::{Body, Draft, Failure, Outcome},
-        tool::{ASK, Replay, ToolCall},
+        tool::{ASK, Replay, SUBMIT_OUTPUT, ToolCall},
     },
     tool::{Call, CallResult, ExecSummary, Fault},
 };
@@ -44,6 +44,11 @@ impl Run<'_> {
             let words = format!("The permissions of this session do not allow this call: {}.", rule.words());
             let result = self.result_events(first, CallResult::not_run(words));
             self.record(result).await?;
+            return Ok(false);
+        }
+        if let Some(faults) = self.ports.tools.output_faults(first) {
+            let drafts = self.submit(first, faults);
+            self.record(drafts).await?;
             return Ok(false);
         }
         let checked = match self.ports.tools.check(first) {
@@ -99,7 +104,8 @@ impl Run<'_> {
             if has_decision(call) {
                 return None;
             }
-            let checked = (call.tool != ASK).then(|| self.ports.tools.check(call).ok())??;
+            let is_run_here = call.tool != ASK && call.tool != SUBMIT_OUTPUT;
+            let checked = is_run_here.then(|| self.ports.tools.check(call).ok())??;
             (checked.replay == Replay::ReadOnly).then_some(checked)
         };
         batch.extend(others.iter().map_while(read_only).take(limit::PARALLEL_TOOLS_MAX - 1));
@@ -217,6 +223,8 @@ impl Run<'_> {
             text: call.input.get("question").and_then(text).unwrap_or_default(),
             awaiting_input: true,
             options: options.filter_map(text).collect(),
+            output: None,
+            output_repairs: 0,
         };
         let mut message = self.draft(body, Actor::agent());
         message.level = Level::User;

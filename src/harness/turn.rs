@@ -38,6 +38,8 @@ pub struct Turn {
     pub options: ModelOptions,
     /// Consequence of making the same calls again and again.
     pub loops: LoopSettings,
+    /// Rejected outputs before it ends, if it needs an output.
+    pub output_repairs: Option<u32>,
     /// `seq` of the event that has its agent; 0 for that of the session's creation.
     pub agent_seq: i64,
     /// Prices of its model calls, commands and fee.
@@ -59,6 +61,10 @@ pub struct Ports<'a> {
 
 /// Error code of a turn whose tools got no sandbox.
 pub(super) const NO_SANDBOX: &str = "sandbox_unavailable";
+
+/// Words of a turn without an output that fits.
+const OUTPUT_INVALID: &str = "the agent submitted no output that fits the schema; the events `output.rejected` have the faults, and \
+     `output_repairs` allows more attempts";
 
 pub(super) struct Run<'a> {
     pub turn: Turn,
@@ -116,12 +122,13 @@ impl<'a> Run<'a> {
 
     /// Does what is next. Returns whether the turn ended or waits.
     async fn advance(&mut self) -> Result<bool, Halt> {
-        match next(self.own(), self.turn.attempt) {
+        match next(self.own(), self.turn.attempt, self.turn.output_repairs) {
             Next::Start => self.start().await,
             Next::Ask { failures } => self.step(failures).await,
             Next::Run(calls) => self.run_tools(calls).await,
             Next::Settle(calls) => self.settle_actions(&calls).await,
             Next::Wait => self.wait_for_actions().await,
+            Next::AskForOutput => self.ask_for_output().await,
             Next::Finish(finish) if self.continues(finish) => {
                 self.read_steers().await?;
                 Ok(false)
@@ -177,6 +184,7 @@ impl<'a> Run<'a> {
             Finish::Asked => (YieldReason::NeedsInput, None),
             Finish::Unanswered => (YieldReason::RequiresAction, None),
             Finish::Repeated(repetition) => (YieldReason::Error, error("doom_loop", &looped(repetition))),
+            Finish::OutputInvalid => (YieldReason::OutputInvalid, error("output_invalid", OUTPUT_INVALID)),
             Finish::Refused => (YieldReason::Error, error("model_refusal", "the model declined to answer")),
             Finish::Truncated => (
                 YieldReason::Error,
@@ -246,6 +254,7 @@ impl<'a> Run<'a> {
             active_seconds: self.active_seconds(),
             failed: error.is_some() && !did_something,
             error,
+            output: self.output(&before).filter(|_| reason == YieldReason::Completed),
             limit: limit.map(str::to_owned),
         };
         let mut drafts = before;

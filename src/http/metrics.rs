@@ -107,6 +107,10 @@ fn describe() {
         ("sojourn_steps_unpriced_total", "Model calls without a known price."),
         ("sojourn_tool_calls_total", "Tool calls, by outcome."),
         ("sojourn_loops_total", "Loops of calls of agents, by outcome: `continued`, or `ended` the turn."),
+        (
+            "sojourn_outputs_total",
+            "Outputs that agents submitted for a schema, by outcome: `accepted` or `rejected`.",
+        ),
         ("sojourn_messages_steered_total", "Messages that a running turn read."),
         ("sojourn_actions_total", "Actions that ended, by kind and outcome: `answered` or `expired`."),
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),

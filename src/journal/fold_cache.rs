@@ -103,7 +103,9 @@ mod tests {
     /// The fold of a log of one message.
     fn fold(text: &str) -> ReadFold {
         let origin = Origin::system();
-        let body = Body::UserMessage { text: text.to_owned(), input: None, envelope: None, steers: false };
+        let text = text.to_owned();
+        let body =
+            Body::UserMessage { text, input: None, envelope: None, steers: false, output_schema: None };
         let (id, level, turn_id) = (origin.id(), body.level(), Some(origin.id()));
         let draft =
             Draft { id, actor: Actor::agent(), level, turn_id, step_id: None, refs: Map::new(), body };

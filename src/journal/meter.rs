@@ -43,6 +43,8 @@ pub(super) fn count(events: &[Packed]) {
                 let outcome = if repetition.ends_turn { "ended" } else { "continued" };
                 counter!("sojourn_loops_total", "outcome" => outcome).increment(1);
             }
+            Body::AgentMessage { output: Some(_), .. } => output("accepted"),
+            Body::OutputRejected { .. } => output("rejected"),
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
             Body::TurnStarted { attempt, fee_micros, .. } => {
                 cost("fee", *fee_micros);
@@ -74,6 +76,10 @@ fn count_step(provider: &'static str, usage: &Usage, cost_micros: Option<u64>) {
 }
 
 /// Adds to the cost of all organizations, in micro-USD.
+fn output(outcome: &'static str) {
+    counter!("sojourn_outputs_total", "outcome" => outcome).increment(1);
+}
+
 fn cost(part: &'static str, micros: u64) {
     counter!("sojourn_cost_micros_total", "part" => part).increment(micros);
 }

@@ -10,6 +10,7 @@ mod openai;
 mod registry;
 mod scripted;
 mod sse;
+mod strict;
 mod tool_input;
 
 use std::time::Duration;

@@ -2,25 +2,20 @@
 //!
 //! Called by `turn` for the calls of a model, and by `http` for the definition.
 
-use std::{collections::BTreeSet, sync::OnceLock};
+use std::collections::BTreeSet;
 
 use serde_json::Value;
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task,
-};
+use tokio::task;
 
-use super::{custom_schema, names, schema::Schema};
+use super::{custom_schema, names, schema::LazySchema};
 use crate::{
     base::limit,
     domain::{
         custom_tool::{AgentTool, CustomTool},
-        tool::{Replay, ToolCall, ToolSpec},
+        tool::{Replay, SUBMIT_OUTPUT, ToolCall, ToolSpec},
     },
 };
 
-/// Name that the service needs for a tool of its own.
-const RESERVED_NAME: &str = "submit_output";
 /// Begin of names that the service needs for tools of others.
 const RESERVED_PREFIX: &str = "mcp__";
 
@@ -39,25 +34,17 @@ pub fn custom_spec(tool: &CustomTool) -> ToolSpec {
 #[derive(Debug)]
 pub struct TurnTool {
     pub tool: CustomTool,
-    schema: OnceLock<Result<Schema, String>>,
+    schema: LazySchema,
 }
 
 impl TurnTool {
     pub fn new(tool: CustomTool) -> Self {
-        Self { tool, schema: OnceLock::new() }
+        Self { schema: LazySchema::new(tool.input_schema.clone()), tool }
     }
 
-    /// Checks the arguments of a call; or words for the model. Takes a while for large patterns, in which the thread's
-    /// other tasks go on elsewhere.
+    /// Checks the arguments of a call; or words for the model.
     pub fn check(&self, call: &ToolCall) -> Result<(), String> {
-        let check = || {
-            let schema = self.schema.get_or_init(|| Schema::of_caller(&self.tool.input_schema));
-            schema.as_ref().map_err(Clone::clone)?.check_exact(&self.tool.name, &call.input)
-        };
-        match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-            Ok(RuntimeFlavor::MultiThread) => task::block_in_place(check),
-            _ => check(),
-        }
+        self.schema.with(|schema| schema.check_exact(&self.tool.name, &call.input))?
     }
 }
 
@@ -125,7 +112,7 @@ fn check_definition(tool: &CustomTool, known: &[String]) -> Result<(), (&'static
     if !(1..=64).contains(&tool.name.len()) || !tool.name.bytes().all(is_word) {
         return Err(("name", "must have 1 to 64 characters of a-z, A-Z, 0-9, _ and -".to_owned()));
     }
-    let is_reserved = tool.name == RESERVED_NAME || tool.name.starts_with(RESERVED_PREFIX);
+    let is_reserved = tool.name == SUBMIT_OUTPUT || tool.name.starts_with(RESERVED_PREFIX);
     if known.contains(&tool.name) || is_reserved {
         return Err(("name", format!("`{}` is a name of the service", tool.name)));
     }

@@ -15,6 +15,8 @@ use crate::base::{
 
 /// The only dialect of a schema.
 const DIALECT: &str = "https://json-schema.org/draft/2020-12/schema";
+/// Keywords that Anthropic and OpenAI refuse at the top level of the schema of a tool.
+const NOT_AT_TOP: [&str; 3] = ["allOf", "anyOf", "oneOf"];
 /// Steps in which the compiled size of a pattern is measured, in bytes.
 const PATTERN_SIZES: [usize; 5] = [8 << 10, 32 << 10, 128 << 10, 512 << 10, TOOL_PATTERN_BYTES_MAX];
 /// Cache of the states of one pattern while it is matched, in bytes.
@@ -63,7 +65,12 @@ impl Checker {
             return Err(format!("`$schema` must be {DIALECT}"));
         }
         if schema.get("type").and_then(Value::as_str) != Some("object") {
-            return Err("must have `type`: `object`, because arguments are an object".to_owned());
+            return Err("must have `type`: `object`, because a model gives an object".to_owned());
+        }
+        if let Some(keyword) = NOT_AT_TOP.iter().find(|keyword| schema.contains_key(**keyword)) {
+            return Err(format!(
+                "has `{keyword}` at its top level, which model providers refuse; put it into a property"
+            ));
         }
         Walk { root: &root, nodes: 0, checker: self }.follow(&root, Place::Schema, 0)?;
         jsonschema::draft202012::meta::validate(&root)
@@ -214,10 +221,19 @@ mod tests {
         // A definition counts each time it is used.
         let used = |times: usize| {
             let uses: Vec<_> = (0..times).map(|_| json!({"$ref": "#/$defs/word"})).collect();
-            json!({"type": "object", "$defs": {"word": {"pattern": r"^\p{L}{1,10}$"}}, "allOf": uses})
+            let all = json!({"all": {"allOf": uses}});
+            json!({"type": "object", "$defs": {"word": {"pattern": r"^\p{L}{1,10}$"}}, "properties": all})
         };
         assert_eq!(check(&[used(2)]), Ok(()));
         assert!(check(&[used(20)]).expect_err("too large").contains("too large patterns"));
+    }
+
+    #[test]
+    fn what_providers_refuse_is_refused() {
+        for keyword in NOT_AT_TOP {
+            let words = check(&[json!({"type": "object", keyword: [{}]})]).expect_err(keyword);
+            assert!(words.starts_with(&format!("has `{keyword}` at its top level")), "{words}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ mod read;
 mod schedule_wake;
 mod schema;
 mod start_session;
+mod submit_output;
 mod web_fetch;
 mod write;
 
@@ -44,6 +45,7 @@ pub use catalogue::{Catalog, names, specs};
 pub use custom::{ToolProblem, TurnTool, check_tools, custom_spec};
 pub use schedule_wake::shown;
 pub use start_session::Child;
+pub use submit_output::{OutputTool, check_output_schema};
 
 /// Base of relative paths, unless the session's context names another directory.
 pub const WORKSPACE: &str = "/workspace";

@@ -3,8 +3,14 @@
 //! Called by the catalog. An error names each invalid field and what is allowed there, so that the
 //! model can correct the call. References outside the schema are not followed.
 
+use std::sync::OnceLock;
+
 use jsonschema::Validator;
 use serde_json::{Map, Value};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task,
+};
 
 use super::custom_schema;
 use crate::{
@@ -21,6 +27,32 @@ pub(super) struct Schema {
 
 /// Max number of errors in one message; the first ones are the most useful.
 const ERRORS_SHOWN_MAX: usize = 5;
+
+/// A schema of a caller, compiled at its first use.
+#[derive(Debug)]
+pub(super) struct LazySchema {
+    pub definition: Map<String, Value>,
+    compiled: OnceLock<Result<Schema, String>>,
+}
+
+impl LazySchema {
+    pub(super) fn new(definition: Map<String, Value>) -> Self {
+        Self { definition, compiled: OnceLock::new() }
+    }
+
+    /// Uses the compiled schema; or words for the model, if it cannot be compiled. Takes a while for large patterns, in
+    /// which the thread's other tasks go on elsewhere.
+    pub(super) fn with<T>(&self, work: impl FnOnce(&Schema) -> T) -> Result<T, String> {
+        let work = || {
+            let compiled = self.compiled.get_or_init(|| Schema::of_caller(&self.definition));
+            compiled.as_ref().map(work).map_err(Clone::clone)
+        };
+        match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+            Ok(RuntimeFlavor::MultiThread) => task::block_in_place(work),
+            _ => work(),
+        }
+    }
+}
 
 impl Schema {
     /// Compiles a schema of the catalog.
@@ -51,6 +83,17 @@ impl Schema {
         Ok(input)
     }
 
+    /// Returns the first faults of a value, each with its place.
+    pub(super) fn faults(&self, value: &Value, max: usize) -> Vec<String> {
+        let faults = self.validator.iter_errors(value).take(max).map(|fault| {
+            let place = fault.instance_path().to_string();
+            let words = fault.to_string();
+            let words = text::truncate(&words, limit::TOOL_ERROR_BYTES_MAX);
+            if place.is_empty() { words.to_owned() } else { format!("{place}: {words}") }
+        });
+        faults.collect()
+    }
+
     /// Validates arguments as they are.
     pub(super) fn check_exact(&self, tool: &str, input: &Value) -> Result<(), String> {
         if let Some(sent) = input.get(MALFORMED_INPUT).and_then(Value::as_str) {
@@ -60,17 +103,7 @@ impl Schema {
                  Nothing was run. Send the whole call again, shorter if it was truncated."
             ));
         }
-        let faults: Vec<String> = self
-            .validator
-            .iter_errors(input)
-            .take(ERRORS_SHOWN_MAX)
-            .map(|fault| {
-                let place = fault.instance_path().to_string();
-                let words = fault.to_string();
-                let words = text::truncate(&words, limit::TOOL_ERROR_BYTES_MAX);
-                if place.is_empty() { words.to_owned() } else { format!("{place}: {words}") }
-            })
-            .collect();
+        let faults = self.faults(input, ERRORS_SHOWN_MAX);
         if faults.is_empty() {
             return Ok(());
         }

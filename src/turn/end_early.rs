@@ -100,6 +100,7 @@ pub(crate) async fn end_early(
         active_seconds: 0,
         failed: yield_reason == YieldReason::Error && (code == RECOVERY_EXHAUSTED || !did_something),
         error,
+        output: None,
         limit: spend.map(|spend| spend.limit.to_owned()),
     }))));
     journal.record(drafts, fold.read_to()).await.map(drop)

@@ -168,7 +168,6 @@ impl Runtime {
                 Ok(read) => read,
                 Err((code, message)) => return Ok(Err(Refusal::error(code, message))),
             };
-        let limits = &spec.limits;
         let turn = harness::Turn {
             id: attempt.turn,
             attempt: attempt.number,
@@ -177,9 +176,10 @@ impl Runtime {
             prompt: revision.prompt + &told(&session.created.sources),
             options: snapshot.model_options.clone(),
             loops: snapshot.settings.doom_loop.unwrap_or_default(),
+            output_repairs: None,
             agent_seq: session.agent_head,
             tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
-            size: SandboxSize { cpu_millis: limits.cpu_millis, memory_bytes: limits.memory_bytes },
+            size: size_of(&spec),
             is_unbound: checked.is_unbound,
         };
         Ok(Ok(Parts { turn, agent: PinnedTools::of(snapshot), spec, policy }))
@@ -227,7 +227,12 @@ impl LeasedTurn {
         lease: watch::Receiver<LeaseState>,
         draining: watch::Receiver<bool>,
     ) -> Result<(), Halt> {
-        let Self { turn, writer, kept, agent, read, sandbox, started } = self;
+        let Self { mut turn, writer, kept, mut agent, read, sandbox, started } = self;
+        if let Some(schema) = read.fold.turn(turn.id).and_then(|own| own.output_schema.clone()) {
+            agent.settings.output_schema = Some(schema);
+        }
+        let needs_output = agent.settings.output_schema.is_some();
+        turn.output_repairs = needs_output.then(|| agent.settings.output_repairs());
         let org = writer.fence().org;
         let signals = SignalSource::new(lease, draining, turn.id);
         let leased = LeasedTools::new(
@@ -253,6 +258,11 @@ impl LeasedTurn {
         journal.writer.keep_fold(ReadFold { fold, stored_to }).await;
         Ok(())
     }
+}
+
+/// The priced resources of a sandbox.
+fn size_of(spec: &SandboxSpec) -> SandboxSize {
+    SandboxSize { cpu_millis: spec.limits.cpu_millis, memory_bytes: spec.limits.memory_bytes }
 }
 
 /// Whether the session's model reads input objects as JSON.

@@ -146,6 +146,10 @@ impl harness::Tools for TracedTools<'_> {
         self.0.questions(call)
     }
 
+    fn output_faults(&self, call: &ToolCall) -> Option<Vec<String>> {
+        self.0.output_faults(call)
+    }
+
     fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {
         self.0.decision(call, granted)
     }

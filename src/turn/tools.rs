@@ -23,7 +23,7 @@ use crate::{
         permission::{Grant, Permissions, PolicyDecision},
         question::Question,
         session::AgentSnapshot,
-        tool::{ASK, Replay, START_SESSION, ToolCall, ToolSpec},
+        tool::{ASK, Replay, START_SESSION, SUBMIT_OUTPUT, ToolCall, ToolSpec},
         turn_settings::{AskMode, TurnSettings},
     },
     harness,
@@ -31,7 +31,8 @@ use crate::{
     lifecycle::{self, LeasedSandbox, Sandboxes},
     permission::{self, Evaluator},
     tool::{
-        self, Call, CallResult, Catalog, ExecSummary, Fault, Recovered, SandboxHandle, TurnTool, WaitingAsk,
+        self, Call, CallResult, Catalog, ExecSummary, Fault, OutputTool, Recovered, SandboxHandle, TurnTool,
+        WaitingAsk,
     },
 };
 
@@ -66,6 +67,8 @@ pub(super) struct LeasedTools {
     custom: Vec<TurnTool>,
     /// `ask`, if a turn waits for the answers.
     ask: Option<WaitingAsk>,
+    /// `submit_output`, if the turn needs an output.
+    output: Option<OutputTool>,
     permissions: Permissions,
     writer: Writer,
     sandbox: Arc<LeasedSandbox>,
@@ -99,8 +102,9 @@ impl From<lifecycle::Error> for Fault {
 }
 
 impl LeasedTools {
-    /// An agent without a list has all tools of the catalogue but `start_session`, which must be listed explicitly. Tools of callers follow those of the catalogue, in the order of the list, and then the `registered`
-    /// ones.
+    /// An agent without a list has all tools of the catalogue but `start_session`, which must be listed explicitly.
+    /// Tools of callers follow those of the catalogue, in the order of the list, then the `registered` ones, then
+    /// `submit_output`.
     pub(super) fn new(
         catalogue: Catalog,
         sandboxes: &Sandboxes,
@@ -123,6 +127,8 @@ impl LeasedTools {
         let listed = allowed.into_iter().flatten().filter_map(AgentTool::custom);
         let custom: Vec<_> = listed.chain(registered).cloned().collect();
         specs.extend(custom.iter().map(tool::custom_spec));
+        let output = agent.settings.output_schema.map(OutputTool::new);
+        specs.extend(output.as_ref().map(OutputTool::spec));
         let custom = custom.into_iter().map(TurnTool::new).collect();
         let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
         Self {
@@ -130,6 +136,7 @@ impl LeasedTools {
             specs,
             custom,
             ask,
+            output,
             permissions: agent.permissions,
             writer: writer.clone(),
             sandbox,
@@ -344,11 +351,16 @@ impl harness::Tools for LeasedTools {
         Some((ask.questions(call).ok()?, ask.expires_seconds))
     }
 
+    fn output_faults(&self, call: &ToolCall) -> Option<Vec<String>> {
+        let output = self.output.as_ref().filter(|_| call.tool == SUBMIT_OUTPUT)?;
+        Some(output.faults(call))
+    }
+
     fn decision(&self, call: &ToolCall, grants: &[Grant]) -> PolicyDecision {
         let Some(spec) = self.spec(call).filter(|_| !self.permissions.is_empty()) else {
             return PolicyDecision::default();
         };
-        if self.custom(call).is_some() || !self.fits(call) {
+        if self.custom(call).is_some() || call.tool == SUBMIT_OUTPUT || !self.fits(call) {
             return PolicyDecision::default();
         }
         Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() }.evaluate(call, spec)

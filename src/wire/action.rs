@@ -2,6 +2,7 @@
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -54,6 +55,10 @@ pub(crate) enum SentEvent {
         #[garde(skip)]
         #[serde(default)]
         mode: Option<SteerMode>,
+        /// JSON Schema of the output of the turn, as for `POST /v3/sessions/:id/messages`.
+        #[garde(skip)]
+        #[serde(default)]
+        output_schema: Option<Map<String, Value>>,
     },
     /// Ends the running turn. Without one, nothing is appended.
     #[serde(rename = "user.interrupt")]

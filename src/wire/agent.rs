@@ -2,6 +2,7 @@
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -11,7 +12,8 @@ use crate::{
         json,
         limit::{
             ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, LOOP_REPEATS,
-            MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
+            MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX,
+            TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -80,6 +82,12 @@ pub(crate) struct CreateAgent {
     #[garde(inner(custom(validate_loops)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub doom_loop: Option<LoopSettings>,
+    /// JSON Schema (2020-12) of the output of each turn; `type` is `object`.
+    #[garde(skip)]
+    pub output_schema: Option<Map<String, Value>>,
+    /// Rejected outputs of a turn before it ends as `output_invalid` (default 2).
+    #[garde(inner(range(max = OUTPUT_REPAIRS.1)))]
+    pub output_repairs: Option<u32>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -132,6 +140,16 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<LoopSettings>)]
     pub doom_loop: Option<Option<LoopSettings>>,
+    /// Null removes it.
+    #[garde(skip)]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<Map<String, Value>>)]
+    pub output_schema: Option<Option<Map<String, Value>>>,
+    /// Null restores the default.
+    #[garde(inner(inner(range(max = OUTPUT_REPAIRS.1))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<u32>)]
+    pub output_repairs: Option<Option<u32>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -141,14 +159,24 @@ pub(crate) struct PatchAgent {
 impl CreateAgent {
     /// Returns the settings of its turns.
     pub(crate) fn settings(&self) -> TurnSettings {
-        TurnSettings { ask: self.ask, doom_loop: self.doom_loop }
+        TurnSettings {
+            ask: self.ask,
+            doom_loop: self.doom_loop,
+            output_schema: self.output_schema.clone(),
+            output_repairs: self.output_repairs,
+        }
     }
 }
 
 impl PatchAgent {
     /// Returns the changes of settings.
     pub(crate) fn settings(&self) -> SettingsChange {
-        SettingsChange { ask: self.ask, doom_loop: self.doom_loop }
+        SettingsChange {
+            ask: self.ask,
+            doom_loop: self.doom_loop,
+            output_schema: self.output_schema.clone(),
+            output_repairs: self.output_repairs,
+        }
     }
 }
 

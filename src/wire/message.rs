@@ -31,6 +31,10 @@ pub(crate) struct Steer {
     /// answer to a single question: then it is the answer.
     #[garde(skip)]
     pub mode: Option<SteerMode>,
+    /// JSON Schema (2020-12) of the output of the turn that starts with the message; overrides that of the session. Not with
+    /// `mode`: `steer`.
+    #[garde(skip)]
+    pub output_schema: Option<Map<String, Value>>,
 }
 
 /// Effect of a message on a running turn.

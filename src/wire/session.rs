@@ -21,7 +21,8 @@ use crate::{
     base::{
         json,
         limit::{
-            AGENT_TOOLS_MAX, DESTINATIONS_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, RULES_MAX, TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, DESTINATIONS_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX,
+            TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -71,6 +72,12 @@ pub(crate) struct CreateSession {
     #[garde(inner(custom(validate_loops)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub doom_loop: Option<LoopSettings>,
+    /// JSON Schema (2020-12) of the output of each turn; `type` is `object`. Overrides the agent's.
+    #[garde(skip)]
+    pub output_schema: Option<Map<String, Value>>,
+    /// Rejected outputs of a turn before it ends as `output_invalid` (default 2).
+    #[garde(inner(range(max = OUTPUT_REPAIRS.1)))]
+    pub output_repairs: Option<u32>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -120,7 +127,12 @@ pub(crate) struct CreateSession {
 impl CreateSession {
     /// Returns the settings that override those of the agent.
     pub(crate) fn settings(&self) -> TurnSettings {
-        TurnSettings { ask: self.ask, doom_loop: self.doom_loop }
+        TurnSettings {
+            ask: self.ask,
+            doom_loop: self.doom_loop,
+            output_schema: self.output_schema.clone(),
+            output_repairs: self.output_repairs,
+        }
     }
 }
 
@@ -202,6 +214,16 @@ pub(crate) struct PatchSession {
     #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<LoopSettings>)]
     pub doom_loop: Option<Option<LoopSettings>>,
+    /// Null restores the agent's.
+    #[garde(skip)]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<Map<String, Value>>)]
+    pub output_schema: Option<Option<Map<String, Value>>>,
+    /// Null restores the agent's.
+    #[garde(inner(inner(range(max = OUTPUT_REPAIRS.1))))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<u32>)]
+    pub output_repairs: Option<Option<u32>>,
 }
 
 impl PatchSession {
@@ -212,7 +234,12 @@ impl PatchSession {
 
     /// Returns the changes of settings.
     pub(crate) fn settings(&self) -> SettingsChange {
-        SettingsChange { ask: self.ask, doom_loop: self.doom_loop }
+        SettingsChange {
+            ask: self.ask,
+            doom_loop: self.doom_loop,
+            output_schema: self.output_schema.clone(),
+            output_repairs: self.output_repairs,
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Response bodies of turns and steps.
 
 use serde::Serialize;
+use serde_json::Value;
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
@@ -31,6 +32,10 @@ pub(crate) struct TurnView {
     pub result_event_id: Option<EventId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<TurnError>,
+    /// Its output, if it has an output schema; only when a single turn is read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<Object>)]
+    pub output: Option<Value>,
     pub usage: Usage,
     /// Range of the consumed input: `seq` of the first and of the last event.
     pub input_from_seq: i64,
@@ -49,6 +54,7 @@ impl From<Turn> for TurnView {
             active_seconds: turn.active_seconds,
             result_event_id: turn.result_event_id,
             error: turn.error,
+            output: None,
             usage: turn.usage,
             input_from_seq: turn.input_from_seq,
             input_to_seq: turn.input_to_seq,
@@ -64,6 +70,11 @@ pub(crate) struct ResultView {
     /// Last user-level message of the agent in that turn.
     #[schema(required)]
     pub result: Option<EventView>,
+    /// Output of that turn, if it has an output schema.
+    #[schema(required, value_type = Option<Object>)]
+    pub output: Option<Value>,
+    /// Outputs of the turn that were rejected before.
+    pub output_repairs: u32,
 }
 
 /// One completed model call.

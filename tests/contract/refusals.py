@@ -82,7 +82,7 @@ REFUSES = [
          "two fields exclude each other"),
     Rule("createCredential", "invalid", r"base_url", r"a provider other than anthropic and openai needs",
          "it depends on the provider, which is any name"),
-    Rule("createSession", "invalid", r"agent", r"`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop` and `revision` need an agent",
+    Rule("createSession", "invalid", r"agent", r"`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs` and `revision` need an agent",
          "one field needs another"),
     Rule("createSchedule", "invalid", r"metadata|environment|limits|title", r"`\w+` applies to sessions that the schedule creates",
          "`session_id` excludes the fields of new sessions"),

@@ -323,6 +323,12 @@ pub const LOOP_REPEATS: (u32, u32, u32) = (2, 3, 10);
 pub const LOOP_CALLS_MAX: u32 = 4;
 /// Time in which a person must confirm a call that repeats, in seconds.
 pub const LOOP_EXPIRES_SECONDS: u64 = 900;
+/// Rejected outputs of a turn before it ends: default and max.
+pub const OUTPUT_REPAIRS: (u32, u32) = (2, 5);
+/// JSON of the output of a turn, in bytes.
+pub const OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// Faults of a rejected output that the model and the log get.
+pub const OUTPUT_FAULTS_MAX: usize = 5;
 /// Questions of one call that waits for the answers.
 pub const QUESTIONS_MAX: usize = 4;
 /// Max size of such questions, as JSON, in bytes: an event has them twice, and none is truncated.

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{input, limits::Limits, source};
+use crate::cli::{input, limits::Limits, output::Output, source};
 
 /// Session fields.
 #[derive(Debug, Args, Serialize)]
@@ -40,6 +40,9 @@ pub(crate) struct Fields {
     #[serde(rename = "parent_session_id")]
     parent: Option<String>,
     #[command(flatten)]
+    #[serde(skip)]
+    output: Output,
+    #[command(flatten)]
     limits: Limits,
 }
 
@@ -47,6 +50,8 @@ impl Fields {
     /// Body of the create request.
     pub(super) fn body(self) -> anyhow::Result<Value> {
         let input = self.input_json.as_deref().map(input::json).transpose()?;
-        input::body(input.map_or(json!({}), |input| json!({ "input": input })), &self)
+        let mut body = input::body(input.map_or(json!({}), |input| json!({ "input": input })), &self)?;
+        self.output.fill(&mut body)?;
+        Ok(body)
     }
 }

@@ -4,6 +4,7 @@ mod actions;
 mod create;
 mod export;
 mod sandbox;
+mod update;
 mod watch;
 
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection, query},
-    input, print,
+    print,
 };
 
 /// Session commands.
@@ -92,14 +93,8 @@ pub(super) enum Session {
     Agent { session: String },
     /// Show a session's usage per model
     Usage { session: String },
-    /// Update title or limits; omitted ones stay unchanged
-    Update {
-        session: String,
-        #[arg(long)]
-        title: Option<String>,
-        #[command(flatten)]
-        limits: super::limits::Limits,
-    },
+    /// Update a session; omitted fields stay unchanged. Fields of its agent hold from the next turn on
+    Update(Box<update::Update>),
     /// Show the last turn and its result
     Result { session: String },
     /// List turns, newest first
@@ -177,7 +172,7 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
         Session::Usage { session } => export::usage(&client, &session, json).await?,
         Session::Cancel { session } => sandbox::act(&client, &session, "cancel", &json!({}), json).await?,
         Session::Archive { session } => sandbox::act(&client, &session, "archive", &json!({}), json).await?,
-        Session::Update { session, title, limits } => update(&client, &session, title, limits, json).await?,
+        Session::Update(command) => command.run(&client, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,
         Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),
         Session::Events { session, follow, limit, after, level, kind } => {
@@ -186,19 +181,6 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
         }
     }
     Ok(0)
-}
-
-async fn update(
-    client: &Client,
-    session: &str,
-    title: Option<String>,
-    limits: super::limits::Limits,
-    json: bool,
-) -> anyhow::Result<()> {
-    let body = input::given(json!({ "title": title, "limits": limits }));
-    let changed = client.patch(&format!("/sessions/{session}"), &body).await?;
-    print::answer(&changed, json, session);
-    Ok(())
 }
 
 /// Sends a message. With `watch`, the exit code is that of the turn that reads it.

@@ -18,6 +18,8 @@ pub struct Input {
     pub envelope: Option<Map<String, Value>>,
     pub refs: Map<String, Value>,
     pub mode: InputMode,
+    /// JSON Schema of the output of its turn.
+    pub output_schema: Option<Map<String, Value>>,
 }
 
 /// Effect of a message on the running turn. Without one, all are the same.
@@ -35,8 +37,9 @@ pub enum InputMode {
 impl Input {
     /// Returns the event of the message, which joins a turn.
     pub(super) fn message(self, turn: TurnId, stamp: &Stamp) -> Draft {
-        let Self { text, object: input, envelope, refs, mode } = self;
-        let body = Body::UserMessage { text, input, envelope, steers: mode == InputMode::Steer };
+        let Self { text, object: input, envelope, refs, mode, output_schema } = self;
+        let steers = mode == InputMode::Steer;
+        let body = Body::UserMessage { text, input, envelope, steers, output_schema };
         Draft { refs, ..stamp.draft(Some(turn), body) }
     }
 

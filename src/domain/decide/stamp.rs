@@ -45,6 +45,7 @@ pub(super) fn canceled(turn: &Turn) -> Body {
         usage: turn.usage,
         active_seconds: turn.active_seconds,
         error: None,
+        output: None,
         limit: None,
         failed: false,
     }))

@@ -1,10 +1,25 @@
-//! Wire name and default visibility level of each event type.
+//! Wire name and visibility level of each event type.
 
-use super::{Body, Level, informational};
+use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
+
+use super::{Body, informational};
 use crate::domain::{
     action::{Closed, Content, ToolAnswer},
     turn::YieldReason,
 };
+
+/// Visibility level of an event; a reader at one level also sees the levels before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Events for end users: messages and ends of turns.
+    User,
+    /// Events for a dashboard: tool calls, narration.
+    Progress,
+    /// All events, including the provider's raw blocks.
+    Internal,
+}
 
 /// Ends a text whose rest is lost.
 const REST_LOST: &str = "\n[The rest of this text is lost.]";
@@ -81,6 +96,7 @@ impl Body {
             Self::TurnStarted { .. } => "turn.started",
             Self::AgentMessage { .. } => "agent.message",
             Self::AgentThinking { .. } => "agent.thinking",
+            Self::OutputRejected { .. } => "output.rejected",
             Self::StepCompleted(_) => "step.completed",
             Self::StepAborted(_) => "step.aborted",
             Self::ToolCall { .. } => "tool.call",
@@ -158,6 +174,7 @@ impl Body {
             | Self::TurnCancelRequested { .. }
             | Self::TurnStarted { .. }
             | Self::AgentThinking { .. }
+            | Self::OutputRejected { .. }
             | Self::ToolCall { .. }
             | Self::ExecCompleted { .. }
             | Self::ToolResult { .. }

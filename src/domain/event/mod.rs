@@ -28,6 +28,7 @@ use crate::base::Timestamp;
 pub use super::actor::{Actor, ActorKind};
 pub use super::step::{Aborted, StepAborted, StepCompleted};
 pub(crate) use groups::{action_events, caller_events, informational};
+pub use kind::Level;
 pub use whole::{Failure, Outcome, TurnCompleted};
 
 /// An event with the `seq` and time that the log assigned.
@@ -56,18 +57,6 @@ pub struct Draft {
     pub refs: Map<String, Value>,
     #[serde(flatten)]
     pub body: Body,
-}
-
-/// Visibility level of an event; a reader at one level also sees the levels before it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Level {
-    /// Events for end users: messages and ends of turns.
-    User,
-    /// Events for a dashboard: tool calls, narration.
-    Progress,
-    /// All events, including the provider's raw blocks.
-    Internal,
 }
 
 /// Mode of a cancel request for a running turn.
@@ -156,6 +145,9 @@ pub enum Body {
         /// Whether the running turn, if there is one, reads it before its next model call.
         #[serde(skip_serializing_if = "std::ops::Not::not", default)]
         steers: bool,
+        /// JSON Schema of the output of the turn that starts with the message.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        output_schema: Option<Map<String, Value>>,
     },
     /// A caller requested that the running turn end; it ends at its next checkpoint.
     #[serde(rename = "turn.cancel_requested")]
@@ -185,6 +177,21 @@ pub enum Body {
         /// Answers that the agent suggests.
         #[serde(skip_serializing_if = "Vec::is_empty", default)]
         options: Vec<String>,
+        /// The submitted output, whose JSON is `text`.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        output: Option<Value>,
+        /// Outputs of the turn that were rejected before.
+        #[serde(skip_serializing_if = "is_zero", default)]
+        output_repairs: u32,
+    },
+    /// The agent submitted an output that does not fit the schema, or wanted to end the turn without one.
+    #[serde(rename = "output.rejected")]
+    OutputRejected {
+        /// The call that submitted it; absent if there was none.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        call_id: Option<String>,
+        /// The first faults, each with its place in the output.
+        faults: Vec<String>,
     },
     /// Reasoning that the provider shows.
     #[serde(rename = "agent.thinking")]
@@ -478,8 +485,8 @@ pub enum Body {
 }
 
 /// Distinguishes a field that is `null` from an absent one.
-fn is_zero(seq: &i64) -> bool {
-    *seq == 0
+fn is_zero<T: PartialEq + Default>(number: &T) -> bool {
+    *number == T::default()
 }
 
 fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(

@@ -1,6 +1,7 @@
 //! Event bodies with more than a few fields.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::{
@@ -49,6 +50,9 @@ pub struct TurnCompleted {
     pub active_seconds: u64,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error: Option<TurnError>,
+    /// The output of a completed turn that has an output schema.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub output: Option<Value>,
     /// The limit that ended the turn.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<String>,

@@ -13,7 +13,7 @@ use crate::{
     base::limit::CONVERSATION_BYTES_MAX,
     domain::{
         Event, Message, TurnId,
-        conversation::Block,
+        conversation::{Block, NO_OUTPUT},
         event::{Body, StepCompleted, action_events, caller_events, informational},
         tool::ToolResult,
     },
@@ -116,6 +116,7 @@ impl Conversation {
                 });
             }
             Body::ToolResult { call_id, output, is_error, .. } => self.answer(call_id, output, *is_error),
+            Body::OutputRejected { call_id: None, .. } => self.say(vec![NO_OUTPUT.to_owned()]),
             Body::SessionCreated(_)
             | caller_events!()
             | Body::SessionRejected { .. }
@@ -124,6 +125,7 @@ impl Conversation {
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
+            | Body::OutputRejected { .. }
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }

@@ -25,12 +25,13 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 25] = [
+pub const FOLDED: [&str; 26] = [
     "user.message",
     "turn.started",
     "turn.completed",
     "step.completed",
     "agent.message",
+    "output.rejected",
     "tool.call",
     "tool.result",
     "action.required",

@@ -1,7 +1,7 @@
 //! State of a queued or running turn, folded from its events.
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::{
     base::Timestamp,
@@ -14,7 +14,7 @@ use crate::{
         open_work::CallEnd,
         permission::{Policy, Rule},
         repetition::{RecentCalls, Repetition},
-        tool::{ASK, Replay, ToolCall},
+        tool::{ASK, Replay, SUBMIT_OUTPUT, ToolCall},
         turn::YieldReason,
     },
 };
@@ -36,8 +36,14 @@ pub struct TurnFold {
     /// Time at which the newest failure since that response may be retried.
     #[serde(with = "time::serde::rfc3339::option")]
     pub retry_at: Option<Timestamp>,
-    /// Whether it read messages since that response.
-    pub is_steered: bool,
+    /// Whether it read messages since that response, or what the service told it.
+    pub has_new_input: bool,
+    /// JSON Schema of its output, if its messages have one; the newest one counts.
+    pub output_schema: Option<Map<String, Value>>,
+    /// The output that it submitted since its last input.
+    pub output: Option<Value>,
+    /// Rejected outputs.
+    pub output_repairs: u32,
     /// Its calls since its last input, or since the last loop of them.
     pub recent: RecentCalls,
     /// Loops of calls since its last input that no person has confirmed.
@@ -113,7 +119,8 @@ pub struct LastStep {
 pub struct StepCall {
     pub call: ToolCall,
     pub outcome: Option<Outcome>,
-    /// How its result ends the turn, if it does: nobody ran it in time, or its question is for the next message.
+    /// How its result ends the turn, if it does: nobody ran it in time, its question is for the next message, or it
+    /// submitted the output.
     pub ends_turn: Option<YieldReason>,
 }
 
@@ -160,7 +167,7 @@ impl TurnFold {
             Body::StepCompleted(step) => {
                 self.step = Some(LastStep::of(step));
                 (self.model_failures, self.runtime_failures, self.retry_at) = (0, 0, None);
-                self.is_steered = false;
+                self.has_new_input = false;
             }
             Body::ErrorModel(failure) => {
                 self.model_failures += 1;
@@ -170,8 +177,16 @@ impl TurnFold {
                 self.runtime_failures += 1;
                 self.retry_at = failure.retry_at;
             }
-            Body::AgentMessage { .. } if event.draft.level == Level::User => {
+            Body::UserMessage { output_schema: Some(schema), .. } => {
+                self.output_schema = Some(schema.clone())
+            }
+            Body::AgentMessage { output, .. } if event.draft.level == Level::User => {
                 self.result = Some(event.draft.id);
+                self.output = output.clone().or(self.output.take());
+            }
+            Body::OutputRejected { call_id, .. } => {
+                self.output_repairs += 1;
+                self.has_new_input |= call_id.is_none();
             }
             Body::ToolCall { call_id, tool, input, replay, policy, rule, repeats, .. } => {
                 let call = ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() };
@@ -190,11 +205,7 @@ impl TurnFold {
             | Body::UserToolConfirmation(_)
             | Body::UserAnswer(_)
             | Body::ActionClosed { .. } => self.take_action(event),
-            Body::TurnSteered { .. } => {
-                self.is_steered = true;
-                self.recent.clear();
-                self.loops = 0;
-            }
+            Body::TurnSteered { .. } => self.read_messages(),
             Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
             Body::TurnResumed { waited_ms, .. } => {
                 self.waiting = None;
@@ -241,6 +252,16 @@ impl TurnFold {
         }
     }
 
+    fn read_messages(&mut self) {
+        self.has_new_input = true;
+        // What they ask for may change the output.
+        if self.output.take().is_some() {
+            self.result = None;
+        }
+        self.recent.clear();
+        self.loops = 0;
+    }
+
     fn note_call(&mut self, call: &ToolCall, repeats: Option<Repetition>) {
         self.recent.push(call);
         if let Some(repetition) = repeats {
@@ -262,7 +283,9 @@ impl TurnFold {
                 Some(ActionEnd::Expired { ends_turn: true, .. }) => Some(YieldReason::RequiresAction),
                 Some(_) | None => None,
             },
-            None => (tool == ASK && outcome == Outcome::Ran).then_some(YieldReason::NeedsInput),
+            None if outcome != Outcome::Ran => None,
+            None if tool == ASK => Some(YieldReason::NeedsInput),
+            None => (tool == SUBMIT_OUTPUT).then_some(YieldReason::Completed),
         }
     }
 

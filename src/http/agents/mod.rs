@@ -3,7 +3,7 @@
 mod credentials;
 mod environments;
 
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
@@ -53,6 +53,7 @@ pub(super) async fn create(
 ) -> Result<Answer> {
     check_config(&caller.app, &wanted.model, wanted.tools.as_deref()).await?;
     check_rules(&wanted.permissions)?;
+    check_output_schema(wanted.output_schema.as_ref()).await?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
             format!("`runtime` must be `{BUILTIN_RUNTIME}`, the only one that exists; it is the default");
@@ -273,6 +274,15 @@ pub(super) fn check_rules(rules: &[Rule]) -> Result<()> {
     }
 }
 
+/// Checks the schema of an output.
+pub(super) async fn check_output_schema(schema: Option<&Map<String, Value>>) -> Result<()> {
+    let Some(schema) = schema else { return Ok(()) };
+    tool::check_output_schema(schema.clone()).await.map_err(|message| ApiError {
+        code: Some("invalid_schema".into()),
+        ..ApiError::invalid("output_schema", format!("`output_schema` {message}"))
+    })
+}
+
 /// Puts the tools that callers run behind the others, as they are stored.
 pub(super) fn in_order(mut tools: Vec<AgentTool>) -> Vec<AgentTool> {
     tools.sort_by_key(|tool| tool.custom().is_some());
@@ -299,6 +309,7 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
         check_rules(permissions)?;
         next.permissions.clone_from(permissions);
     }
+    check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     next.settings = change.settings().applied_to(next.settings, &TurnSettings::default());
     check_config(app, &next.model, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);

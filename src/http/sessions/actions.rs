@@ -3,7 +3,10 @@
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-use super::{permissions, questions, steer::mode_of};
+use super::{
+    permissions, questions,
+    steer::{check_output, mode_of},
+};
 use crate::{
     base::limit::ACTION_CLAIM_SECONDS,
     domain::{
@@ -214,14 +217,17 @@ async fn append(
 ) -> Result<Sent> {
     let stamp = caller.stamp();
     let (command, kind) = match event {
-        SentEvent::Message { text, mode } => {
+        SentEvent::Message { text, mode, output_schema } => {
+            check_output(*mode, output_schema.as_ref()).await?;
             if mode.is_none()
+                && output_schema.is_none()
                 && let Some(answered) = questions::answer_by_message(caller, unit, text).await?
             {
                 return Ok(Sent::answer(answered, "user.answer"));
             }
             let mode = mode_of(*mode);
-            (Command::Steer(Input { text: text.clone(), mode, ..Input::default() }), "user.message")
+            let (text, output_schema) = (text.clone(), output_schema.clone());
+            (Command::Steer(Input { text, mode, output_schema, ..Input::default() }), "user.message")
         }
         SentEvent::Interrupt {} => (Command::Interrupt, "user.interrupt"),
         SentEvent::CustomToolResult { action_id, content, is_error, claim } => {

@@ -19,7 +19,7 @@ use crate::{
         source::{PinnedSource, SourceStatus},
     },
     http::{
-        agents::{check_rules, check_tools, in_order},
+        agents::{check_output_schema, check_rules, check_tools, in_order},
         path,
         prelude::*,
         scope::WriteSessions,
@@ -270,8 +270,8 @@ async fn pinned(
             || !wanted.permissions.is_empty()
             || !wanted.settings().is_default()
             || wanted.revision.is_some();
-        let message =
-            "`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop` and `revision` need an agent";
+        let message = "`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs` and \
+             `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
@@ -280,6 +280,7 @@ async fn pinned(
     let tools = wanted.tools.clone().map(in_order);
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;
+    check_output_schema(wanted.output_schema.as_ref()).await?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
     let settings = wanted.settings();
     let (own, scripted) = (agent.clone(), app.0.scripted);

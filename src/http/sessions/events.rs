@@ -1,7 +1,7 @@
 //! A session's log: pages, streams, single events, bodies of truncated events.
 
 use axum::{
-    body::Body as HttpBody,
+    body::{Body as HttpBody, Bytes},
     http::{HeaderMap, HeaderValue, header},
     response::IntoResponse,
 };
@@ -15,7 +15,7 @@ use utoipa::IntoParams;
 
 use crate::{
     base::limit::STREAM_REVOKED_GRACE,
-    domain::{Entry, EventId, Level, Session, SessionId, TurnId},
+    domain::{Entry, EventId, Level, OrgId, Session, SessionId, TurnId},
     http::{
         auth::{Proof, SessionCaller},
         page::rows,
@@ -163,14 +163,7 @@ pub(crate) async fn content(
     Path((_, event)): Path<(SessionId, EventId)>,
 ) -> Result<Response> {
     let entry = visible(&caller, event).await?;
-    let whole = match &entry.content_ref {
-        Some(key) => {
-            let content = caller.app.0.journal.content(caller.org, entry.session, entry.id, key).await?;
-            HttpBody::from(content.ok_or_else(ApiError::content_missing)?)
-        }
-        None => HttpBody::from(entry.body),
-    };
-    let mut response = whole.into_response();
+    let mut response = HttpBody::from(whole(&caller.app, caller.org, entry).await?).into_response();
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     // A browser must never execute content that an agent wrote.
@@ -178,6 +171,17 @@ pub(crate) async fn content(
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     Ok(response)
+}
+
+/// Returns the whole body of an event as JSON.
+pub(super) async fn whole(app: &App, org: OrgId, entry: Entry) -> Result<Bytes> {
+    match &entry.content_ref {
+        Some(key) => {
+            let content = app.0.journal.content(org, entry.session, entry.id, key).await?;
+            content.ok_or_else(ApiError::content_missing)
+        }
+        None => Ok(Bytes::from(entry.body)),
+    }
 }
 
 struct EventFilter {

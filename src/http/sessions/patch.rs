@@ -11,7 +11,7 @@ use crate::{
         session::{AgentSnapshot, Session},
     },
     http::{
-        agents::{check_rules, check_tools, in_order},
+        agents::{check_output_schema, check_rules, check_tools, in_order},
         auth::missing_scope,
         prelude::*,
         scope::{ApproveActions, Scope, WriteSessions},
@@ -62,7 +62,7 @@ pub(super) async fn patch(
 /// Returns the agent of a session with a change.
 async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession) -> Result<AgentSnapshot> {
     let Some(mut agent) = session.created.agent_snapshot.clone() else {
-        let message = "`tools`, `permissions`, `ask` and `doom_loop` need a session with an agent";
+        let message = "the changed fields are those of an agent, and the session has none";
         return Err(ApiError::invalid("agent", message));
     };
     let revision = unit.tx().revision(agent.revision_id).await?;
@@ -78,6 +78,7 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
         check_rules(rules)?;
         agent.permissions.session.clone_from(rules);
     }
+    check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     agent.settings = change.settings().applied_to(agent.settings, &revision.settings);
     Ok(agent)
 }

@@ -6,7 +6,7 @@ use super::questions;
 
 use crate::{
     domain::decide::{Command, Input, InputMode},
-    http::{auth::SessionCaller, prelude::*, scope::SteerSession},
+    http::{agents::check_output_schema, auth::SessionCaller, prelude::*, scope::SteerSession},
     journal::Answered,
     store::idempotency::{Slot, SlotState},
     wire::message::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
@@ -71,7 +71,8 @@ async fn steer_once(
 }
 
 async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: Steer) -> Result<Answer> {
-    if let (None, Some(text)) = (message.mode, &message.text)
+    check_output(message.mode, message.output_schema.as_ref()).await?;
+    if let (None, Some(text), None) = (message.mode, &message.text, &message.output_schema)
         && let Some(Answered { event, seq, session, .. }) =
             questions::answer_by_message(caller, unit, text).await?
     {
@@ -90,6 +91,15 @@ async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: 
     Ok(Answer::new(StatusCode::ACCEPTED, &steered))
 }
 
+/// Checks the schema that a message names for the output of its turn.
+pub(super) async fn check_output(mode: Option<SteerMode>, schema: Option<&Map<String, Value>>) -> Result<()> {
+    if schema.is_some() && mode == Some(SteerMode::Steer) {
+        let message = "the output schema of a running turn is fixed; send the message with another `mode`";
+        return Err(ApiError::invalid("output_schema", message));
+    }
+    check_output_schema(schema).await
+}
+
 /// Returns the effect of a message; by default it waits.
 pub(super) fn mode_of(mode: Option<SteerMode>) -> InputMode {
     match mode {
@@ -100,9 +110,9 @@ pub(super) fn mode_of(mode: Option<SteerMode>) -> InputMode {
 }
 
 fn input(message: Steer) -> Result<Input> {
-    let mode = mode_of(message.mode);
+    let (mode, output_schema) = (mode_of(message.mode), message.output_schema);
     match (message.text, message.envelope) {
-        (Some(text), None) => Ok(Input { text, mode, ..Input::default() }),
+        (Some(text), None) => Ok(Input { text, mode, output_schema, ..Input::default() }),
         (None, Some(envelope)) => {
             let Envelope { text, refs, .. } = &envelope;
             let (text, refs) = (text.clone(), refs.clone());
@@ -112,7 +122,8 @@ fn input(message: Steer) -> Result<Input> {
                 }
                 _ => unreachable!("an envelope is an object"),
             };
-            Ok(Input { text, object: None, envelope: Some(rest.collect::<Map<_, _>>()), refs, mode })
+            let envelope = Some(rest.collect::<Map<_, _>>());
+            Ok(Input { text, object: None, envelope, refs, mode, output_schema })
         }
         (None, None) => Err(ApiError::invalid("text", "send `text` or `envelope`")),
         (Some(_), Some(_)) => Err(ApiError::invalid("envelope", "send `text` or `envelope`, not both")),

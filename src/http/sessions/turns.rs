@@ -1,7 +1,10 @@
 //! Results, turns and steps of a session.
 
+use serde::Deserialize;
+use serde_json::Value;
+
 use crate::{
-    domain::{Entry, Level, SessionId, TurnId, event::Body},
+    domain::{Entry, Level, SessionId, Turn, TurnId, event::Body, turn::YieldReason},
     http::{
         auth::SessionCaller,
         prelude::*,
@@ -23,19 +26,38 @@ pub(super) async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionI
     let mut tx = caller.begin().await?;
     let session = tx.session(id).await?;
     let Some(last) = session.last_turn() else {
-        return Ok(respond(&ResultView { last_turn: None, result: None }));
+        let none = ResultView { last_turn: None, result: None, output: None, output_repairs: 0 };
+        return Ok(respond(&none));
     };
     let turn = tx.turn(id, last.id).await?;
-    let result = match turn.result_event_id {
-        Some(event) => {
-            let page = tx.event(id, event).await?;
-            drop(tx);
-            let entry = page.entry(&caller.app.0.store).await?;
-            Some(super::events::view(&entry)?)
-        }
-        None => None,
-    };
-    Ok(respond(&ResultView { last_turn: Some(turn.into()), result }))
+    let (mut result, mut submitted) = (None, Submitted::default());
+    if let Some(event) = turn.result_event_id {
+        let page = tx.event(id, event).await?;
+        drop(tx);
+        let entry = page.entry(&caller.app.0.store).await?;
+        result = Some(super::events::view(&entry)?);
+        submitted = output_of(&caller, &turn, entry).await?;
+    }
+    let Submitted { output, output_repairs } = submitted;
+    let last_turn = TurnView { output: output.clone(), ..turn.into() };
+    Ok(respond(&ResultView { last_turn: Some(last_turn), result, output, output_repairs }))
+}
+
+/// Output in the body of an `agent.message`.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Submitted {
+    output: Option<Value>,
+    output_repairs: u32,
+}
+
+/// Returns the output of a completed turn, given the event of its result.
+async fn output_of(caller: &Caller<ReadSessions>, turn: &Turn, result: Entry) -> Result<Submitted> {
+    if turn.yield_reason != Some(YieldReason::Completed) {
+        return Ok(Submitted::default());
+    }
+    let body = super::events::whole(&caller.app, caller.org, result).await?;
+    serde_json::from_slice(&body).map_err(|error| crate::store::Error::Corrupt(error.to_string()).into())
 }
 
 /// List turns
@@ -65,7 +87,14 @@ pub(super) async fn get(
     Path((session, turn)): Path<(SessionId, TurnId)>,
 ) -> Result<Response> {
     let mut tx = caller.begin().await?;
-    Ok(respond(&TurnView::from(tx.turn(session, turn).await?)))
+    let turn = tx.turn(session, turn).await?;
+    let mut submitted = Submitted::default();
+    if let Some(event) = turn.result_event_id {
+        let page = tx.event(session, event).await?;
+        drop(tx);
+        submitted = output_of(&caller, &turn, page.entry(&caller.app.0.store).await?).await?;
+    }
+    Ok(respond(&TurnView { output: submitted.output, ..turn.into() }))
 }
 
 /// List steps

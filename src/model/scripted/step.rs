@@ -6,7 +6,11 @@ use serde_json::Value;
 
 use crate::{
     base::{limit, text},
-    domain::{Answer, Block, Message, StopReason, Usage, conversation::ModelRequest, tool::ToolCall},
+    domain::{
+        Answer, Block, Message, StopReason, Usage,
+        conversation::{ModelRequest, NO_OUTPUT},
+        tool::ToolCall,
+    },
     model::{Delta, Fault, estimate},
 };
 
@@ -104,9 +108,10 @@ impl Planned {
     }
 }
 
-/// Returns the responses since the newest user message, with their tool results.
+/// Returns the responses since the newest message of a user, with their tool results. The service's own words in
+/// between do not start another script.
 pub(super) fn since_last_user(history: &[Message]) -> &[Message] {
-    let is_user = |message: &Message| matches!(message, Message::User { .. });
+    let is_user = |message: &Message| matches!(message, Message::User { text } if text != NO_OUTPUT);
     let start = history.iter().rposition(is_user).map_or(0, |at| at + 1);
     &history[start..]
 }

@@ -146,3 +146,42 @@ async fn questions_are_answered_from_the_command_line() {
     );
     service.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_output_schema_is_read_from_a_file() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let schema =
+        json!({ "type": "object", "properties": { "word": { "const": "yes" } }, "required": ["word"] });
+    let words = [
+        "agent",
+        "create",
+        "--name=sayer",
+        "--prompt=p",
+        "--model=scripted/inline",
+        "--output-schema=-",
+        "--output-repairs=0",
+    ];
+    let made = run(&service, &words, &schema.to_string());
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let submits = |word: &str| {
+        let call = json!({ "tool": "submit_output", "input": { "word": word } });
+        json!({ "script": [{ "tools": [call] }] })
+    };
+    let body = json!({ "agent": "sayer", "input": submits("yes") });
+    let made = service.owner().post("/sessions", body).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    service.owner().settled(id, 1).await;
+    let result = run(&service, &["session", "result", id], "");
+    assert_eq!(String::from_utf8_lossy(&result.stdout), "{\"word\":\"yes\"}\n");
+    let other = json!({ "type": "object", "properties": { "word": { "const": "no" } } });
+    let changed =
+        run(&service, &["session", "update", id, "--output-schema=-", "--tools=read"], &other.to_string());
+    assert!(changed.status.success(), "{}", String::from_utf8_lossy(&changed.stderr));
+    let session = service.owner().get(&format!("/sessions/{id}")).await.ok();
+    assert_eq!(session["agent_snapshot"]["output_schema"], other);
+    assert_eq!(session["agent_snapshot"]["tools"], json!(["read"]));
+    let failed = run(&service, &["session", "steer", id, &submits("yes").to_string(), "--watch"], "");
+    assert!(!failed.status.success(), "its output does not fit the schema");
+    service.stop().await;
+}

@@ -395,6 +395,38 @@ pub fn check_schema(schema: &Value, path: &str) -> Result<(), Refusal> {
     Ok(())
 }
 
+/// The rules of strict tools that both providers have: closed objects, and no keyword that a grammar cannot express.
+pub fn check_strict_schema(schema: &Value, path: &str) -> Result<(), Refusal> {
+    const REFUSED: [&str; 9] =
+        ["allOf", "oneOf", "not", "if", "minLength", "maxLength", "minimum", "maximum", "patternProperties"];
+    let mut open = vec![schema];
+    while let Some(part) = open.pop() {
+        if let Some(keyword) = REFUSED.iter().find(|keyword| part.get(**keyword).is_some()) {
+            return refuse(format!("{path}: strict: '{keyword}' is not permitted"));
+        }
+        if part["type"] == "object" {
+            if part["additionalProperties"] != false {
+                return refuse(format!("{path}: strict: 'additionalProperties' must be false"));
+            }
+            let required = part["required"].as_array().cloned().unwrap_or_default();
+            let names = part["properties"].as_object().into_iter().flat_map(|all| all.keys());
+            if let Some(name) = names.into_iter().find(|name| !required.contains(&Value::from(name.as_str())))
+            {
+                return refuse(format!("{path}: strict: 'required' must have every property, not '{name}'"));
+            }
+        }
+        open.extend(
+            ["properties", "$defs"]
+                .iter()
+                .filter_map(|all| part[*all].as_object())
+                .flat_map(|all| all.values()),
+        );
+        open.extend(part.get("items"));
+        open.extend(part["anyOf"].as_array().into_iter().flatten());
+    }
+    Ok(())
+}
+
 pub fn is_tool_name(name: &Value) -> bool {
     let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'-');
     name.as_str().is_some_and(|name| (1..=64).contains(&name.len()) && name.bytes().all(fits))

@@ -175,7 +175,13 @@ impl Log {
         let origin = Origin::system();
         let turn: TurnId = origin.id();
         let bodies = [
-            Body::UserMessage { text: "go on".to_owned(), input: None, envelope: None, steers: false },
+            Body::UserMessage {
+                text: "go on".to_owned(),
+                input: None,
+                envelope: None,
+                steers: false,
+                output_schema: None,
+            },
             Body::TurnStarted {
                 turn_id: turn,
                 input_from_seq: 1,
@@ -204,7 +210,10 @@ impl Writer {
         match next {
             Move::Steer(text, input) => {
                 let turn = *self.queued.get_or_insert_with(|| self.origin.id());
-                self.write(Some(turn), Body::UserMessage { text, input, envelope: None, steers: false });
+                self.write(
+                    Some(turn),
+                    Body::UserMessage { text, input, envelope: None, steers: false, output_schema: None },
+                );
             }
             Move::Start => self.start(),
             Move::Answer { provider, says, stop } if running.is_some() && self.open.is_empty() => {
@@ -360,6 +369,7 @@ fn completed(turn_id: TurnId, yield_reason: YieldReason) -> Body {
         usage: Usage::default(),
         active_seconds: 0,
         error: None,
+        output: None,
         limit: None,
         failed: false,
     }))

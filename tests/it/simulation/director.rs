@@ -87,6 +87,7 @@ fn plan(chance: &Chance) -> Plan {
             repeats: Some(chance.pick(&[2, 3, 3])),
             policy: chance.pick(&[LoopPolicy::Ask, LoopPolicy::Ask, LoopPolicy::Stop, LoopPolicy::Off]),
         },
+        output_repairs: chance.pick(&[None, None, Some(0), Some(1), Some(3)]),
     }
 }
 
@@ -283,6 +284,6 @@ fn session(world: &World) -> Database {
         NewSession { created, context: ContextChange::default(), input },
         &stamp(world),
         world.now(),
-        Ledger::new(is_quiet),
+        Ledger::new(is_quiet, world.plan.output_repairs),
     )
 }

@@ -131,6 +131,7 @@ pub async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
         usage: Delta::of(own).usage,
         active_seconds: 0,
         error: Some(TurnError { code: "recovery_exhausted".to_owned(), message: String::new() }),
+        output: None,
         limit: None,
         failed: true,
     }))));

@@ -5,12 +5,13 @@ use std::{
     time::Duration,
 };
 
+use serde_json::Value;
 use sojourn::{
     base::Timestamp,
     domain::{
         ActionId, Event, Message, TurnId,
         action::{Closed, Decision},
-        event::{Body, Outcome, StepCompleted},
+        event::{Body, Outcome, StepCompleted, TurnCompleted},
         log_fold,
         permission::Policy,
         session::Limits,
@@ -33,6 +34,8 @@ const PREPARED_WITHIN: Duration = Duration::from_secs(5);
 pub struct Ledger {
     /// Ends of turns are also checked against the clock.
     is_quiet: bool,
+    /// Rejected outputs of a turn before it ends, if turns need an output.
+    output_repairs: Option<u32>,
     calls: BTreeMap<String, Call>,
     /// Opened actions; `None` is one that is open.
     actions: BTreeMap<ActionId, Option<End>>,
@@ -99,12 +102,15 @@ struct Turn {
     waited: Duration,
     is_waiting: bool,
     is_ended: bool,
+    /// The output that was accepted since its last message.
+    output: Option<Value>,
+    outputs_rejected: u32,
 }
 
 impl Ledger {
     /// Creates an empty one; `is_quiet` when no worker fails and the database is available.
-    pub fn new(is_quiet: bool) -> Self {
-        Self { is_quiet, ..Self::default() }
+    pub fn new(is_quiet: bool, output_repairs: Option<u32>) -> Self {
+        Self { is_quiet, output_repairs, ..Self::default() }
     }
 
     /// Records the request of model call `number`.
@@ -125,6 +131,7 @@ impl Ledger {
             assert!(!is_ended, "a turn wrote after its end: {event:?}");
         }
         self.note_message(event);
+        self.note_output(event);
         match &event.draft.body {
             Body::TurnStarted { turn_id, attempt, .. } => self.start(*turn_id, *attempt, event.ts, limits),
             Body::SessionUpdated { limits: Some(newer), .. } => {
@@ -178,8 +185,41 @@ impl Ledger {
                 self.counts.exhausted += u64::from(
                     completed.error.as_ref().is_some_and(|error| error.code == "recovery_exhausted"),
                 );
+                self.check_output(completed);
                 self.end(completed.turn_id, completed.yield_reason, event.ts);
             }
+            _ => {}
+        }
+    }
+
+    /// A turn that needs an output completes with one that was accepted since its last message, or ends when too many
+    /// were rejected.
+    fn check_output(&self, completed: &TurnCompleted) {
+        let turn = self.turns.get(&completed.turn_id);
+        let (accepted, rejected) =
+            turn.map_or((None, 0), |turn| (turn.output.clone(), turn.outputs_rejected));
+        let Some(repairs) = self.output_repairs else {
+            assert_eq!((&completed.output, rejected), (&None, 0), "an output that nobody needs");
+            return;
+        };
+        match completed.yield_reason {
+            YieldReason::Completed => {
+                assert!(accepted.is_some(), "a turn completed without its output: {completed:?}");
+                assert_eq!(completed.output, accepted);
+            }
+            YieldReason::OutputInvalid => {
+                assert!(accepted.is_none() && rejected > repairs, "{rejected} of {repairs}: {completed:?}");
+            }
+            _ => assert_eq!(completed.output, None),
+        }
+    }
+
+    fn note_output(&mut self, event: &Event) {
+        let Some(turn) = event.draft.turn_id.and_then(|id| self.turns.get_mut(&id)) else { return };
+        match &event.draft.body {
+            Body::AgentMessage { output: Some(output), .. } => turn.output = Some(output.clone()),
+            Body::OutputRejected { .. } => turn.outputs_rejected += 1,
+            Body::TurnSteered { .. } => turn.output = None,
             _ => {}
         }
     }

@@ -8,7 +8,7 @@ use sojourn::{
     domain::{
         Answer, Block, Message, StopReason, Usage,
         conversation::ModelRequest,
-        tool::{ASK, ToolCall},
+        tool::{ASK, SUBMIT_OUTPUT, ToolCall},
     },
     harness::{Delta, Model},
     model::Fault,
@@ -108,7 +108,9 @@ impl Provider {
 
     fn call(&self, call_id: String) -> ToolCall {
         let chance = &self.world.chance;
+        let needs_output = self.world.plan.output_repairs.is_some();
         let tool = match chance.below(20) {
+            _ if needs_output && chance.one_in(6) => SUBMIT_OUTPUT,
             0 => ASK,
             1 => "no_such_tool",
             2..4 => CALLER_TOOL,

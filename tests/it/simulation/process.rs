@@ -338,6 +338,7 @@ impl Process {
             prompt: "You repair things.".to_owned(),
             options: Default::default(),
             loops: self.world.plan.loops,
+            output_repairs: self.world.plan.output_repairs,
             agent_seq: 0,
             tariff: tariff(),
             size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },

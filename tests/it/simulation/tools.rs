@@ -13,7 +13,7 @@ use sojourn::{
         log_fold::{self, ReadTo},
         permission::{Grant, Policy, PolicyDecision, Rule},
         question::Question,
-        tool::{ASK, Replay, ToolCall, ToolSpec},
+        tool::{ASK, MALFORMED_INPUT, Replay, SUBMIT_OUTPUT, ToolCall, ToolSpec},
     },
     harness::{Call, CallResult, ExecSummary, Fault, Tools},
 };
@@ -74,6 +74,7 @@ impl LeasedTools {
         };
         let mut specs: Vec<_> = TOOLS.map(spec).into();
         specs.push(spec((CALLER_TOOL, Replay::Unsafe)));
+        specs.extend(world.plan.output_repairs.map(|_| spec((SUBMIT_OUTPUT, Replay::ReadOnly))));
         Self { world, fence, specs, custom, attached: Mutex::new(None) }
     }
 
@@ -245,6 +246,12 @@ impl Tools for LeasedTools {
         (call.tool == CALLER_TOOL && call.input.get("bad").is_none()).then_some(&self.custom)
     }
 
+    fn output_faults(&self, call: &ToolCall) -> Option<Vec<String>> {
+        self.world.plan.output_repairs.filter(|_| call.tool == SUBMIT_OUTPUT)?;
+        let is_bad = call.input.get("bad").or(call.input.get(MALFORMED_INPUT)).is_some();
+        Some(is_bad.then(|| "is bad".to_owned()).into_iter().collect())
+    }
+
     fn questions(&self, call: &ToolCall) -> Option<(Vec<Question>, u64)> {
         let questions = call.input.get("questions").filter(|_| call.tool == ASK)?;
         let questions = serde_json::from_value(questions.clone()).expect("the model asks well");
@@ -253,7 +260,9 @@ impl Tools for LeasedTools {
 
     fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {
         let policy = match call.input.get("policy").and_then(|policy| policy.as_str()) {
-            _ if call.tool == CALLER_TOOL || self.check(call).is_err() => return PolicyDecision::default(),
+            _ if call.tool == CALLER_TOOL || call.tool == SUBMIT_OUTPUT || self.check(call).is_err() => {
+                return PolicyDecision::default();
+            }
             None => return PolicyDecision::default(),
             Some("ask") => Policy::Ask,
             Some(_) => Policy::Deny,

@@ -60,6 +60,8 @@ pub struct Plan {
     pub on_expiry: OnExpiry,
     /// What happens when the model makes the same calls again and again.
     pub loops: LoopSettings,
+    /// Rejected outputs of a turn before it ends, if turns need an output.
+    pub output_repairs: Option<u32>,
 }
 
 /// The database did not answer; the statement may have been executed.

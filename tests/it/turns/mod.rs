@@ -24,6 +24,7 @@ mod loops;
 mod mid_turn;
 mod node_agent;
 mod nodes;
+mod output;
 mod rootless;
 mod rotation;
 mod source;

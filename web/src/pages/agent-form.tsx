@@ -26,6 +26,8 @@ interface Values {
   permissions: string;
   ask: Schemas["AskMode"];
   loops: Schemas["LoopPolicy"];
+  /** JSON Schema of the output of each turn. */
+  output: string;
   credential: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
@@ -43,12 +45,23 @@ function begun(agent?: Agent): Values {
     permissions: rulesField(agent?.permissions),
     ask: agent?.ask?.mode ?? "end_turn",
     loops: agent?.doom_loop?.policy ?? "ask",
+    output: agent?.output_schema ? JSON.stringify(agent.output_schema, null, 2) : "",
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
     thinking: agent?.model_options.thinking?.budget_tokens.toString() ?? "",
     limits: formOf(agent?.limits ?? {}),
   };
+}
+
+/** Reads the field of the output schema. Throws an `Error` for the user. */
+function schemaOf(field: string): Record<string, unknown> | null {
+  if (field.trim() === "") return null;
+  try {
+    return JSON.parse(field) as Record<string, unknown>;
+  } catch {
+    throw new Error("The output schema is not JSON.");
+  }
 }
 
 /** Fields that the create and update requests share. */
@@ -66,6 +79,7 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     limits: limitsOf(form.limits, agent?.limits),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
+    ...((agent?.output_schema || form.output) && { output_schema: schemaOf(form.output) }),
     ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, policy: form.loops } }),
   };
 }
@@ -143,6 +157,11 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           <option value="stop">end the turn</option>
           <option value="off">do nothing</option>
         </Select>
+        <TextArea
+          label="Output schema"
+          hint="JSON Schema of the output of each turn; empty for text."
+          rows={form.output ? 8 : 2} spellCheck={false} className="mono" value={form.output} onChange={(output) => set({ output })}
+        />
         <div className="row">
           <TextField
             label="Output tokens"

@@ -64,6 +64,8 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       const count = event.body.action_ids.length;
       return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: `until ${when(event.body.expires_at)}` };
     }
+    case "output.rejected":
+      return { tone: "warn", title: event.body.call_id ? "The output does not fit its schema" : "The output is missing", detail: event.body.faults.join("; ") };
     case "turn.steered": {
       const count = event.body.seqs.length;
       return { tone: "plain", title: count === 1 ? "Read a message" : `Read ${count} messages`, detail: "within the turn" };

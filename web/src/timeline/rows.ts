@@ -38,6 +38,8 @@ export interface MessageRow extends Base {
   options: string[];
   /** Input of the caller beside the text. */
   input?: unknown;
+  /** Structured output of the agent, whose JSON is the text. */
+  output?: unknown;
   from?: string;
   /** Path of the whole body, when the text here is truncated. */
   whole?: string;
@@ -246,6 +248,7 @@ function message(base: Base, { body, level, actor }: Of<"agent.message">, whole?
     narration: level !== "user",
     question: body.awaiting_input === true,
     options: body.options ?? [],
+    output: body.output,
     from: actor.display ?? undefined,
     whole,
   };

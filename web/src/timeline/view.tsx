@@ -122,7 +122,7 @@ function Message({ row, isOpen, toggle }: RowProps<MessageRow>) {
           {clock(row.ts)}
         </time>
       </header>
-      {row.text && (row.role === "agent" ? <Prose text={row.text} /> : <Said text={row.text} isOpen={isOpen} toggle={toggle} />)}
+      {row.text && row.output === undefined && (row.role === "agent" ? <Prose text={row.text} /> : <Said text={row.text} isOpen={isOpen} toggle={toggle} />)}
       {row.options.length > 0 && (
         <ul className="asked">
           {row.options.map((option) => (
@@ -136,6 +136,7 @@ function Message({ row, isOpen, toggle }: RowProps<MessageRow>) {
           <Json value={row.input} label="Input object" />
         </details>
       )}
+      {row.output !== undefined && <Json value={row.output} label="Output" />}
       {row.whole && <WholeBody path={row.whole} />}
     </article>
   );

@@ -14,7 +14,7 @@ use crate::{
         conversation::{Effort, ModelRequest},
         tool::{ToolResult, ToolSpec},
     },
-    model::tool_input,
+    model::{strict::is_strict, tool_input},
 };
 
 /// Provider name in model names, credentials and histories.
@@ -58,7 +58,7 @@ pub(in crate::model) fn body(request: &ModelRequest) -> Vec<u8> {
         stream: true,
         thinking: thinking(request, &messages),
         output_config: request.options.effort.map(|effort| json!({"effort": effort_word(effort)})),
-        tools: request.tools.iter().map(tool).collect(),
+        tools: request.tools.iter().map(|spec| tool(spec, &request.model)).collect(),
         system: system(&request.system),
         messages,
     };
@@ -77,12 +77,16 @@ fn set_cache_points(body: &mut Body<'_>) {
     }
 }
 
-fn tool(spec: &ToolSpec) -> Value {
-    json!({
+fn tool(spec: &ToolSpec, model: &str) -> Value {
+    let mut tool = json!({
         "name": spec.name,
         "description": spec.description,
         "input_schema": spec.input_schema,
-    })
+    });
+    if is_strict(spec) && takes_strict_tools(model) {
+        tool["strict"] = Value::Bool(true);
+    }
+    tool
 }
 
 fn system(prompt: &str) -> Vec<Value> {
@@ -187,11 +191,21 @@ fn loop_began_with_thinking(turns: &[Turn]) -> bool {
 /// Budgets were removed with Claude 4.7. All models that need one have an older version in their
 /// names, so a name without a version accepts none either.
 fn takes_no_budget(model: &str) -> bool {
+    is_since(model, (4, 7))
+}
+
+/// Strict tools came with Claude 4.5.
+fn takes_strict_tools(model: &str) -> bool {
+    is_since(model, (4, 5))
+}
+
+/// Returns whether a model has this version or a newer one, or none in its name.
+fn is_since(model: &str, since: (u32, u32)) -> bool {
     let numbers = model.split(['-', '.', '@', ':', '/']).filter_map(|part| part.parse::<u32>().ok());
     // A date is not a version: claude-sonnet-4-20250514 is 4.0.
     let mut version = numbers.filter(|&number| number < 100);
     let version = version.next().map(|major| (major, version.next().unwrap_or(0)));
-    version.is_none_or(|version| version >= (4, 7))
+    version.is_none_or(|version| version >= since)
 }
 
 fn effort_word(effort: Effort) -> &'static str {

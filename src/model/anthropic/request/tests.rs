@@ -5,7 +5,7 @@ use serde_json::json;
 use super::*;
 use crate::domain::{
     conversation::{ModelOptions, Thinking},
-    tool::{Replay, ToolCall},
+    tool::{Replay, SUBMIT_OUTPUT, ToolCall},
 };
 
 fn user(text: &str) -> Message {
@@ -187,4 +187,25 @@ fn without_system_and_tools_neither_is_sent() {
     let bare = ModelRequest { system: " ".to_owned(), tools: Vec::new(), ..request(vec![user("Hi")]) };
     let json = json_of(&bare);
     assert_eq!((json.get("system"), json.get("tools"), json.get("thinking")), (None, None, None));
+}
+
+#[test]
+fn the_output_is_strict_where_the_model_and_the_schema_allow_it() {
+    let output = |properties: Value| ToolSpec {
+        name: SUBMIT_OUTPUT.to_owned(),
+        description: String::new(),
+        input_schema: json!({
+            "type": "object", "properties": properties, "required": ["a"], "additionalProperties": false,
+        }),
+        replay: Replay::ReadOnly,
+    };
+    let sent = |model: &str, spec: ToolSpec| {
+        let tools = vec![spec];
+        json_of(&ModelRequest { model: model.to_owned(), tools, ..request(vec![user("Hi.")]) })["tools"][0]
+            .clone()
+    };
+    let plain = || output(json!({"a": {"type": "string"}}));
+    assert_eq!(sent("claude-sonnet-4-5", plain())["strict"], true);
+    assert_eq!(sent("claude-opus-4-1", plain()).get("strict"), None);
+    assert_eq!(sent("claude-sonnet-4-5", output(json!({"a": {"pattern": "x"}}))).get("strict"), None);
 }

@@ -12,7 +12,7 @@ use crate::{
         conversation::{Effort, ModelRequest},
         tool::{ToolCall, ToolResult, ToolSpec},
     },
-    model::tool_input,
+    model::{strict::is_strict, tool_input},
 };
 
 /// Fields in the order in which they are sent; the part that changes comes last.
@@ -147,8 +147,11 @@ fn result(result: &ToolResult) -> Value {
 }
 
 fn tool(spec: &ToolSpec) -> Value {
-    let function =
+    let mut function =
         json!({"name": spec.name, "description": spec.description, "parameters": spec.input_schema});
+    if is_strict(spec) {
+        function["strict"] = Value::Bool(true);
+    }
     json!({"type": "function", "function": function})
 }
 

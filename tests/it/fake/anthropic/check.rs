@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{
-    super::provider::{Refusal, check_schema, is_tool_name, only, refuse},
+    super::provider::{Refusal, check_schema, check_strict_schema, is_tool_name, only, refuse},
     is_genuine,
 };
 
@@ -95,7 +95,7 @@ fn tools(body: &Value) -> Result<(), Refusal> {
     let mut names = HashSet::new();
     for (at, tool) in tools.as_array().into_iter().flatten().enumerate() {
         let path = format!("tools.{at}");
-        only(tool, &path, &["type", "name", "description", "input_schema", "cache_control"])?;
+        only(tool, &path, &["type", "name", "description", "input_schema", "strict", "cache_control"])?;
         if !is_tool_name(&tool["name"]) {
             return refuse(format!("{path}.name: String should match pattern '^[a-zA-Z0-9_-]{{1,64}}$'"));
         }
@@ -103,6 +103,9 @@ fn tools(body: &Value) -> Result<(), Refusal> {
             return refuse("tools: Tool names must be unique.");
         }
         check_schema(&tool["input_schema"], &format!("{path}.custom.input_schema"))?;
+        if tool["strict"] == true {
+            check_strict_schema(&tool["input_schema"], &path)?;
+        }
         cache_control(tool, &path)?;
     }
     Ok(())

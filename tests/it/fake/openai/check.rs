@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::provider::{Refusal, check_schema, is_tool_name, only, refuse};
+use super::super::provider::{Refusal, check_schema, check_strict_schema, is_tool_name, only, refuse};
 
 const FIELDS: [&str; 8] = [
     "model",
@@ -61,6 +61,9 @@ fn tools(body: &Value) -> Result<(), Refusal> {
             return refuse(format!("Invalid '{path}.function.name': does not match '^[a-zA-Z0-9_-]+$'."));
         }
         check_schema(&tool["function"]["parameters"], &format!("{path}.function.parameters"))?;
+        if tool["function"]["strict"] == true {
+            check_strict_schema(&tool["function"]["parameters"], &path)?;
+        }
     }
     Ok(())
 }

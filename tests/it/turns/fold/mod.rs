@@ -321,6 +321,7 @@ fn end(turn: TurnId, reason: YieldReason, log: &[Event]) -> Body {
         usage: Usage::default(),
         active_seconds: log.len() as u64,
         error: is_error.then_some(error),
+        output: None,
         limit: None,
         failed: is_error && log.len().is_multiple_of(2),
     }))

@@ -1,0 +1,32 @@
+//! The output schema of turns, as options of commands.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use serde_json::{Value, json};
+
+use super::input;
+
+/// Output of turns; omitted options stay unchanged.
+#[derive(Debug, Args)]
+pub(super) struct Output {
+    /// JSON file with the JSON Schema of the output of each turn; - for standard input
+    #[arg(long, value_name = "FILE")]
+    output_schema: Option<PathBuf>,
+    /// Rejected outputs of a turn before it ends: 0 to 5
+    #[arg(long, value_name = "N")]
+    output_repairs: Option<u32>,
+}
+
+impl Output {
+    /// Adds what was given to the body of a request.
+    pub(super) fn fill(&self, body: &mut Value) -> anyhow::Result<()> {
+        if let Some(file) = &self.output_schema {
+            body["output_schema"] = input::json(file)?;
+        }
+        if let Some(repairs) = self.output_repairs {
+            body["output_repairs"] = json!(repairs);
+        }
+        Ok(())
+    }
+}

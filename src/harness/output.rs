@@ -1,0 +1,61 @@
+//! The output of a turn that has an output schema: judged when the agent submits it, and asked for again.
+
+use serde_json::Value;
+
+use super::{Halt, next::Finish, turn::Run};
+use crate::{
+    domain::{
+        Actor, Level,
+        event::{Body, Draft},
+        tool::ToolCall,
+    },
+    tool::CallResult,
+};
+
+impl Run<'_> {
+    /// Returns the events of a submitted output: the result of the turn, or its `faults` for the model.
+    pub(super) fn submit(&self, call: &ToolCall, faults: Vec<String>) -> Vec<Draft> {
+        let repairs = self.own().map_or(0, |turn| turn.output_repairs);
+        if faults.is_empty() {
+            let body = Body::AgentMessage {
+                text: call.input.to_string(),
+                awaiting_input: false,
+                options: Vec::new(),
+                output: Some(call.input.clone()),
+                output_repairs: repairs,
+            };
+            let mut message = self.draft(body, Actor::agent());
+            message.level = Level::User;
+            let done = CallResult::ok("The output was accepted.");
+            return [vec![message], self.result_events(call, done)].concat();
+        }
+        let words = format!(
+            "The output does not fit its schema, so it was not accepted.\n{}\nSubmit the whole output again.",
+            faults.join("\n")
+        );
+        let rejected = Body::OutputRejected { call_id: Some(call.call_id.clone()), faults };
+        let rejected = self.draft(rejected, Actor::system());
+        [vec![rejected], self.result_events(call, CallResult::not_run(words))].concat()
+    }
+
+    /// Tells the model that the turn needs an output. Returns whether the turn ended instead.
+    pub(super) async fn ask_for_output(&mut self) -> Result<bool, Halt> {
+        let faults = vec!["no output was submitted".to_owned()];
+        let rejected = self.draft(Body::OutputRejected { call_id: None, faults }, Actor::system());
+        let rejections = 1 + self.own().map_or(0, |turn| turn.output_repairs);
+        if self.turn.output_repairs.is_some_and(|repairs| rejections > repairs) {
+            return self.finish(Finish::OutputInvalid, vec![rejected]).await;
+        }
+        self.record(vec![rejected]).await?;
+        Ok(false)
+    }
+
+    /// Returns the output that the agent submitted, including `before`.
+    pub(super) fn output(&self, before: &[Draft]) -> Option<Value> {
+        let output = |draft: &Draft| match &draft.body {
+            Body::AgentMessage { output, .. } => output.clone(),
+            _ => None,
+        };
+        before.iter().rev().find_map(output).or_else(|| self.own()?.output.clone())
+    }
+}
