@@ -8,6 +8,7 @@ use super::{
     cost::Cost,
     event::{Body, Draft, TurnCompleted, action_events, caller_events, informational},
     ids::*,
+    tool::SUBMIT_OUTPUT,
     usage::Usage,
 };
 use crate::base::Timestamp;
@@ -61,6 +62,8 @@ impl Usage {
                 step.usage + cost(Cost { unpriced_steps: u64::from(says_nothing), ..Cost::default() })
             }
             Body::StepAborted(step) => step.usage,
+            // An output is the end of the work, not a part of it.
+            Body::ToolCall { tool, .. } if tool == SUBMIT_OUTPUT => Self::default(),
             Body::ToolCall { .. } => Self { tool_calls: 1, ..Self::default() },
             Body::TurnStarted { fee_micros, .. } => cost(Cost { fee_micros: *fee_micros, ..Cost::default() }),
             Body::ExecCompleted { exec_id, cpu_micros, memory_micros, .. } => Self {

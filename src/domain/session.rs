@@ -102,7 +102,7 @@ impl Limits {
     }
 }
 
-/// The agent as it was when the session was created; immutable.
+/// The agent of a session, as it was when the session was created, with what callers changed for the session.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AgentSnapshot {
     #[schema(value_type = String)]

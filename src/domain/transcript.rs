@@ -182,6 +182,7 @@ fn adopt(
 ) {
     let is_of = |kind: &str| event.get("type").is_some_and(|of| of == kind);
     let (is_created, is_step) = (is_of("session.created"), is_of("step.completed"));
+    let is_of_update = is_of("session.updated");
     rename(event, ids, origin);
     let Some(body) = event.get_mut("body").and_then(Value::as_object_mut) else { return };
     rename(body, ids, origin);
@@ -202,6 +203,10 @@ fn adopt(
     if is_step {
         // Without it, the step would count as unpriced.
         body.insert("cost_micros".to_owned(), json!(0));
+    }
+    if is_of_update {
+        // The agent is that of this organization, with its rules; a change of it holds where it was made.
+        body.remove("agent_snapshot");
     }
     if is_created {
         body.insert("agent_id".to_owned(), json!(pins.map(|pins| pins.agent_id)));

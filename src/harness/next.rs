@@ -91,11 +91,11 @@ fn after_step(step: &LastStep, turn: &TurnFold, repairs: Option<u32>) -> Next {
     if !pending.is_empty() {
         return of_pending(&pending, turn);
     }
-    if repairs.is_some_and(|repairs| turn.output_repairs > repairs) && turn.output.is_none() {
-        return Next::Finish(Finish::OutputInvalid);
-    }
     if turn.has_new_input {
         return Next::Ask { failures };
+    }
+    if repairs.is_some_and(|repairs| turn.output_repairs > repairs) && turn.output.is_none() {
+        return Next::Finish(Finish::OutputInvalid);
     }
     if ends_turn(YieldReason::Completed) {
         return Next::Finish(Finish::Completed);

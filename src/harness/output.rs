@@ -15,14 +15,13 @@ use crate::{
 impl Run<'_> {
     /// Returns the events of a submitted output: the result of the turn, or its `faults` for the model.
     pub(super) fn submit(&self, call: &ToolCall, faults: Vec<String>) -> Vec<Draft> {
-        let repairs = self.own().map_or(0, |turn| turn.output_repairs);
         if faults.is_empty() {
             let body = Body::AgentMessage {
                 text: call.input.to_string(),
                 awaiting_input: false,
                 options: Vec::new(),
                 output: Some(call.input.clone()),
-                output_repairs: repairs,
+                output_repairs: Some(self.rejections(&[])),
             };
             let mut message = self.draft(body, Actor::agent());
             message.level = Level::User;
@@ -42,12 +41,20 @@ impl Run<'_> {
     pub(super) async fn ask_for_output(&mut self) -> Result<bool, Halt> {
         let faults = vec!["no output was submitted".to_owned()];
         let rejected = self.draft(Body::OutputRejected { call_id: None, faults }, Actor::system());
-        let rejections = 1 + self.own().map_or(0, |turn| turn.output_repairs);
+        let rejected = vec![rejected];
+        let rejections = self.rejections(&rejected);
         if self.turn.output_repairs.is_some_and(|repairs| rejections > repairs) {
-            return self.finish(Finish::OutputInvalid, vec![rejected]).await;
+            return self.finish(Finish::OutputInvalid, rejected).await;
         }
-        self.record(vec![rejected]).await?;
+        self.record(rejected).await?;
         Ok(false)
+    }
+
+    /// Returns the number of rejected outputs, including `before`.
+    pub(super) fn rejections(&self, before: &[Draft]) -> u32 {
+        let is_rejection = |draft: &&Draft| matches!(draft.body, Body::OutputRejected { .. });
+        let new = u32::try_from(before.iter().filter(is_rejection).count()).unwrap_or(u32::MAX);
+        self.own().map_or(0, |turn| turn.output_repairs).saturating_add(new)
     }
 
     /// Returns the output that the agent submitted, including `before`.

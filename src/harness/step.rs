@@ -230,7 +230,7 @@ impl<'a> Run<'a> {
                     awaiting_input: false,
                     options: Vec::new(),
                     output: None,
-                    output_repairs: 0,
+                    output_repairs: None,
                 };
                 let mut draft = self.draft(body, Actor::agent());
                 // Text beside tool calls is narration; the text of the last response is the result.

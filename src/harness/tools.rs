@@ -224,7 +224,7 @@ impl Run<'_> {
             awaiting_input: true,
             options: options.filter_map(text).collect(),
             output: None,
-            output_repairs: 0,
+            output_repairs: None,
         };
         let mut message = self.draft(body, Actor::agent());
         message.level = Level::User;

@@ -255,6 +255,7 @@ impl<'a> Run<'a> {
             failed: error.is_some() && !did_something,
             error,
             output: self.output(&before).filter(|_| reason == YieldReason::Completed),
+            output_repairs: self.rejections(&before),
             limit: limit.map(str::to_owned),
         };
         let mut drafts = before;

@@ -109,7 +109,7 @@ fn describe() {
         ("sojourn_loops_total", "Loops of calls of agents, by outcome: `continued`, or `ended` the turn."),
         (
             "sojourn_outputs_total",
-            "Outputs that agents submitted for a schema, by outcome: `accepted` or `rejected`.",
+            "Outputs for a schema, by outcome: `accepted`, or `rejected`, also where none was submitted.",
         ),
         ("sojourn_messages_steered_total", "Messages that a running turn read."),
         ("sojourn_actions_total", "Actions that ended, by kind and outcome: `answered` or `expired`."),

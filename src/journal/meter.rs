@@ -76,10 +76,6 @@ fn count_step(provider: &'static str, usage: &Usage, cost_micros: Option<u64>) {
 }
 
 /// Adds to the cost of all organizations, in micro-USD.
-fn output(outcome: &'static str) {
-    counter!("sojourn_outputs_total", "outcome" => outcome).increment(1);
-}
-
 fn cost(part: &'static str, micros: u64) {
     counter!("sojourn_cost_micros_total", "part" => part).increment(micros);
 }
@@ -110,4 +106,8 @@ fn provider(name: &str) -> &'static str {
 
 fn seconds(millis: u64) -> f64 {
     millis as f64 / 1_000.0
+}
+
+fn output(outcome: &'static str) {
+    counter!("sojourn_outputs_total", "outcome" => outcome).increment(1);
 }

@@ -25,29 +25,58 @@ const KEYWORDS: [&str; 12] = [
 ];
 /// Parts of a schema; a provider refuses a grammar that is too large.
 const PARTS_MAX: usize = 200;
+/// Alternatives in a schema (`anyOf`, several types); Anthropic refuses more.
+const UNIONS_MAX: usize = 16;
 
 /// Returns whether a provider is asked to restrict the arguments of a tool. Only those of the output are: a grammar of
 /// all tools would be too large.
 pub(super) fn is_strict(spec: &ToolSpec) -> bool {
-    let mut parts = 0;
-    spec.name == SUBMIT_OUTPUT && fits(&spec.input_schema, &mut parts) && parts <= PARTS_MAX
+    let mut size = Size::default();
+    spec.name == SUBMIT_OUTPUT
+        && spec.input_schema["type"] == "object"
+        && fits(&spec.input_schema, &mut size)
+        && size.parts <= PARTS_MAX
+        && size.unions <= UNIONS_MAX
 }
 
-fn fits(schema: &Value, parts: &mut usize) -> bool {
-    *parts += 1;
+#[derive(Default)]
+struct Size {
+    parts: usize,
+    unions: usize,
+}
+
+fn fits(schema: &Value, size: &mut Size) -> bool {
+    size.parts += 1;
     let Some(fields) = schema.as_object() else { return false };
-    let is_object = schema["type"] == "object" || fields.contains_key("properties");
-    fields.keys().all(|keyword| KEYWORDS.contains(&keyword.as_str()))
+    size.unions += usize::from(schema["type"].is_array() || fields.contains_key("anyOf"));
+    let is_object = is_of_type(schema, "object") || fields.contains_key("properties");
+    // Both providers need to know what a part is; a constant alone does not say it.
+    ["type", "$ref", "anyOf"].iter().any(|keyword| fields.contains_key(*keyword))
+        && fields.keys().all(|keyword| KEYWORDS.contains(&keyword.as_str()))
         && (!is_object || is_closed(schema))
+        && (!is_of_type(schema, "array") || fields.contains_key("items"))
+        && schema.get("const").is_none_or(is_scalar)
+        && schema.get("enum").is_none_or(|all| all.as_array().is_some_and(|all| all.iter().all(is_scalar)))
         && ["properties", "$defs"].iter().all(|names| match schema.get(names) {
-            Some(Value::Object(schemas)) => schemas.values().all(|schema| fits(schema, parts)),
+            Some(Value::Object(schemas)) => schemas.values().all(|schema| fits(schema, size)),
             other => other.is_none(),
         })
-        && schema.get("items").is_none_or(|items| fits(items, parts))
+        && schema.get("items").is_none_or(|items| fits(items, size))
         && match schema.get("anyOf") {
-            Some(Value::Array(schemas)) => schemas.iter().all(|schema| fits(schema, parts)),
+            Some(Value::Array(schemas)) => schemas.iter().all(|schema| fits(schema, size)),
             other => other.is_none(),
         }
+}
+
+fn is_of_type(schema: &Value, name: &str) -> bool {
+    match &schema["type"] {
+        Value::Array(types) => types.iter().any(|kind| kind == name),
+        kind => kind == name,
+    }
+}
+
+fn is_scalar(value: &Value) -> bool {
+    !value.is_object() && !value.is_array()
 }
 
 /// Returns whether an object has all its properties and no others.
@@ -75,18 +104,27 @@ mod tests {
         json!({ "type": "object", "properties": properties, "required": required, "additionalProperties": false })
     }
 
+    /// An object with optional values, each of which is a union.
+    fn many(unions: usize) -> Value {
+        let names: Vec<_> = (0..unions).map(|at| format!("p{at}")).collect();
+        let optional = |name: &String| (name.clone(), json!({ "type": ["string", "null"] }));
+        let required: Vec<_> = names.iter().map(String::as_str).collect();
+        object(Value::Object(names.iter().map(optional).collect()), &required)
+    }
+
     #[test]
     fn only_the_output_is_restricted_and_only_by_what_both_providers_take() {
         let inner = object(json!({ "name": { "type": ["string", "null"] } }), &["name"]);
         let schema = object(
             json!({
-                "kind": { "enum": ["a", "b"] },
+                "kind": { "type": "string", "enum": ["a", "b"] },
                 "items": { "type": "array", "items": inner },
                 "either": { "anyOf": [{ "type": "integer" }, { "$ref": "#/$defs/x" }] },
             }),
             &["kind", "items", "either"],
         );
         assert!(is_strict(&spec(SUBMIT_OUTPUT, schema.clone())));
+        assert!(is_strict(&spec(SUBMIT_OUTPUT, many(16))));
         assert!(!is_strict(&spec("other", schema)));
         for unfit in [
             json!({ "type": "object" }),
@@ -95,6 +133,12 @@ mod tests {
             object(json!({ "a": { "type": "object", "properties": {} } }), &["a"]),
             object(json!({ "a": true }), &["a"]),
             object(json!({ "a": { "allOf": [] } }), &["a"]),
+            object(json!({ "a": {} }), &["a"]),
+            object(json!({ "a": { "const": "x" } }), &["a"]),
+            object(json!({ "a": { "type": "object", "enum": [{}] } }), &["a"]),
+            object(json!({ "a": { "type": ["object", "null"] } }), &["a"]),
+            object(json!({ "a": { "type": "array" } }), &["a"]),
+            many(17),
         ] {
             assert!(!is_strict(&spec(SUBMIT_OUTPUT, unfit.clone())), "{unfit}");
         }

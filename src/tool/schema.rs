@@ -87,9 +87,8 @@ impl Schema {
     pub(super) fn faults(&self, value: &Value, max: usize) -> Vec<String> {
         let faults = self.validator.iter_errors(value).take(max).map(|fault| {
             let place = fault.instance_path().to_string();
-            let words = fault.to_string();
-            let words = text::truncate(&words, limit::TOOL_ERROR_BYTES_MAX);
-            if place.is_empty() { words.to_owned() } else { format!("{place}: {words}") }
+            let words = if place.is_empty() { fault.to_string() } else { format!("{place}: {fault}") };
+            text::truncate(&words, limit::TOOL_ERROR_BYTES_MAX).to_owned()
         });
         faults.collect()
     }

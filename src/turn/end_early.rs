@@ -101,6 +101,7 @@ pub(crate) async fn end_early(
         failed: yield_reason == YieldReason::Error && (code == RECOVERY_EXHAUSTED || !did_something),
         error,
         output: None,
+        output_repairs: 0,
         limit: spend.map(|spend| spend.limit.to_owned()),
     }))));
     journal.record(drafts, fold.read_to()).await.map(drop)

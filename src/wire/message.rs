@@ -28,7 +28,7 @@ pub(crate) struct Steer {
     #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
     pub idempotency_key: Option<String>,
     /// Handling of a running turn. Absent, the message waits for the next turn, unless the running one waits for the
-    /// answer to a single question: then it is the answer.
+    /// answer to a single question: then it is the answer, if it has no `output_schema`.
     #[garde(skip)]
     pub mode: Option<SteerMode>,
     /// JSON Schema (2020-12) of the output of the turn that starts with the message; overrides that of the session. Not with
@@ -43,7 +43,7 @@ pub(crate) struct Steer {
 pub(crate) enum SteerMode {
     /// The message waits for the next turn.
     Queue,
-    /// The running turn reads the message before its next model call. Comes it too late, it waits for the next turn.
+    /// The running turn reads the message before its next model call. If it comes too late, it waits for the next turn.
     Steer,
     /// Ends the running turn at its next interruption point; the message starts the next one.
     Interrupt,

@@ -46,6 +46,7 @@ pub(super) fn canceled(turn: &Turn) -> Body {
         active_seconds: turn.active_seconds,
         error: None,
         output: None,
+        output_repairs: 0,
         limit: None,
         failed: false,
     }))

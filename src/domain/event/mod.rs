@@ -29,6 +29,7 @@ pub use super::actor::{Actor, ActorKind};
 pub use super::step::{Aborted, StepAborted, StepCompleted};
 pub(crate) use groups::{action_events, caller_events, informational};
 pub use kind::Level;
+use whole::is_zero;
 pub use whole::{Failure, Outcome, TurnCompleted};
 
 /// An event with the `seq` and time that the log assigned.
@@ -180,9 +181,9 @@ pub enum Body {
         /// The submitted output, whose JSON is `text`.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         output: Option<Value>,
-        /// Outputs of the turn that were rejected before.
-        #[serde(skip_serializing_if = "is_zero", default)]
-        output_repairs: u32,
+        /// Outputs of the turn that were rejected before, if there is an output.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        output_repairs: Option<u32>,
     },
     /// The agent submitted an output that does not fit the schema, or wanted to end the turn without one.
     #[serde(rename = "output.rejected")]
@@ -485,10 +486,6 @@ pub enum Body {
 }
 
 /// Distinguishes a field that is `null` from an absent one.
-fn is_zero<T: PartialEq + Default>(number: &T) -> bool {
-    *number == T::default()
-}
-
 fn present<'de, T: Deserialize<'de>, D: serde::Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<T>, D::Error> {

@@ -25,6 +25,11 @@ pub enum Outcome {
     Unknown,
 }
 
+/// Returns whether a field is left out, because it is zero.
+pub(super) fn is_zero<T: PartialEq + Default>(number: &T) -> bool {
+    *number == T::default()
+}
+
 /// A failure, for people and for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {
@@ -53,6 +58,9 @@ pub struct TurnCompleted {
     /// The output of a completed turn that has an output schema.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub output: Option<Value>,
+    /// Rejected outputs of the turn.
+    #[serde(skip_serializing_if = "is_zero", default)]
+    pub output_repairs: u32,
     /// The limit that ended the turn.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub limit: Option<String>,

@@ -154,6 +154,10 @@ impl Conversation {
             return;
         }
         self.running = None;
+        // The next turn may need no output.
+        let asks_for_output =
+            |message: &mut Message| matches!(message, Message::User { text } if text == NO_OUTPUT);
+        self.messages.pop_if(asks_for_output);
         self.take_input(turn);
         let later = mem::take(&mut self.later);
         self.say(later);

@@ -36,7 +36,7 @@ pub struct TurnFold {
     /// Time at which the newest failure since that response may be retried.
     #[serde(with = "time::serde::rfc3339::option")]
     pub retry_at: Option<Timestamp>,
-    /// Whether it read messages since that response, or what the service told it.
+    /// Whether it read messages since that response, of callers or of the service.
     pub has_new_input: bool,
     /// JSON Schema of its output, if its messages have one; the newest one counts.
     pub output_schema: Option<Map<String, Value>>,
@@ -181,7 +181,10 @@ impl TurnFold {
                 self.output_schema = Some(schema.clone())
             }
             Body::AgentMessage { output, .. } if event.draft.level == Level::User => {
-                self.result = Some(event.draft.id);
+                // A question beside the output does not take its place.
+                if output.is_some() || self.output.is_none() {
+                    self.result = Some(event.draft.id);
+                }
                 self.output = output.clone().or(self.output.take());
             }
             Body::OutputRejected { call_id, .. } => {
@@ -254,7 +257,7 @@ impl TurnFold {
 
     fn read_messages(&mut self) {
         self.has_new_input = true;
-        // What they ask for may change the output.
+        // They may ask for another output.
         if self.output.take().is_some() {
             self.result = None;
         }

@@ -122,9 +122,14 @@ pub(super) async fn send(
     caller: SessionCaller<scope::SendEvents>,
     Idempotent(once, Body(wanted)): Idempotent<Body<SendEvents>>,
 ) -> Result<Answer> {
-    for event in &wanted.events {
+    for (index, event) in wanted.events.iter().enumerate() {
         match event {
-            SentEvent::Message { .. } | SentEvent::Interrupt {} => caller.check::<SteerSession>()?,
+            SentEvent::Message { mode, output_schema, .. } => {
+                caller.check::<SteerSession>()?;
+                let checked = check_output(&caller, *mode, output_schema.as_ref()).await;
+                checked.map_err(|error| at_event(index, error))?;
+            }
+            SentEvent::Interrupt {} => caller.check::<SteerSession>()?,
             SentEvent::CustomToolResult { .. } | SentEvent::Answer { .. } => {
                 caller.check::<AnswerActions>()?
             }
@@ -191,6 +196,10 @@ async fn of_event(
     if error.status() == StatusCode::NOT_FOUND && unit.tx().session(caller.session).await.is_err() {
         return error;
     }
+    at_event(index, error)
+}
+
+fn at_event(index: usize, error: ApiError) -> ApiError {
     let field = error.param.as_ref().map(|field| format!(".{field}")).unwrap_or_default();
     let param = Some(format!("events[{index}]{field}"));
     ApiError { param, ..error }
@@ -218,7 +227,6 @@ async fn append(
     let stamp = caller.stamp();
     let (command, kind) = match event {
         SentEvent::Message { text, mode, output_schema } => {
-            check_output(*mode, output_schema.as_ref()).await?;
             if mode.is_none()
                 && output_schema.is_none()
                 && let Some(answered) = questions::answer_by_message(caller, unit, text).await?

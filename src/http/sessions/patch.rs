@@ -36,6 +36,10 @@ pub(super) async fn patch(
     if change.permissions.is_some() && !ApproveActions::is_in(&caller.scopes) {
         return Err(missing_scope(ApproveActions::NAME));
     }
+    if let Some(rules) = &change.permissions {
+        check_rules(rules)?;
+    }
+    check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
     // The lock ensures that concurrent changes of different fields are both kept.
@@ -46,13 +50,17 @@ pub(super) async fn patch(
     } else {
         None
     };
-    let PatchSession { title, slug, metadata, permissions, .. } = change;
+    let rules = |session: &Session| {
+        session.created.agent_snapshot.as_ref().map(|agent| agent.permissions.session.clone())
+    };
+    let rules_before = rules(&session);
+    let PatchSession { title, slug, metadata, .. } = change;
     let command = Command::Patch(Change { title, slug, metadata, limits, agent_snapshot });
     let executed = unit.execute(id, command, &stamp).await?;
-    if let Some(rules) = permissions.filter(|_| !executed.events.is_empty()) {
-        caller
-            .record_audit(unit.tx(), "session.permissions_changed", id, json!({ "permissions": rules }))
-            .await?;
+    let rules_after = rules(&executed.session);
+    if rules_after != rules_before {
+        let details = json!({ "permissions": rules_after });
+        caller.record_audit(unit.tx(), "session.permissions_changed", id, details).await?;
     }
     let view = view(unit.tx(), executed.session).await?;
     unit.commit().await?;
@@ -75,10 +83,8 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
         check_with_registered(agent.tools.as_deref().unwrap_or_default(), &registered).await?;
     }
     if let Some(rules) = &change.permissions {
-        check_rules(rules)?;
         agent.permissions.session.clone_from(rules);
     }
-    check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     agent.settings = change.settings().applied_to(agent.settings, &revision.settings);
     Ok(agent)
 }

@@ -6,7 +6,12 @@ use super::questions;
 
 use crate::{
     domain::decide::{Command, Input, InputMode},
-    http::{agents::check_output_schema, auth::SessionCaller, prelude::*, scope::SteerSession},
+    http::{
+        agents::check_output_schema,
+        auth::SessionCaller,
+        prelude::*,
+        scope::{Scope, SteerSession, WriteSessions},
+    },
     journal::Answered,
     store::idempotency::{Slot, SlotState},
     wire::message::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
@@ -23,6 +28,7 @@ pub(super) async fn steer(
     caller: SessionCaller<SteerSession>,
     Idempotent(once, Body(message)): Idempotent<Body<Steer>>,
 ) -> Result<Answer> {
+    check_output(&caller, message.mode, message.output_schema.as_ref()).await?;
     let mut answer = once
         .run(&caller.app, caller.org, async |unit: &mut Unit| match own_key(&message) {
             Some(key) => steer_once(&caller, unit, message, key, once.digest()).await,
@@ -71,7 +77,6 @@ async fn steer_once(
 }
 
 async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: Steer) -> Result<Answer> {
-    check_output(message.mode, message.output_schema.as_ref()).await?;
     if let (None, Some(text), None) = (message.mode, &message.text, &message.output_schema)
         && let Some(Answered { event, seq, session, .. }) =
             questions::answer_by_message(caller, unit, text).await?
@@ -91,9 +96,18 @@ async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: 
     Ok(Answer::new(StatusCode::ACCEPTED, &steered))
 }
 
-/// Checks the schema that a message names for the output of its turn.
-pub(super) async fn check_output(mode: Option<SteerMode>, schema: Option<&Map<String, Value>>) -> Result<()> {
-    if schema.is_some() && mode == Some(SteerMode::Steer) {
+/// Checks the schema that a message names for the output of its turn. A client token may not name one: the program that
+/// reads the output relies on that of the session.
+pub(super) async fn check_output<S: Scope>(
+    caller: &SessionCaller<S>,
+    mode: Option<SteerMode>,
+    schema: Option<&Map<String, Value>>,
+) -> Result<()> {
+    if schema.is_none() {
+        return Ok(());
+    }
+    caller.check::<WriteSessions>()?;
+    if mode == Some(SteerMode::Steer) {
         let message = "the output schema of a running turn is fixed; send the message with another `mode`";
         return Err(ApiError::invalid("output_schema", message));
     }

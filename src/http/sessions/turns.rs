@@ -30,25 +30,38 @@ pub(super) async fn result(caller: Caller<ReadSessions>, Path(id): Path<SessionI
         return Ok(respond(&none));
     };
     let turn = tx.turn(id, last.id).await?;
+    let page = match turn.result_event_id {
+        Some(event) => Some(tx.event(id, event).await?),
+        None => None,
+    };
+    drop(tx);
     let (mut result, mut submitted) = (None, Submitted::default());
-    if let Some(event) = turn.result_event_id {
-        let page = tx.event(id, event).await?;
-        drop(tx);
+    if let Some(page) = page {
         let entry = page.entry(&caller.app.0.store).await?;
         result = Some(super::events::view(&entry)?);
         submitted = output_of(&caller, &turn, entry).await?;
     }
     let Submitted { output, output_repairs } = submitted;
+    let output_repairs = match turn.yield_reason {
+        Some(YieldReason::OutputInvalid) => rejections(&caller, id, turn.id).await?,
+        _ => output_repairs.unwrap_or_default(),
+    };
     let last_turn = TurnView { output: output.clone(), ..turn.into() };
     Ok(respond(&ResultView { last_turn: Some(last_turn), result, output, output_repairs }))
 }
 
-/// Output in the body of an `agent.message`.
+/// Output in the body of an `agent.message` or `turn.completed`.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Submitted {
     output: Option<Value>,
-    output_repairs: u32,
+    output_repairs: Option<u32>,
+}
+
+impl Submitted {
+    fn read(body: &[u8]) -> Result<Self> {
+        serde_json::from_slice(body).map_err(|error| crate::store::Error::Corrupt(error.to_string()).into())
+    }
 }
 
 /// Returns the output of a completed turn, given the event of its result.
@@ -56,8 +69,21 @@ async fn output_of(caller: &Caller<ReadSessions>, turn: &Turn, result: Entry) ->
     if turn.yield_reason != Some(YieldReason::Completed) {
         return Ok(Submitted::default());
     }
-    let body = super::events::whole(&caller.app, caller.org, result).await?;
-    serde_json::from_slice(&body).map_err(|error| crate::store::Error::Corrupt(error.to_string()).into())
+    let shown = Submitted::read(result.body.as_bytes())?;
+    // A truncated output is missing here, its repairs never are.
+    if result.content_ref.is_none() || shown.output_repairs.is_none() {
+        return Ok(shown);
+    }
+    Submitted::read(&super::events::whole(&caller.app, caller.org, result).await?)
+}
+
+/// Returns how many outputs of a turn without one were rejected.
+async fn rejections(caller: &Caller<ReadSessions>, session: SessionId, turn: TurnId) -> Result<u32> {
+    let kind = Some("turn.completed".to_owned());
+    let range = Range { after: 0, level: Level::User, kind, turn: Some(turn), limit: 1 };
+    let page = caller.begin().await?.events(session, &range).await?;
+    let entry = page.entry(&caller.app.0.store).await?;
+    Ok(Submitted::read(entry.body.as_bytes())?.output_repairs.unwrap_or_default())
 }
 
 /// List turns

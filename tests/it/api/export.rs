@@ -397,6 +397,32 @@ async fn each_action_of_an_import_has_a_new_id_and_one_end() {
 }
 
 #[tokio::test]
+async fn an_imported_session_has_the_agent_of_its_organization() {
+    let world = World::new().await;
+    let owner = &world.owner;
+    let rule = json!({ "tool": "bash", "policy": "deny" });
+    let agent = json!({ "name": "bound", "prompt": "p", "model": "scripted/inline", "permissions": [rule] });
+    owner.post("/agents", agent).await.ok();
+    let made = owner.post("/sessions", json!({ "agent": "bound" })).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    let changed = owner.patch(&format!("/sessions/{id}"), json!({ "tools": ["read"] })).await.ok();
+    let file = export(owner, id).await;
+    let free = forged(&file, |lines| {
+        let change = lines.iter_mut().find(|line| line["type"] == "session.updated").expect("a change");
+        change["body"]["agent_snapshot"]["permissions"] = json!({});
+        change["body"]["agent_snapshot"]["model"] = json!("openai/any");
+    });
+    for file in [file, free] {
+        let imported = import(owner, file).await.ok()["session"].clone();
+        let snapshot = &imported["agent_snapshot"];
+        assert_eq!(snapshot["permissions"]["agent"], json!([rule]));
+        assert_eq!((&snapshot["model"], &snapshot["tools"]), (&json!("scripted/inline"), &json!(null)));
+        assert_eq!(snapshot["revision_id"], changed["agent_snapshot"]["revision_id"]);
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn decisions_answers_and_steers_are_imported() {
     let world = World::new().await;
     let owner = &world.owner;

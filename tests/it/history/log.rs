@@ -370,6 +370,7 @@ fn completed(turn_id: TurnId, yield_reason: YieldReason) -> Body {
         active_seconds: 0,
         error: None,
         output: None,
+        output_repairs: 0,
         limit: None,
         failed: false,
     }))

@@ -132,6 +132,7 @@ pub async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
         active_seconds: 0,
         error: Some(TurnError { code: "recovery_exhausted".to_owned(), message: String::new() }),
         output: None,
+        output_repairs: 0,
         limit: None,
         failed: true,
     }))));

@@ -90,6 +90,12 @@ async fn an_output_is_repaired_a_bounded_number_of_times() {
     assert_eq!(turn["state"], "error");
     let result = owner.get(&format!("/sessions/{id}/result")).await.ok();
     assert_eq!((&result["output"], &result["result"]), (&json!(null), &json!(null)));
+    assert_eq!((&result["output_repairs"], &end["output_repairs"]), (&json!(2), &json!(2)));
+
+    // The next turn is not told to submit anything.
+    owner.patch(&format!("/sessions/{id}"), json!({ "output_schema": null })).await.ok();
+    steer(owner, &id, &script(json!([{ "text": "Free." }]))).await;
+    assert_eq!(ends(&owner.settled(&id, 2).await).last(), Some(&"completed"));
 
     // Without a call, and without repairs.
     let id =
@@ -210,5 +216,51 @@ async fn a_schema_that_cannot_be_used_is_refused() {
     let many = json!({ "agent": agent, "output_repairs": 6 });
     assert_eq!(owner.post("/sessions", many).await.error(400)["param"], "output_repairs");
     assert_eq!(log(owner, &id).await.iter().filter(|event| event["type"] == "user.message").count(), 1);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_output_keeps_its_place_beside_questions_and_within_limits() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let output = json!({ "city": "Rome", "degrees": 21 });
+    let mut calls = submit(&output);
+    let question = json!({ "tool": "ask", "input": { "question": "Sure?" } });
+    calls["tools"].as_array_mut().expect("calls").push(question);
+    let id = play(owner, json!({ "output_schema": schema() }), json!([calls])).await;
+    assert_eq!(ends(&owner.settled(&id, 1).await), ["completed"]);
+    assert_eq!(owner.get(&format!("/sessions/{id}/result")).await.ok()["output"], output);
+
+    let steps = json!([{ "tools": [bash("echo one")] }, submit(&output)]);
+    let more = json!({ "output_schema": schema(), "limits": { "tool_calls": 1 } });
+    let id = play(owner, more, steps).await;
+    assert_eq!(ends(&owner.settled(&id, 1).await), ["completed"]);
+    let usage = owner.get(&format!("/sessions/{id}")).await.ok()["usage"]["tool_calls"].clone();
+    assert_eq!(usage, 1);
+
+    // A large output is whole in the result, and truncated in its event.
+    let free = json!({ "type": "object", "properties": { "text": { "type": "string" } } });
+    let large = json!({ "text": "x".repeat(60_000) });
+    let id = play(owner, json!({ "output_schema": free }), json!([submit(&large)])).await;
+    owner.settled(&id, 1).await;
+    let result = owner.get(&format!("/sessions/{id}/result")).await.ok();
+    assert_eq!((&result["output"], &result["result"]["body_truncated"]), (&large, &json!(true)));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_client_token_cannot_name_a_schema() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let body = json!({ "agent": owner.inline_agent().await, "output_schema": schema() });
+    let made = owner.post("/sessions", body).await.ok();
+    let path = format!("/sessions/{}", made["session"]["id"].as_str().expect("an id"));
+    let token = scene.service.caller(made["client_token"].as_str().expect("a token"));
+    let message = json!({ "text": "Hi.", "output_schema": { "type": "object" } });
+    token.post(&format!("{path}/messages"), message.clone()).await.error(403);
+    let mut event = message;
+    event["type"] = json!("user.message");
+    token.post(&format!("{path}/events"), json!({ "events": [event] })).await.error(403);
+    assert_eq!(owner.get(&path).await.ok()["status"], "idle");
     scene.close().await;
 }

@@ -322,6 +322,7 @@ fn end(turn: TurnId, reason: YieldReason, log: &[Event]) -> Body {
         active_seconds: log.len() as u64,
         error: is_error.then_some(error),
         output: None,
+        output_repairs: 0,
         limit: None,
         failed: is_error && log.len().is_multiple_of(2),
     }))
