@@ -82,6 +82,10 @@ pub(super) struct Fields {
     #[arg(long, value_name = "POLICY", value_parser = ["ask", "stop", "off"])]
     #[serde(skip)]
     doom_loop: Option<String>,
+    /// Whether a history that is almost too long is summarized: auto or off
+    #[arg(long, value_name = "POLICY", value_parser = ["auto", "off"])]
+    #[serde(skip)]
+    compaction: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
     output: Output,
@@ -97,6 +101,9 @@ struct ModelOptions {
     /// Maximum output tokens per model call
     #[arg(long)]
     max_tokens: Option<u64>,
+    /// Context window of the model, in tokens; that of known models by default
+    #[arg(long)]
+    context_tokens: Option<u64>,
     /// Reasoning effort: low, medium or high
     #[arg(long)]
     effort: Option<String>,
@@ -122,6 +129,9 @@ impl Fields {
         }
         if let Some(policy) = &self.doom_loop {
             body["doom_loop"] = json!({ "policy": policy });
+        }
+        if let Some(policy) = &self.compaction {
+            body["compaction"] = json!({ "auto": policy == "auto" });
         }
         self.output.fill(&mut body)?;
         Ok(body)

@@ -6,7 +6,9 @@
 use super::{
     context::Context,
     delta::exec_ms,
-    event::{ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, informational},
+    event::{
+        ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, history_events, informational,
+    },
     ids::*,
     session::{Created, Hold, Session, Status, Stopped},
     turn::{LastTurn, Turn, TurnState, YieldReason},
@@ -97,7 +99,7 @@ impl Session {
             | Body::SessionRejected { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
-            | Body::OutputRejected { .. }
+            | history_events!()
             | Body::StepCompleted(_)
             | Body::StepAborted(_)
             | Body::ToolCall { .. }

@@ -78,6 +78,9 @@ pub enum Message {
     Results { results: Vec<ToolResult> },
 }
 
+/// Begins a message that takes the place of the beginning of a conversation; the `seq` of its last event follows.
+pub const SUMMARY: &str = "[Summary of the conversation up to event ";
+
 /// Message of the service to a model that ends a turn without the output that it needs.
 pub const NO_OUTPUT: &str = "You have not submitted the output of this task. Call `submit_output` with it.";
 
@@ -105,6 +108,9 @@ pub struct ModelOptions {
     /// Max output tokens of one call (default 16384).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u64>,
+    /// Context window of the model, in tokens; by default that of known models.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_tokens: Option<u64>,
     /// Thinking effort: `low`, `medium` or `high`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,

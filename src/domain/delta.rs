@@ -6,7 +6,7 @@
 use super::{
     action::ActionKind,
     cost::Cost,
-    event::{Body, Draft, TurnCompleted, action_events, caller_events, informational},
+    event::{Body, Draft, TurnCompleted, action_events, caller_events, history_events, informational},
     ids::*,
     tool::SUBMIT_OUTPUT,
     usage::Usage,
@@ -83,7 +83,7 @@ impl Usage {
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
-            | Body::OutputRejected { .. }
+            | history_events!()
             | Body::ToolResult { .. }
             | Body::TurnWaiting { .. }
             | Body::TurnResumed { .. }
@@ -146,7 +146,7 @@ impl Delta {
                 | Body::TurnCancelRequested { .. }
                 | Body::AgentMessage { .. }
                 | Body::AgentThinking { .. }
-                | Body::OutputRejected { .. }
+                | history_events!()
                 | Body::ToolCall { .. }
                 | Body::ExecStarted { .. }
                 | Body::ExecCompleted { .. }

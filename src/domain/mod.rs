@@ -7,6 +7,7 @@ pub mod action;
 pub(crate) mod actor;
 pub mod apply;
 pub mod budget;
+pub mod compaction;
 pub mod context;
 pub mod conversation;
 pub(crate) mod cost;

@@ -32,6 +32,17 @@ pub struct StepCompleted {
     pub price_version: Option<String>,
     pub attempt: i32,
     pub duration_ms: u64,
+    /// What it was for; absent, it is one of the agent's steps.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub purpose: Option<StepPurpose>,
+}
+
+/// Use of a model call that is not one of the agent's steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum StepPurpose {
+    /// It summarized the history.
+    Compaction,
 }
 
 /// A model call that ended without a response.

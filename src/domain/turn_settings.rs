@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::compaction::CompactionSettings;
 use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS, OUTPUT_REPAIRS};
 
 /// Settings of turns. An absent field is the default.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct TurnSettings {
     /// How the agent asks its caller.
@@ -22,6 +23,9 @@ pub struct TurnSettings {
     /// Rejected outputs of a turn before it ends as `output_invalid`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub output_repairs: Option<u32>,
+    /// Shortening of a history that is almost too long.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub compaction: Option<CompactionSettings>,
 }
 
 /// Number of repetitions that are a loop, and their consequence.
@@ -79,12 +83,13 @@ pub enum AskMode {
 }
 
 /// Changes of settings; absent ones are unchanged, and null restores a default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct SettingsChange {
     pub ask: Option<Option<AskSettings>>,
     pub doom_loop: Option<Option<LoopSettings>>,
     pub output_schema: Option<Option<Map<String, Value>>>,
     pub output_repairs: Option<Option<u32>>,
+    pub compaction: Option<Option<CompactionSettings>>,
 }
 
 impl SettingsChange {
@@ -105,6 +110,10 @@ impl SettingsChange {
             output_repairs: self
                 .output_repairs
                 .map_or(settings.output_repairs, |repairs| repairs.or(default.output_repairs)),
+            compaction: match &self.compaction {
+                None => settings.compaction,
+                Some(compaction) => compaction.clone().or_else(|| default.compaction.clone()),
+            },
         }
     }
 }
@@ -123,6 +132,7 @@ impl TurnSettings {
             doom_loop: over.doom_loop.or(self.doom_loop),
             output_schema: output_schema.cloned(),
             output_repairs: over.output_repairs.or(self.output_repairs),
+            compaction: over.compaction.as_ref().or(self.compaction.as_ref()).cloned(),
         }
     }
 

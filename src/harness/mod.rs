@@ -6,6 +6,7 @@
 
 mod aborted;
 mod actions;
+mod compaction;
 mod interrupt;
 mod limits;
 mod loops;

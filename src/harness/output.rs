@@ -6,7 +6,7 @@ use super::{Halt, next::Finish, turn::Run};
 use crate::{
     domain::{
         Actor, Level,
-        event::{Body, Draft},
+        event::{Body, Draft, RejectedOutput},
         tool::ToolCall,
     },
     tool::CallResult,
@@ -32,16 +32,16 @@ impl Run<'_> {
             "The output does not fit its schema, so it was not accepted.\n{}\nSubmit the whole output again.",
             faults.join("\n")
         );
-        let rejected = Body::OutputRejected { call_id: Some(call.call_id.clone()), faults };
-        let rejected = self.draft(rejected, Actor::system());
+        let rejected = RejectedOutput { call_id: Some(call.call_id.clone()), faults };
+        let rejected = self.draft(Body::OutputRejected(rejected), Actor::system());
         [vec![rejected], self.result_events(call, CallResult::not_run(words))].concat()
     }
 
     /// Tells the model that the turn needs an output. Returns whether the turn ended instead.
     pub(super) async fn ask_for_output(&mut self) -> Result<bool, Halt> {
         let faults = vec!["no output was submitted".to_owned()];
-        let rejected = self.draft(Body::OutputRejected { call_id: None, faults }, Actor::system());
-        let rejected = vec![rejected];
+        let rejected = RejectedOutput { call_id: None, faults };
+        let rejected = vec![self.draft(Body::OutputRejected(rejected), Actor::system())];
         let rejections = self.rejections(&rejected);
         if self.turn.output_repairs.is_some_and(|repairs| rejections > repairs) {
             return self.finish(Finish::OutputInvalid, rejected).await;
@@ -52,7 +52,7 @@ impl Run<'_> {
 
     /// Returns the number of rejected outputs, including `before`.
     pub(super) fn rejections(&self, before: &[Draft]) -> u32 {
-        let is_rejection = |draft: &&Draft| matches!(draft.body, Body::OutputRejected { .. });
+        let is_rejection = |draft: &&Draft| matches!(draft.body, Body::OutputRejected(_));
         let new = u32::try_from(before.iter().filter(is_rejection).count()).unwrap_or(u32::MAX);
         self.own().map_or(0, |turn| turn.output_repairs).saturating_add(new)
     }

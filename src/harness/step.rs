@@ -17,7 +17,8 @@ use crate::{
     domain::{
         Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
-        event::{Aborted, Body, Draft, Failure, StepCompleted},
+        event::{Aborted, Body, Draft, Failure, StepCompleted, StepPurpose},
+        log_fold::CONTEXT_TOO_LONG,
         piece::ResponseDelta,
         tool::ToolCall,
     },
@@ -26,7 +27,7 @@ use crate::{
 };
 
 /// Error code of a turn whose conversation is too long for its model.
-const CONTEXT_EXHAUSTED: &str = "context_exhausted";
+pub(super) const CONTEXT_EXHAUSTED: &str = "context_exhausted";
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
@@ -59,50 +60,66 @@ impl<'a> Run<'a> {
                 format!("the conversation is larger than {} MiB", limit::CONVERSATION_BYTES_MAX >> 20);
             return self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await;
         }
-        let request = self.request();
-        if let Some(ended) = self.reserve(&request).await? {
+        if let Some(ended) = self.shorten(steps, failures).await? {
             return Ok(ended);
         }
-        let started = self.ports.origin.now();
+        let request = self.request();
         let step: StepId = self.ports.origin.id();
+        let (answer, started) = match self.ask_model(&request, step, true, failures).await? {
+            Ok(answered) => answered,
+            Err(ended) => return Ok(ended),
+        };
+        let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
+        let drafts = self.answer_events(answer, step, steps + 1, started);
+        if let Some(finish) = finish_of(&drafts, self.turn.output_repairs)
+            && !self.is_to_end()
+            && !self.continues(finish)
+        {
+            // The last response and the end of the turn are one append.
+            return self.finish(finish, drafts).await;
+        }
+        self.record(drafts).await?;
+        self.stop_over_budget(asked_for).await
+    }
+
+    /// Makes a model call; `streams` tells its deltas to readers. Returns the response and the time of the request. The
+    /// inner error of a call that was interrupted or failed is whether the turn ended.
+    pub(super) async fn ask_model(
+        &mut self,
+        request: &ModelRequest,
+        step: StepId,
+        streams: bool,
+        failures: u32,
+    ) -> Result<Result<(Answer, Timestamp), bool>, Halt> {
+        if let Some(ended) = self.reserve(request).await? {
+            return Ok(Err(ended));
+        }
+        let started = self.ports.origin.now();
         let mut received = Received::default();
         let mut tell = self.delta_sender(step);
         let mut hear = |delta: Delta| {
             received.take(&delta);
-            tell(delta);
+            if streams {
+                tell(delta);
+            }
         };
         let answered = tokio::select! {
             biased; // a completed response is already paid for
-            answered = self.turn.model.answer(&request, &mut hear) => Ok(answered),
+            answered = self.turn.model.answer(request, &mut hear) => Ok(answered),
             // Dropping the call closes the connection, so the provider stops.
             interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => Err(interrupt),
         };
-        let answered = match answered {
-            Ok(answered) => answered,
-            Err(interrupt) => {
-                let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), received, started };
-                return self.record_aborted(interrupt, cut, &request).await;
-            }
-        };
         match answered {
-            Ok(answer) => {
-                let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
-                let drafts = self.answer_events(answer, step, steps + 1, started);
-                if let Some(finish) = finish_of(&drafts, self.turn.output_repairs)
-                    && !self.is_to_end()
-                    && !self.continues(finish)
-                {
-                    // The last response and the end of the turn are one append.
-                    return self.finish(finish, drafts).await;
-                }
-                self.record(drafts).await?;
-                self.stop_over_budget(asked_for).await
-            }
-            Err(fault) => {
+            Ok(Ok(answer)) => Ok(Ok((answer, started))),
+            Ok(Err(fault)) => {
                 let received = Some(received).filter(Received::is_anything);
                 let cut = received.map(|received| Cut { reason: Aborted::Failed, received, started });
-                let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, &request));
-                self.model_failed(fault, failures + 1, cut).await
+                let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, request));
+                self.model_failed(fault, failures + 1, cut).await.map(Err)
+            }
+            Err(interrupt) => {
+                let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), received, started };
+                self.record_aborted(interrupt, cut, request).await.map(Err)
             }
         }
     }
@@ -139,8 +156,13 @@ impl<'a> Run<'a> {
         self.end_by(trip, results).await
     }
 
+    /// Returns the output tokens that the agent asks for in each call.
+    pub(super) fn wanted_tokens(&self) -> u64 {
+        self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT)
+    }
+
     pub(super) fn request(&self) -> ModelRequest {
-        let wanted = self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
+        let wanted = self.wanted_tokens();
         let (limits, used) = (self.session.created.limits, self.session_usage());
         let tokens = limits::tokens_left(limits, used);
         let affordable = limits::micros_left(limits, used);
@@ -185,6 +207,22 @@ impl<'a> Run<'a> {
         if answer.tool_calls().count() <= limit::TOOL_CALLS_PER_STEP_MAX {
             self.open_actions(&answer, &mut views);
         }
+        let mut drafts = vec![self.completed_step(answer, index, started, None)];
+        drafts.extend(views);
+        for draft in &mut drafts {
+            draft.step_id = Some(step);
+        }
+        drafts
+    }
+
+    /// Returns the event of a response.
+    pub(super) fn completed_step(
+        &self,
+        answer: Answer,
+        index: u64,
+        started: Timestamp,
+        purpose: Option<StepPurpose>,
+    ) -> Draft {
         let cost_micros = self.turn.tariff.step_micros(&answer.usage);
         let cost = Cost::of_step(cost_micros);
         let usage = Usage { steps: 1, tool_calls: 0, cost, ..answer.usage };
@@ -200,13 +238,9 @@ impl<'a> Run<'a> {
             usage,
             attempt: self.turn.attempt,
             duration_ms: millis(self.ports.origin.now() - started),
+            purpose,
         }));
-        let mut drafts = vec![self.draft(completed, Actor::agent())];
-        drafts.extend(views);
-        for draft in &mut drafts {
-            draft.step_id = Some(step);
-        }
-        drafts
+        self.draft(completed, Actor::agent())
     }
 
     /// Adds the actions of calls that callers run or confirm, each behind its call.
@@ -263,6 +297,9 @@ impl<'a> Run<'a> {
         let message = fault.to_string();
         let (code, retry_after) = match fault {
             Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
+            Fault::ContextTooLong { .. } if self.may_shorten() => {
+                return self.history_refused(message, cut).await;
+            }
             Fault::ContextTooLong { .. } => (CONTEXT_EXHAUSTED, None),
             Fault::Unauthorized { .. } => ("model_unauthorized", None),
             Fault::PaymentRequired { .. } => ("payment_required", None),
@@ -279,6 +316,15 @@ impl<'a> Run<'a> {
             return self.fail(code, message, drafts).await;
         }
         self.record(drafts).await?;
+        Ok(false)
+    }
+
+    /// Records that the provider refused the history as too long. The turn continues with a summary.
+    async fn history_refused(&mut self, message: String, cut: Option<Draft>) -> Result<bool, Halt> {
+        let retry_at = Some(self.ports.origin.now());
+        let failure = Failure { code: CONTEXT_TOO_LONG.to_owned(), message, retry_at };
+        let failed = self.draft(Body::ErrorModel(failure), Actor::system());
+        self.record(cut.into_iter().chain([failed]).collect()).await?;
         Ok(false)
     }
 

@@ -15,6 +15,7 @@ use crate::{
     domain::{
         Actor, EventId, Level, Session, TurnId, Usage,
         budget::Budget,
+        compaction::CompactionSettings,
         conversation::ModelOptions,
         event::{Body, Draft, Outcome, TurnCompleted},
         exit::PreparationFailure,
@@ -42,6 +43,10 @@ pub struct Turn {
     pub output_repairs: Option<u32>,
     /// `seq` of the event that has its agent; 0 for that of the session's creation.
     pub agent_seq: i64,
+    /// Shortening of the history.
+    pub compaction: CompactionSettings,
+    /// Context window of the model, in tokens, if it is known.
+    pub window: Option<u64>,
     /// Prices of its model calls, commands and fee.
     pub tariff: Tariff,
     /// Priced resources of the sandbox.

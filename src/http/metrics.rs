@@ -111,6 +111,10 @@ fn describe() {
             "sojourn_outputs_total",
             "Outputs for a schema, by outcome: `accepted`, or `rejected`, also where none was submitted.",
         ),
+        (
+            "sojourn_compactions_total",
+            "Summaries of histories, by trigger and outcome: `compacted` or `failed`.",
+        ),
         ("sojourn_messages_steered_total", "Messages that a running turn read."),
         ("sojourn_actions_total", "Actions that ended, by kind and outcome: `answered` or `expired`."),
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),

@@ -8,6 +8,7 @@ use metrics::{counter, histogram};
 use crate::{
     domain::{
         Usage,
+        compaction::CompactionTrigger,
         event::{Body, Outcome},
         turn::YieldReason,
     },
@@ -43,8 +44,10 @@ pub(super) fn count(events: &[Packed]) {
                 let outcome = if repetition.ends_turn { "ended" } else { "continued" };
                 counter!("sojourn_loops_total", "outcome" => outcome).increment(1);
             }
+            Body::HistoryCompacted(compacted) => compaction(compacted.trigger, "compacted"),
+            Body::HistoryCompactionFailed(failed) => compaction(failed.trigger, "failed"),
             Body::AgentMessage { output: Some(_), .. } => output("accepted"),
-            Body::OutputRejected { .. } => output("rejected"),
+            Body::OutputRejected(_) => output("rejected"),
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
             Body::TurnStarted { attempt, fee_micros, .. } => {
                 cost("fee", *fee_micros);
@@ -110,4 +113,12 @@ fn seconds(millis: u64) -> f64 {
 
 fn output(outcome: &'static str) {
     counter!("sojourn_outputs_total", "outcome" => outcome).increment(1);
+}
+
+fn compaction(trigger: CompactionTrigger, outcome: &'static str) {
+    let trigger = match trigger {
+        CompactionTrigger::Auto => "auto",
+        CompactionTrigger::Refused => "refused",
+    };
+    counter!("sojourn_compactions_total", "trigger" => trigger, "outcome" => outcome).increment(1);
 }

@@ -12,6 +12,7 @@ mod scripted;
 mod sse;
 mod strict;
 mod tool_input;
+mod window;
 
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ pub use estimate::{input_tokens, tokens};
 pub use exchange::{Guard, Http, trusted_client};
 pub use registry::{Connection, ModelName, NoModel, Providers, Settings, encode};
 pub use scripted::SAMPLE;
+pub use window::context_tokens;
 
 /// Port of a model provider.
 #[async_trait]

@@ -28,7 +28,7 @@ use crate::{
     harness::{self, Halt, Model},
     journal::{ReadFold, Writer},
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
-    model::{Connection, ModelName, NoModel, Providers},
+    model::{self, Connection, ModelName, NoModel, Providers},
     net,
     store::{self, agent::Revision, job::LeaseState},
     tool::Catalog,
@@ -156,12 +156,9 @@ impl Runtime {
             }
             Err(error) => return Err(unavailable(error)),
         };
-        let model: Arc<dyn Model> = match self.providers.model(&name, credential.as_ref()) {
+        let model = match self.model(&name, credential.as_ref()) {
             Ok(model) => model,
-            Err(NoModel::BadName(reason)) => return Ok(Err(Refusal::error("model_unknown", reason))),
-            Err(error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_))) => {
-                return Ok(Err(Refusal::error("no_credential", error.to_string())));
-            }
+            Err(refusal) => return Ok(Err(refusal)),
         };
         let (spec, policy) =
             match SandboxSpec::read(&self.sandboxes, org, session).await.map_err(unavailable)? {
@@ -172,17 +169,31 @@ impl Runtime {
             id: attempt.turn,
             attempt: attempt.number,
             model: Arc::new(TracedModel(model)),
-            model_name: name.model,
+            model_name: name.model.clone(),
             prompt: revision.prompt + &told(&session.created.sources),
             options: snapshot.model_options.clone(),
             loops: snapshot.settings.doom_loop.unwrap_or_default(),
             output_repairs: None,
+            compaction: snapshot.settings.compaction.clone().unwrap_or_default(),
+            window: snapshot.model_options.context_tokens.or_else(|| model::context_tokens(&name.model)),
             agent_seq: session.agent_head,
             tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
             size: size_of(&spec),
             is_unbound: checked.is_unbound,
         };
         Ok(Ok(Parts { turn, agent: PinnedTools::of(snapshot), spec, policy }))
+    }
+}
+
+impl Runtime {
+    /// Returns the model of a turn.
+    fn model(&self, name: &ModelName, credential: Option<&Connection>) -> Result<Arc<dyn Model>, Refusal> {
+        self.providers.model(name, credential).map_err(|error| match error {
+            NoModel::BadName(reason) => Refusal::error("model_unknown", reason),
+            error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_)) => {
+                Refusal::error("no_credential", error.to_string())
+            }
+        })
     }
 }
 

@@ -11,13 +11,14 @@ use crate::{
     base::{
         json,
         limit::{
-            ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, CREDENTIAL_BYTES_MAX, LOOP_REPEATS,
-            MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX,
-            TEXT_BYTES_MAX,
+            ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, COMPACTION_INSTRUCTIONS_BYTES_MAX, CONTEXT_TOKENS,
+            CREDENTIAL_BYTES_MAX, LOOP_REPEATS, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN,
+            NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
         AgentId, CredentialId, RevisionId,
+        compaction::{CompactionSettings, THRESHOLD},
         conversation::ModelOptions,
         custom_tool::AgentTool,
         permission::{Permissions, Rule},
@@ -88,6 +89,10 @@ pub(crate) struct CreateAgent {
     /// Rejected outputs of a turn before it ends as `output_invalid` (default 2).
     #[garde(inner(range(max = OUTPUT_REPAIRS.1)))]
     pub output_repairs: Option<u32>,
+    /// Shortening of a history that is almost too long.
+    #[garde(inner(custom(validate_compaction)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub compaction: Option<CompactionSettings>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -150,6 +155,11 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<u32>)]
     pub output_repairs: Option<Option<u32>>,
+    /// Null restores the default.
+    #[garde(inner(inner(custom(validate_compaction))))]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
+    #[schema(value_type = Option<CompactionSettings>)]
+    pub compaction: Option<Option<CompactionSettings>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -164,6 +174,7 @@ impl CreateAgent {
             doom_loop: self.doom_loop,
             output_schema: self.output_schema.clone(),
             output_repairs: self.output_repairs,
+            compaction: self.compaction.clone(),
         }
     }
 }
@@ -176,6 +187,7 @@ impl PatchAgent {
             doom_loop: self.doom_loop,
             output_schema: self.output_schema.clone(),
             output_repairs: self.output_repairs,
+            compaction: self.compaction.clone(),
         }
     }
 }
@@ -185,6 +197,14 @@ fn validate_model_options(options: &ModelOptions, _context: &()) -> garde::Resul
     let max_tokens = options.max_tokens.unwrap_or(MODEL_MAX_TOKENS_DEFAULT);
     if max_tokens == 0 {
         return Err(garde::Error::new("`max_tokens` must be 1 or more"));
+    }
+    let (min, max) = CONTEXT_TOKENS;
+    if let Some(window) = options.context_tokens
+        && (!(min..=max).contains(&window) || window <= max_tokens)
+    {
+        let message =
+            format!("`context_tokens` must be {min} to {max}, and above `max_tokens` ({max_tokens})");
+        return Err(garde::Error::new(message));
     }
     match options.thinking {
         Some(thinking) if !(MODEL_THINKING_TOKENS_MIN..max_tokens).contains(&thinking.budget_tokens) => {
@@ -204,6 +224,19 @@ pub(super) fn validate_ask(ask: &AskSettings, _context: &()) -> garde::Result {
         return Ok(());
     }
     Err(garde::Error::new(format!("`expires_seconds` must be {min} to {max}")))
+}
+
+/// Rejects a threshold that no history can be kept below, and long instructions.
+pub(super) fn validate_compaction(settings: &CompactionSettings, _context: &()) -> garde::Result {
+    let (min, _, max) = THRESHOLD;
+    if !(min..=max).contains(&settings.threshold()) {
+        return Err(garde::Error::new(format!("`threshold` must be {min} to {max}")));
+    }
+    if settings.instructions.as_ref().is_some_and(|words| words.len() > COMPACTION_INSTRUCTIONS_BYTES_MAX) {
+        let message = format!("`instructions` has more than {COMPACTION_INSTRUCTIONS_BYTES_MAX} bytes");
+        return Err(garde::Error::new(message));
+    }
+    Ok(())
 }
 
 /// Rejects a number of repetitions that is none, or is never reached.

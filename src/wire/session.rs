@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    agent::{validate_ask, validate_loops},
+    agent::{validate_ask, validate_compaction, validate_loops},
     budget::BudgetConsumed,
     context::{ContextInput, ContextView},
     environment::validate_environment_choice,
@@ -27,6 +27,7 @@ use crate::{
     },
     domain::{
         Actor, AgentId, CredentialId, Session, SessionId, Status, Usage,
+        compaction::CompactionSettings,
         custom_tool::AgentTool,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
@@ -78,6 +79,10 @@ pub(crate) struct CreateSession {
     /// Rejected outputs of a turn before it ends as `output_invalid` (default 2).
     #[garde(inner(range(max = OUTPUT_REPAIRS.1)))]
     pub output_repairs: Option<u32>,
+    /// Shortening of a history that is almost too long; overrides the agent's.
+    #[garde(inner(custom(validate_compaction)))]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub compaction: Option<CompactionSettings>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -132,6 +137,7 @@ impl CreateSession {
             doom_loop: self.doom_loop,
             output_schema: self.output_schema.clone(),
             output_repairs: self.output_repairs,
+            compaction: self.compaction.clone(),
         }
     }
 }
@@ -224,6 +230,11 @@ pub(crate) struct PatchSession {
     #[serde(default, deserialize_with = "super::present")]
     #[schema(value_type = Option<u32>)]
     pub output_repairs: Option<Option<u32>>,
+    /// Null restores the agent's.
+    #[garde(inner(inner(custom(validate_compaction))))]
+    #[serde(default, deserialize_with = "json::present_object_or_null")]
+    #[schema(value_type = Option<CompactionSettings>)]
+    pub compaction: Option<Option<CompactionSettings>>,
 }
 
 impl PatchSession {
@@ -239,6 +250,7 @@ impl PatchSession {
             doom_loop: self.doom_loop,
             output_schema: self.output_schema.clone(),
             output_repairs: self.output_repairs,
+            compaction: self.compaction.clone(),
         }
     }
 }

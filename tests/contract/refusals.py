@@ -76,7 +76,7 @@ REFUSES = [
          "`url` and `repo` exclude each other"),
     Rule(SPECS, "invalid", SPEC, r"`\w+` `rotation\.pre_rotate_buffer_seconds` (requires|must be at most half)",
          "it is compared with `timeout_seconds`"),
-    Rule("createAgent updateAgent", "invalid", r"model_options", r"`model_options` `thinking\.budget_tokens` must be",
+    Rule("createAgent updateAgent", "invalid", r"model_options", r"`model_options` `(thinking\.budget_tokens|context_tokens)` must be",
          "it is compared with `max_tokens`"),
     Rule("createAgent updateAgent", "invalid", r"credential", r"send `key` or `credential`, not both",
          "two fields exclude each other"),

@@ -19,6 +19,30 @@ pub const COMMIT_SLOW: Duration = Duration::from_millis(100);
 /// Memory of a conversation, in bytes; a turn with a larger one ends with `context_exhausted`. The largest context of
 /// a model, some 2,000,000 tokens, is about 8 MB of text, and responses are held twice.
 pub const CONVERSATION_BYTES_MAX: usize = 16 << 20;
+/// Estimated tokens of the newest tool results that stay in a history when older ones are left out.
+pub const PRUNE_KEPT_TOKENS: u64 = 40_000;
+/// Old results are left out only if that saves as many tokens.
+pub const PRUNE_SAVED_TOKENS_MIN: u64 = 20_000;
+/// Newest inputs whose results are never left out.
+pub const PRUNED_TURNS_KEPT: usize = 2;
+/// Time after which a provider has dropped its cache of a history, so that changing its beginning costs nothing.
+pub const MODEL_CACHE_TTL: Duration = Duration::from_secs(300);
+/// Context windows that an agent may state, in tokens: min and max.
+pub const CONTEXT_TOKENS: (u64, u64) = (2_000, 10_000_000);
+/// Instructions for a summary, in bytes.
+pub const COMPACTION_INSTRUCTIONS_BYTES_MAX: usize = 4_000;
+/// Tokens that stay behind a summary: at least, and at most.
+pub const COMPACTION_TAIL_TOKENS: (u64, u64) = (2_000, 15_000);
+/// Part of a history that stays behind a summary: one of so many.
+pub const COMPACTION_TAIL_PART: u64 = 4;
+/// Output tokens of the call that writes a summary.
+pub const COMPACTION_OUTPUT_TOKENS_MAX: u64 = 8_192;
+/// Summaries of one turn; one that would need another ends with `context_exhausted`.
+pub const COMPACTIONS_PER_TURN_MAX: u32 = 2;
+/// Refusals of a history as too long, one after the other, before its turn ends.
+pub const CONTEXT_REFUSALS_MAX: u32 = 4;
+/// Memory of a conversation above which it is summarized whatever the window of its model, in bytes.
+pub const COMPACTION_BYTES: usize = CONVERSATION_BYTES_MAX / 4 * 3;
 /// Memory of a process for the folds of logs of turns that ended in it, in bytes. The next turn of such a
 /// session reads only new events.
 pub const FOLD_CACHE_BYTES_MAX: usize = 32 << 20;

@@ -35,6 +35,17 @@ macro_rules! informational {
 }
 pub(crate) use informational;
 
+/// Changes of the history; they use nothing, and only the conversation depends on them.
+macro_rules! history_events {
+    () => {
+        $crate::domain::event::Body::OutputRejected(_)
+            | $crate::domain::event::Body::HistoryCompacted(_)
+            | $crate::domain::event::Body::HistoryCompactionFailed(_)
+            | $crate::domain::event::Body::HistoryPruned(_)
+    };
+}
+pub(crate) use history_events;
+
 /// Actions of a turn, and what ends or follows them; they use nothing.
 macro_rules! action_events {
     () => {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Body, informational};
+use super::{Body, history_events, informational};
 use crate::domain::{
     action::{Closed, Content, ToolAnswer},
     turn::YieldReason,
@@ -96,7 +96,10 @@ impl Body {
             Self::TurnStarted { .. } => "turn.started",
             Self::AgentMessage { .. } => "agent.message",
             Self::AgentThinking { .. } => "agent.thinking",
-            Self::OutputRejected { .. } => "output.rejected",
+            Self::OutputRejected(_) => "output.rejected",
+            Self::HistoryCompacted(_) => "history.compacted",
+            Self::HistoryCompactionFailed(_) => "history.compaction_failed",
+            Self::HistoryPruned(_) => "history.pruned",
             Self::StepCompleted(_) => "step.completed",
             Self::StepAborted(_) => "step.aborted",
             Self::ToolCall { .. } => "tool.call",
@@ -174,7 +177,7 @@ impl Body {
             | Self::TurnCancelRequested { .. }
             | Self::TurnStarted { .. }
             | Self::AgentThinking { .. }
-            | Self::OutputRejected { .. }
+            | history_events!()
             | Self::ToolCall { .. }
             | Self::ExecCompleted { .. }
             | Self::ToolResult { .. }

@@ -13,6 +13,7 @@ use utoipa::ToSchema;
 
 use super::{
     action::{Action, Closed, Confirmation, ToolAnswer},
+    compaction::{Compacted, CompactionFailed, Pruned},
     context::ContextChange,
     ids::*,
     permission::{Grant, Policy, Rule},
@@ -26,11 +27,11 @@ use super::{
 use crate::base::Timestamp;
 
 pub use super::actor::{Actor, ActorKind};
-pub use super::step::{Aborted, StepAborted, StepCompleted};
-pub(crate) use groups::{action_events, caller_events, informational};
+pub use super::step::{Aborted, StepAborted, StepCompleted, StepPurpose};
+pub(crate) use groups::{action_events, caller_events, history_events, informational};
 pub use kind::Level;
 use whole::is_zero;
-pub use whole::{Failure, Outcome, TurnCompleted};
+pub use whole::{Failure, Outcome, RejectedOutput, TurnCompleted};
 
 /// An event with the `seq` and time that the log assigned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -187,13 +188,16 @@ pub enum Body {
     },
     /// The agent submitted an output that does not fit the schema, or wanted to end the turn without one.
     #[serde(rename = "output.rejected")]
-    OutputRejected {
-        /// The call that submitted it; absent if there was none.
-        #[serde(skip_serializing_if = "Option::is_none", default)]
-        call_id: Option<String>,
-        /// The first faults, each with its place in the output.
-        faults: Vec<String>,
-    },
+    OutputRejected(RejectedOutput),
+    /// A summary takes the place of the beginning of the history. In the append of the model call that wrote it.
+    #[serde(rename = "history.compacted")]
+    HistoryCompacted(Box<Compacted>),
+    /// A summary would not have made the history shorter. In the append of the model call that wrote it.
+    #[serde(rename = "history.compaction_failed")]
+    HistoryCompactionFailed(CompactionFailed),
+    /// The results of these calls are left out of the history from now on.
+    #[serde(rename = "history.pruned")]
+    HistoryPruned(Pruned),
     /// Reasoning that the provider shows.
     #[serde(rename = "agent.thinking")]
     AgentThinking { text: String },

@@ -30,6 +30,16 @@ pub(super) fn is_zero<T: PartialEq + Default>(number: &T) -> bool {
     *number == T::default()
 }
 
+/// An output that does not fit the schema of its turn, or the lack of one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct RejectedOutput {
+    /// The call that submitted it; absent if there was none.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub call_id: Option<String>,
+    /// The first faults, each with its place in the output.
+    pub faults: Vec<String>,
+}
+
 /// A failure, for people and for programs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Failure {

@@ -10,11 +10,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::{
-    base::limit::CONVERSATION_BYTES_MAX,
+    base::{Timestamp, limit::CONVERSATION_BYTES_MAX},
     domain::{
         Event, Message, TurnId,
         conversation::{Block, NO_OUTPUT},
-        event::{Body, StepCompleted, action_events, caller_events, informational},
+        event::{Body, RejectedOutput, StepCompleted, action_events, caller_events, informational},
         tool::ToolResult,
     },
 };
@@ -36,17 +36,43 @@ pub fn build(log: &[Event], objects: bool) -> Vec<Message> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Conversation {
     objects: bool,
-    messages: Vec<Message>,
+    pub(super) messages: Vec<Placed>,
     /// Approximate memory of all texts and blocks, in bytes.
-    bytes: usize,
+    pub(super) bytes: usize,
+    /// Its size, as far as a model counted it.
+    pub(super) size: HistorySize,
     /// Input that no turn has consumed yet, by its turn.
     waiting: BTreeMap<TurnId, Vec<Waiting>>,
     /// The turn whose responses are being processed.
     running: Option<TurnId>,
+    /// `seq` of the first start of that turn.
+    pub(super) running_from: i64,
+    /// Time of the newest response.
+    #[serde(with = "time::serde::rfc3339::option")]
+    last_step_at: Option<Timestamp>,
     /// Input of turns that ended while another turn ran; placed after that turn.
     later: Vec<String>,
     /// Calls of the last response and their results, in its order.
-    calls: Vec<(String, Option<ToolResult>)>,
+    pub(super) calls: Vec<(String, Option<ToolResult>)>,
+    /// `seq` of that response.
+    calls_seq: i64,
+}
+
+/// A message at its place in the history.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(super) struct Placed {
+    /// `seq` of the event that placed it; of results, that of their step.
+    pub seq: i64,
+    pub message: Message,
+}
+
+/// Size of a history in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct HistorySize {
+    /// The provider's count at the newest response.
+    pub counted: u64,
+    /// Bytes of what has come since.
+    pub bytes_since: usize,
 }
 
 /// A message that no turn has consumed yet.
@@ -66,7 +92,7 @@ impl Conversation {
     /// Returns the messages for a model now; calls without a result get a synthetic one.
     pub fn messages(&self) -> Vec<Message> {
         let open = (!self.calls.is_empty()).then(|| settled(self.calls.clone()));
-        self.messages.iter().cloned().chain(open).collect()
+        self.messages.iter().map(|placed| placed.message.clone()).chain(open).collect()
     }
 
     /// Returns whether the conversation is too large for any model. It is then empty and stays so.
@@ -81,7 +107,9 @@ impl Conversation {
 
     /// Processes the next event of the log.
     pub fn take(&mut self, event: &Event) {
-        self.bytes += added_bytes(&event.draft.body);
+        let added = added_bytes(&event.draft.body);
+        self.bytes += added;
+        self.size.bytes_since += added;
         if self.is_exhausted() {
             (self.messages, self.waiting, self.later, self.calls) = Default::default();
             return;
@@ -98,25 +126,34 @@ impl Conversation {
                 }
             }
             Body::TurnStarted { turn_id, .. } => {
-                self.running = Some(*turn_id);
-                self.take_input(*turn_id);
+                if self.running.replace(*turn_id) != Some(*turn_id) {
+                    self.running_from = event.seq;
+                }
+                self.take_input(*turn_id, event.seq);
             }
-            Body::TurnSteered { from_turn_id, seqs, .. } => self.take_steers(*from_turn_id, seqs),
-            Body::TurnCompleted(completed) => self.end_turn(completed.turn_id),
+            Body::TurnSteered { from_turn_id, seqs, .. } => self.take_steers(*from_turn_id, seqs, event.seq),
+            Body::TurnCompleted(completed) => self.end_turn(completed.turn_id, event.seq),
+            Body::StepCompleted(step) if step.purpose.is_some() => {}
             Body::StepCompleted(step) => {
                 self.settle();
+                self.count(step, event.ts);
                 if step.raw.is_empty() && step.blocks.is_empty() {
                     return;
                 }
-                self.calls = calls(&step.blocks);
-                self.messages.push(Message::Assistant {
+                (self.calls, self.calls_seq) = (calls(&step.blocks), event.seq);
+                let message = Message::Assistant {
                     provider: step.provider.clone(),
                     raw: step.raw.clone(),
                     blocks: step.blocks.clone(),
-                });
+                };
+                self.messages.push(Placed { seq: event.seq, message });
             }
             Body::ToolResult { call_id, output, is_error, .. } => self.answer(call_id, output, *is_error),
-            Body::OutputRejected { call_id: None, .. } => self.say(vec![NO_OUTPUT.to_owned()]),
+            Body::OutputRejected(RejectedOutput { call_id: None, .. }) => {
+                self.say(vec![NO_OUTPUT.to_owned()], event.seq);
+            }
+            Body::HistoryCompacted(compacted) => self.compact(compacted),
+            Body::HistoryPruned(pruned) => self.prune(pruned),
             Body::SessionCreated(_)
             | caller_events!()
             | Body::SessionRejected { .. }
@@ -125,7 +162,8 @@ impl Conversation {
             | Body::TurnCancelRequested { .. }
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
-            | Body::OutputRejected { .. }
+            | Body::OutputRejected(_)
+            | Body::HistoryCompactionFailed(_)
             | Body::StepAborted(_)
             | Body::ToolCall { .. }
             | Body::ExecCompleted { .. }
@@ -139,6 +177,18 @@ impl Conversation {
         }
     }
 
+    /// Notes how many tokens the history has, by the usage of a response, which is part of it now.
+    fn count(&mut self, step: &StepCompleted, at: Timestamp) {
+        let counted = step.usage.tokens();
+        self.size = HistorySize { counted, bytes_since: 0 };
+        self.last_step_at = Some(at);
+    }
+
+    /// Returns the time of the newest response.
+    pub fn last_step_at(&self) -> Option<Timestamp> {
+        self.last_step_at
+    }
+
     fn answer(&mut self, call_id: &str, output: &str, is_error: bool) {
         let open = self.calls.iter_mut().find(|(id, result)| id == call_id && result.is_none());
         if let Some((id, result)) = open {
@@ -148,37 +198,45 @@ impl Conversation {
 
     /// Places the input of a turn that ended before it started. It never goes between the steps of
     /// another turn, because the worker of those steps does not know of it.
-    fn end_turn(&mut self, turn: TurnId) {
+    fn end_turn(&mut self, turn: TurnId, seq: i64) {
         if self.running.is_some_and(|running| running != turn) {
             self.later.extend(self.waiting.remove(&turn).into_iter().flatten().map(|waiting| waiting.text));
             return;
         }
         self.running = None;
         // The next turn may need no output.
-        let asks_for_output =
-            |message: &mut Message| matches!(message, Message::User { text } if text == NO_OUTPUT);
-        self.messages.pop_if(asks_for_output);
-        self.take_input(turn);
+        self.messages.pop_if(|last| matches!(&last.message, Message::User { text } if text == NO_OUTPUT));
+        self.take_input(turn, seq);
         let later = mem::take(&mut self.later);
-        self.say(later);
+        self.say(later, seq);
     }
 
-    fn take_input(&mut self, turn: TurnId) {
+    fn take_input(&mut self, turn: TurnId, seq: i64) {
         // The input of a resumed turn is already in the history.
         if let Some(waiting) = self.waiting.remove(&turn) {
-            self.say(waiting.into_iter().map(|waiting| waiting.text).collect());
+            self.say(waiting.into_iter().map(|waiting| waiting.text).collect(), seq);
         }
     }
 
     /// Places the messages that steer the running turn.
-    fn take_steers(&mut self, from: TurnId, seqs: &[i64]) {
+    fn take_steers(&mut self, from: TurnId, seqs: &[i64], seq: i64) {
         let Some(waiting) = self.waiting.remove(&from) else { return };
         let (read, left): (Vec<_>, Vec<_>) =
             waiting.into_iter().partition(|waiting| seqs.contains(&waiting.seq));
         if !left.is_empty() {
             self.waiting.insert(from, left);
         }
-        self.say(read.into_iter().map(|waiting| waiting.text).collect());
+        self.say(read.into_iter().map(|waiting| waiting.text).collect(), seq);
+    }
+
+    #[cfg(test)]
+    pub(super) fn run_for_test(&mut self, from_seq: i64) {
+        (self.running, self.running_from) = (Some(crate::base::Origin::system().id()), from_seq);
+    }
+
+    /// Whether a turn runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
     }
 
     /// Returns whether a message of another turn steers this one.
@@ -187,17 +245,19 @@ impl Conversation {
         others.flat_map(|(_, waiting)| waiting).any(|waiting| waiting.steers)
     }
 
-    fn say(&mut self, texts: Vec<String>) {
+    fn say(&mut self, texts: Vec<String>, seq: i64) {
         if !texts.is_empty() {
             self.settle();
-            self.messages.extend(texts.into_iter().map(|text| Message::User { text }));
+            self.messages
+                .extend(texts.into_iter().map(|text| Placed { seq, message: Message::User { text } }));
         }
     }
 
     /// Adds the results of the last response's calls before any other message.
     fn settle(&mut self) {
         if !self.calls.is_empty() {
-            self.messages.push(settled(mem::take(&mut self.calls)));
+            let message = settled(mem::take(&mut self.calls));
+            self.messages.push(Placed { seq: self.calls_seq, message });
         }
     }
 }
@@ -206,18 +266,31 @@ impl Conversation {
 fn added_bytes(body: &Body) -> usize {
     match body {
         Body::UserMessage { text, input, .. } => text.len().max(input.as_ref().map_or(0, value_bytes)),
-        Body::StepCompleted(step) => step_bytes(step),
+        Body::StepCompleted(step) if step.purpose.is_none() => step_bytes(step),
         Body::ToolResult { output, .. } => output.len(),
         _ => 0,
     }
 }
 
-fn step_bytes(step: &StepCompleted) -> usize {
-    let block = |block: &Block| match block {
+/// Approximate memory of a message, in bytes; of a response, that of its blocks once.
+pub(super) fn message_bytes(message: &Message) -> usize {
+    match message {
+        Message::User { text } => text.len(),
+        Message::Assistant { raw, blocks, .. } if raw.is_empty() => blocks.iter().map(block_bytes).sum(),
+        Message::Assistant { raw, .. } => raw.iter().map(value_bytes).sum(),
+        Message::Results { results } => results.iter().map(|result| result.output.len()).sum(),
+    }
+}
+
+fn block_bytes(block: &Block) -> usize {
+    match block {
         Block::Text { text } | Block::Thinking { text } => text.len(),
         Block::ToolCall(call) => value_bytes(&call.input),
-    };
-    step.raw.iter().map(value_bytes).sum::<usize>() + step.blocks.iter().map(block).sum::<usize>()
+    }
+}
+
+fn step_bytes(step: &StepCompleted) -> usize {
+    step.raw.iter().map(value_bytes).sum::<usize>() + step.blocks.iter().map(block_bytes).sum::<usize>()
 }
 
 fn value_bytes(value: &Value) -> usize {

@@ -6,6 +6,7 @@
 
 mod conversation;
 mod sandbox_trace;
+mod shorten;
 mod turn_fold;
 
 use serde::{Deserialize, Serialize};
@@ -21,17 +22,20 @@ use crate::base::limit::WARNINGS_FOLDED_MAX;
 
 pub use conversation::{Conversation, build};
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
+pub use shorten::Cut;
 use turn_fold::is_of_turn;
-pub use turn_fold::{ActionEnd, LastStep, StepCall, TurnFold};
+pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 26] = [
+pub const FOLDED: [&str; 28] = [
     "user.message",
     "turn.started",
     "turn.completed",
     "step.completed",
     "agent.message",
     "output.rejected",
+    "history.compacted",
+    "history.pruned",
     "tool.call",
     "tool.result",
     "action.required",

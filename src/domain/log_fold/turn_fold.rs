@@ -19,6 +19,9 @@ use crate::{
     },
 };
 
+/// Code of the error of a model call whose history was refused as too long, if a summary may help.
+pub const CONTEXT_TOO_LONG: &str = "context_too_long";
+
 /// State of one turn, for the turn loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnFold {
@@ -44,6 +47,10 @@ pub struct TurnFold {
     pub output: Option<Value>,
     /// Rejected outputs.
     pub output_repairs: u32,
+    /// Summaries of the history.
+    pub compactions: u32,
+    /// Requests since the newest response that the provider refused as too long.
+    pub context_refusals: u32,
     /// Its calls since its last input, or since the last loop of them.
     pub recent: RecentCalls,
     /// Loops of calls since its last input that no person has confirmed.
@@ -164,13 +171,14 @@ impl TurnFold {
                 self.started_at.get_or_insert(event.ts);
                 self.attempt = self.attempt.max(*attempt);
             }
-            Body::StepCompleted(step) => {
-                self.step = Some(LastStep::of(step));
-                (self.model_failures, self.runtime_failures, self.retry_at) = (0, 0, None);
-                self.has_new_input = false;
-            }
+            Body::StepCompleted(step) => self.take_step(step),
+            Body::HistoryCompacted(_) => self.compactions += 1,
             Body::ErrorModel(failure) => {
-                self.model_failures += 1;
+                if failure.code == CONTEXT_TOO_LONG {
+                    self.context_refusals += 1;
+                } else {
+                    self.model_failures += 1;
+                }
                 self.retry_at = failure.retry_at;
             }
             Body::ErrorRuntime(failure) => {
@@ -187,9 +195,9 @@ impl TurnFold {
                 }
                 self.output = output.clone().or(self.output.take());
             }
-            Body::OutputRejected { call_id, .. } => {
+            Body::OutputRejected(rejected) => {
                 self.output_repairs += 1;
-                self.has_new_input |= call_id.is_none();
+                self.has_new_input |= rejected.call_id.is_none();
             }
             Body::ToolCall { call_id, tool, input, replay, policy, rule, repeats, .. } => {
                 let call = ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() };
@@ -252,6 +260,15 @@ impl TurnFold {
                 }
             }
             _ => {}
+        }
+    }
+
+    fn take_step(&mut self, step: &StepCompleted) {
+        (self.model_failures, self.runtime_failures, self.retry_at) = (0, 0, None);
+        self.context_refusals = 0;
+        if step.purpose.is_none() {
+            self.step = Some(LastStep::of(step));
+            self.has_new_input = false;
         }
     }
 

@@ -18,14 +18,14 @@ use utoipa::{
 
 use crate::{
     base::limit::{
-        AGENT_TOOLS_MAX, COST_MICROS_MAX, CREDENTIAL_BYTES_MAX, CRON_BYTES_MAX,
-        CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, DESCRIPTION_BYTES_MAX, DESTINATIONS_MAX, EVENTS_SENT_MAX,
-        IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, MODEL_NAME_BYTES_MAX,
-        MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, PACKAGE_BYTES_MAX,
-        QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN,
-        WEBHOOK_SECRET_BYTES_MAX,
+        AGENT_TOOLS_MAX, COMPACTION_INSTRUCTIONS_BYTES_MAX, CONTEXT_TOKENS, COST_MICROS_MAX,
+        CREDENTIAL_BYTES_MAX, CRON_BYTES_MAX, CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, DESCRIPTION_BYTES_MAX,
+        DESTINATIONS_MAX, EVENTS_SENT_MAX, IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX,
+        LIST_ITEMS_MAX, MODEL_NAME_BYTES_MAX, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
+        OUTPUT_REPAIRS, PACKAGE_BYTES_MAX, QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX,
+        TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX,
     },
-    domain::{secret::SECRETS_MAX, source::SOURCES_MAX},
+    domain::{compaction::THRESHOLD, secret::SECRETS_MAX, source::SOURCES_MAX},
     http::scope::scopes,
 };
 
@@ -59,6 +59,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("Conversation|0", TITLE),
     ("ConversationRef.ref", NAME),
     ("ConversationRef.source", NAME),
+    ("CompactionSettings.instructions", (0, COMPACTION_INSTRUCTIONS_BYTES_MAX, "")),
     ("CreateAgent.credential", NAME),
     ("CreateAgent.key", KEY),
     ("CreateAgent.model", MODEL),
@@ -180,6 +181,7 @@ const NUMBERS: &[(&str, f64, f64)] = &[
     ("Environment.cpus", 0.1, 16.0),
     ("Environment.pids", 16.0, 4_096.0),
     ("Environment.timeout_seconds", 30.0, 2_592_000.0),
+    ("CompactionSettings.threshold", THRESHOLD.0, THRESHOLD.2),
     ("CreateAgent.output_repairs", 0.0, OUTPUT_REPAIRS.1 as f64),
     ("CreateSession.output_repairs", 0.0, OUTPUT_REPAIRS.1 as f64),
     ("Fee.turn", 0.0, COST_MICROS_MAX as f64),
@@ -187,6 +189,7 @@ const NUMBERS: &[(&str, f64, f64)] = &[
     ("LongPrompt.cache_write", 0.0, COST_MICROS_MAX as f64),
     ("LongPrompt.input", 0.0, COST_MICROS_MAX as f64),
     ("LongPrompt.output", 0.0, COST_MICROS_MAX as f64),
+    ("ModelOptions.context_tokens", CONTEXT_TOKENS.0 as f64, CONTEXT_TOKENS.1 as f64),
     ("ModelOptions.max_tokens", 1.0, f64::INFINITY),
     ("PatchAgent.output_repairs", 0.0, OUTPUT_REPAIRS.1 as f64),
     ("PatchSession.output_repairs", 0.0, OUTPUT_REPAIRS.1 as f64),

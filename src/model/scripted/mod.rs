@@ -14,7 +14,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::{Delta, Fault, Model};
-use crate::domain::{Answer, conversation::ModelRequest};
+use crate::domain::{
+    Answer, Message,
+    conversation::{ModelRequest, SUMMARY},
+};
 
 use step::{DONE, Step, grow, pause};
 
@@ -74,7 +77,7 @@ impl Model for Scripted {
             return Err(planned.play(&step, deltas).await);
         }
         pause(step.delay).await;
-        let mut place = request.history.len().to_string();
+        let mut place = place_of(&request.history);
         if step.new_ids {
             place = format!("{place}_{}_{}", std::process::id(), self.faults.count());
         }
@@ -84,6 +87,16 @@ impl Model for Scripted {
         }
         Ok(step.answer(request, blocks))
     }
+}
+
+/// Returns a word that differs at each step of a session: the number of messages, and the place of the last summary.
+fn place_of(history: &[Message]) -> String {
+    let length = history.len().to_string();
+    let summarized = match history.first() {
+        Some(Message::User { text }) => text.strip_prefix(SUMMARY).and_then(|rest| rest.split(']').next()),
+        Some(Message::Assistant { .. } | Message::Results { .. }) | None => None,
+    };
+    summarized.map_or(length.clone(), |to_seq| format!("{length}_{to_seq}"))
 }
 
 #[cfg(test)]

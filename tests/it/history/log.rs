@@ -292,6 +292,7 @@ impl Writer {
             price_version: None,
             attempt: 1,
             duration_ms: 1,
+            purpose: None,
         };
         let turn = self.running.map(|(id, _)| id);
         self.write(turn, Body::StepCompleted(Box::new(completed)));

@@ -87,6 +87,9 @@ fn plan(chance: &Chance) -> Plan {
             repeats: Some(chance.pick(&[2, 3, 3])),
             policy: chance.pick(&[LoopPolicy::Ask, LoopPolicy::Ask, LoopPolicy::Stop, LoopPolicy::Off]),
         },
+        compacts: !chance.one_in(4),
+        threshold: chance.pick(&[0.1, 0.5, 0.8]),
+        window: chance.pick(&[None, None, Some(17_000), Some(20_000)]),
         output_repairs: chance.pick(&[None, None, Some(0), Some(1), Some(3)]),
     }
 }

@@ -60,6 +60,7 @@ pub struct Counts {
     pub turns: u64,
     pub takeovers: u64,
     pub steps: u64,
+    pub compactions: u64,
     pub calls: u64,
     pub unknown: u64,
     pub exhausted: u64,
@@ -218,8 +219,12 @@ impl Ledger {
         let Some(turn) = event.draft.turn_id.and_then(|id| self.turns.get_mut(&id)) else { return };
         match &event.draft.body {
             Body::AgentMessage { output: Some(output), .. } => turn.output = Some(output.clone()),
-            Body::OutputRejected { .. } => turn.outputs_rejected += 1,
+            Body::OutputRejected(_) => turn.outputs_rejected += 1,
             Body::TurnSteered { .. } => turn.output = None,
+            Body::HistoryCompacted(_) | Body::HistoryPruned(_) => {
+                self.counts.compactions += 1;
+                self.last_asked = None;
+            }
             _ => {}
         }
     }
@@ -341,9 +346,15 @@ impl Ledger {
     fn step(&mut self, event: &Event, step: &StepCompleted, before: &[Event]) {
         self.counts.steps += 1;
         let turn = event.draft.turn_id.expect("a step belongs to a turn");
+        let is_summary = step.purpose.is_some();
         let Some(asked) = self.asked.remove(&step.usage.input_tokens) else {
             panic!("a response to an unknown request, or one that was recorded before: {event:?}");
         };
+        if is_summary {
+            let last = asked.last();
+            assert!(matches!(last, Some(Message::User { .. })), "a summary is asked for: {last:?}");
+            return;
+        }
         assert_eq!(asked, log_fold::build(before, false), "the request differs from the log");
         if let Some((last, earlier)) = &self.last_asked
             && *last == turn

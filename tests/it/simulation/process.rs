@@ -21,6 +21,7 @@ use sojourn::{
     },
     domain::{
         Session, Status, TurnId,
+        compaction::CompactionSettings,
         price::{Fee, Price, SandboxPrice, SandboxSize, Tariff},
     },
     harness::{self, Halt, Ports, Signals},
@@ -339,6 +340,12 @@ impl Process {
             options: Default::default(),
             loops: self.world.plan.loops,
             output_repairs: self.world.plan.output_repairs,
+            compaction: CompactionSettings {
+                auto: Some(self.world.plan.compacts),
+                threshold: Some(self.world.plan.threshold),
+                ..CompactionSettings::default()
+            },
+            window: self.world.plan.window,
             agent_seq: 0,
             tariff: tariff(),
             size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },

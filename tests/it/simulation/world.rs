@@ -62,6 +62,10 @@ pub struct Plan {
     pub loops: LoopSettings,
     /// Rejected outputs of a turn before it ends, if turns need an output.
     pub output_repairs: Option<u32>,
+    /// Whether a long history is summarized, from which share of the window on, and the window in tokens.
+    pub compacts: bool,
+    pub threshold: f64,
+    pub window: Option<u64>,
 }
 
 /// The database did not answer; the statement may have been executed.

@@ -26,6 +26,8 @@ interface Values {
   permissions: string;
   ask: Schemas["AskMode"];
   loops: Schemas["LoopPolicy"];
+  /** Whether a history that is almost too long is summarized. */
+  compacts: boolean;
   /** JSON Schema of the output of each turn. */
   output: string;
   credential: string;
@@ -45,6 +47,7 @@ function begun(agent?: Agent): Values {
     permissions: rulesField(agent?.permissions),
     ask: agent?.ask?.mode ?? "end_turn",
     loops: agent?.doom_loop?.policy ?? "ask",
+    compacts: agent?.compaction?.auto ?? true,
     output: agent?.output_schema ? JSON.stringify(agent.output_schema, null, 2) : "",
     credential: agent?.credential_id ?? "",
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
@@ -79,6 +82,7 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     limits: limitsOf(form.limits, agent?.limits),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
+    ...((agent?.compaction || !form.compacts) && { compaction: { ...agent?.compaction, auto: form.compacts } }),
     ...((agent?.output_schema || form.output) && { output_schema: schemaOf(form.output) }),
     ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, policy: form.loops } }),
   };
@@ -157,6 +161,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           <option value="stop">end the turn</option>
           <option value="off">do nothing</option>
         </Select>
+        <Check label="Summarize a history that is almost too long" value={form.compacts} onChange={(compacts) => set({ compacts })} />
         <TextArea
           label="Output schema"
           hint="JSON Schema of the output of each turn; empty for text."

@@ -203,8 +203,9 @@ function written(revision: Revision): string {
   const rules = rulesField(revision.permissions);
   const loops = revision.doom_loop ? `doom_loop: ${JSON.stringify(revision.doom_loop)}\n` : "";
   const output = revision.output_schema ? `output_schema: ${JSON.stringify(revision.output_schema, null, 2)}\n` : "";
+  const compaction = revision.compaction ? `compaction: ${JSON.stringify(revision.compaction)}\n` : "";
   const asks = revision.ask ? `ask: ${JSON.stringify(revision.ask)}\n` : "";
-  return `${head}${custom && `${custom}\n`}${rules && `permissions: ${rules}\n`}${asks}${loops}${output}\n${revision.prompt}\n`;
+  return `${head}${custom && `${custom}\n`}${rules && `permissions: ${rules}\n`}${asks}${loops}${compaction}${output}\n${revision.prompt}\n`;
 }
 
 function Difference({ before, after }: { before: Revision; after: Revision }) {

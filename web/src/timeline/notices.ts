@@ -64,6 +64,12 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       const count = event.body.action_ids.length;
       return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: `until ${when(event.body.expires_at)}` };
     }
+    case "history.compacted":
+      return { tone: "plain", title: "History summarized", detail: `${event.body.before_tokens.toLocaleString()} to ${event.body.after_tokens.toLocaleString()} tokens` };
+    case "history.compaction_failed":
+      return { tone: "bad", title: "A summary would not make the history shorter" };
+    case "history.pruned":
+      return { tone: "plain", title: "Old results left out of the history", detail: `${event.body.tokens.toLocaleString()} tokens` };
     case "output.rejected":
       return { tone: "warn", title: event.body.call_id ? "The output does not fit its schema" : "The output is missing", detail: event.body.faults.join("; ") };
     case "turn.steered": {

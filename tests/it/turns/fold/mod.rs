@@ -297,6 +297,7 @@ fn step(place: usize, calls: usize, attempt: i32) -> Vec<Body> {
         price_version: None,
         attempt,
         duration_ms: 1,
+        purpose: None,
     }));
     let views = calls.into_iter().map(|call| Body::ToolCall {
         call_id: call.call_id,

@@ -1,0 +1,251 @@
+//! Shortening of a conversation: old results that are left out, and a summary of its beginning.
+//!
+//! What is cut is decided here and recorded as an event, so the conversation stays a function of the log.
+
+use super::conversation::{Conversation, HistorySize, Placed, message_bytes};
+use crate::{
+    base::limit::{PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_TURNS_KEPT},
+    domain::{
+        Message,
+        compaction::{Compacted, Pruned},
+        conversation::SUMMARY,
+        tool::ToolResult,
+    },
+};
+
+/// Takes the place of a beginning that a model does not get.
+const LEFT_OUT: &str = "[The beginning of the conversation is left out here.]";
+/// Begins the line that stays of a result which is left out.
+const PRUNED: &str = "[This result was left out of the conversation to save space.";
+
+/// A cut between two steps: what is before it can be summarized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// `seq` of the last event before it.
+    pub to_seq: i64,
+    /// Estimated tokens that a summary would replace.
+    pub tokens: u64,
+}
+
+impl Conversation {
+    /// Returns the tokens of the history, as far as they are known, with an estimate of the rest.
+    pub fn tokens(&self) -> u64 {
+        self.size.counted + tokens(self.size.bytes_since)
+    }
+
+    /// Returns where the history can be cut so that about `tail_tokens` stay, and at least the last step; `None` if no
+    /// step is before that.
+    pub fn cut(&self, tail_tokens: u64) -> Option<Cut> {
+        let mut tail = 0;
+        let mut place = None;
+        for at in (1..self.messages.len()).rev() {
+            tail += message_bytes(&self.messages[at].message);
+            if place.is_some() && tokens(tail) > tail_tokens {
+                break;
+            }
+            if self.is_start_of_step(at) {
+                place = Some(at);
+            }
+        }
+        let to_seq = self.messages[place?].seq - 1;
+        let before = self.messages.iter().filter(|placed| self.is_replaced(placed, to_seq));
+        let (mut bytes, mut has_step) = (0, false);
+        for placed in before {
+            bytes += message_bytes(&placed.message);
+            has_step |= matches!(placed.message, Message::Assistant { .. });
+        }
+        has_step.then_some(Cut { to_seq, tokens: tokens(bytes) })
+    }
+
+    /// Returns the newest messages of about so many tokens, from the start of a step, behind a line for the rest.
+    pub fn newest(&self, most_tokens: u64) -> Vec<Message> {
+        let messages = self.messages();
+        let mut bytes = 0;
+        let fits = |at: &usize| {
+            bytes += message_bytes(&messages[*at]);
+            tokens(bytes) <= most_tokens
+        };
+        let fitting: Vec<_> = (0..messages.len()).rev().take_while(fits).collect();
+        let is_start = |at: &&usize| !matches!(messages[**at], Message::Results { .. });
+        let start = fitting.iter().rev().find(is_start).copied().unwrap_or(messages.len());
+        let line = Message::User { text: LEFT_OUT.to_owned() };
+        [vec![line], messages[start..].to_vec()].concat()
+    }
+
+    /// Returns the old results that are worth leaving out: of those of earlier turns, what is beyond the newest ones.
+    pub fn prunable(&self) -> Option<Pruned> {
+        let inputs = self.messages.iter().enumerate().filter(|(_, placed)| is_user(&placed.message));
+        let (boundary, _) = inputs.rev().nth(PRUNED_TURNS_KEPT - 1)?;
+        let (mut newer, mut saved) = (0, 0);
+        let (mut call_ids, mut to_seq) = (Vec::new(), 0);
+        for (at, placed) in self.messages.iter().enumerate().rev() {
+            let Message::Results { results } = &placed.message else { continue };
+            for result in results.iter().rev() {
+                let line = pruned(&result.output).len();
+                let is_old = at < boundary && newer > PRUNE_KEPT_TOKENS;
+                newer += tokens(result.output.len());
+                if is_old && result.output.len() > 2 * line && !result.output.starts_with(PRUNED) {
+                    saved += tokens(result.output.len() - line);
+                    to_seq = to_seq.max(placed.seq);
+                    call_ids.push(result.call_id.clone());
+                }
+            }
+        }
+        (saved >= PRUNE_SAVED_TOKENS_MIN).then_some(Pruned { call_ids, to_seq, tokens: saved })
+    }
+
+    /// Replaces the beginning by a summary. The input of the running turn stays.
+    pub(super) fn compact(&mut self, compacted: &Compacted) {
+        let Compacted { to_seq, after_tokens, summary, .. } = compacted;
+        let words = format!("{SUMMARY}{to_seq}]\n\n{summary}");
+        let first = Placed { seq: *to_seq, message: Message::User { text: words } };
+        let mut left = std::mem::take(&mut self.messages);
+        left.retain(|placed| !self.is_replaced(placed, *to_seq));
+        self.messages = [vec![first], left].concat();
+        self.bytes = self.messages.iter().map(|placed| message_bytes(&placed.message)).sum();
+        self.size = HistorySize { counted: *after_tokens, bytes_since: 0 };
+    }
+
+    /// Leaves out results.
+    pub(super) fn prune(&mut self, event: &Pruned) {
+        let mut saved = 0;
+        for placed in self.messages.iter_mut().filter(|placed| placed.seq <= event.to_seq) {
+            let Message::Results { results } = &mut placed.message else { continue };
+            for result in results.iter_mut().filter(|result| event.call_ids.contains(&result.call_id)) {
+                saved += leave_out(result);
+            }
+        }
+        self.bytes = self.bytes.saturating_sub(saved);
+        self.size.counted = self.size.counted.saturating_sub(event.tokens);
+    }
+
+    /// Whether a summary up to this event stands for a message.
+    fn is_replaced(&self, placed: &Placed, to_seq: i64) -> bool {
+        let is_input = self.is_running() && placed.seq >= self.running_from && is_user(&placed.message);
+        placed.seq <= to_seq && !is_input
+    }
+
+    /// Whether the messages from here on can follow a summary: none is a result of an earlier call.
+    fn is_start_of_step(&self, at: usize) -> bool {
+        let (before, here) = (&self.messages[at - 1], &self.messages[at]);
+        !matches!(here.message, Message::Results { .. }) && here.seq > before.seq
+    }
+}
+
+fn is_user(message: &Message) -> bool {
+    matches!(message, Message::User { .. })
+}
+
+/// Estimates 4 bytes per token.
+fn tokens(bytes: usize) -> u64 {
+    bytes.div_ceil(4) as u64
+}
+
+fn leave_out(result: &mut ToolResult) -> usize {
+    let line = pruned(&result.output);
+    let saved = result.output.len().saturating_sub(line.len());
+    result.output = line;
+    saved
+}
+
+/// Returns the line that stays of a result, with the place of the whole output if the result names one.
+fn pruned(output: &str) -> String {
+    let place = output.find("The whole output is in ").and_then(|start| {
+        let rest = &output[start..];
+        rest.find(": use").map(|end| format!(" {}.", &rest[..end]))
+    });
+    format!("{PRUNED}{}]", place.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+    use crate::domain::{compaction::CompactionTrigger, conversation::Block, tool::ToolCall};
+
+    fn step(seq: i64, call_id: &str, output_bytes: usize) -> [Placed; 2] {
+        let call = ToolCall { call_id: call_id.to_owned(), tool: "bash".to_owned(), input: Value::Null };
+        let blocks = vec![Block::ToolCall(call)];
+        let answer = Message::Assistant { provider: "p".to_owned(), raw: Vec::new(), blocks };
+        let output = "x".repeat(output_bytes);
+        let results = vec![ToolResult { call_id: call_id.to_owned(), output, is_error: false }];
+        [Placed { seq, message: answer }, Placed { seq, message: Message::Results { results } }]
+    }
+
+    fn input(seq: i64) -> Placed {
+        Placed { seq, message: Message::User { text: format!("Input {seq}.") } }
+    }
+
+    /// Turns of one step each, with results of this size; the last turn runs.
+    fn turns(count: i64, output_bytes: usize) -> Conversation {
+        let mut conversation = Conversation::new(false);
+        for turn in 0..count {
+            conversation.messages.push(input(turn * 10 + 1));
+            conversation.messages.extend(step(turn * 10 + 2, &format!("c{turn}"), output_bytes));
+        }
+        conversation.run_for_test((count - 1) * 10 + 1);
+        conversation
+    }
+
+    #[test]
+    fn a_cut_is_between_steps_and_keeps_the_newest_and_the_input_of_the_turn() {
+        let mut conversation = turns(5, 8_000);
+        // The newest step has 2,000 tokens, so nothing more stays.
+        let cut = conversation.cut(1_000).expect("a cut");
+        assert_eq!(cut.to_seq, 41);
+        assert!((8_000..8_100).contains(&cut.tokens), "{cut:?}");
+        assert_eq!(conversation.cut(5_000).expect("a cut").to_seq, 30);
+        assert_eq!(conversation.cut(1_000_000), None);
+        assert_eq!(turns(1, 8_000).cut(0), None, "a step that is not followed by another stays");
+
+        let (trigger, summary) = (CompactionTrigger::Auto, "All is well.".to_owned());
+        let Cut { to_seq, .. } = cut;
+        conversation.compact(&Compacted {
+            trigger,
+            before_tokens: 10_000,
+            after_tokens: 2_100,
+            to_seq,
+            summary,
+        });
+        let seqs: Vec<_> = conversation.messages.iter().map(|placed| placed.seq).collect();
+        assert_eq!(seqs, [41, 41, 42, 42], "the summary, the input of the turn, its step");
+        assert_eq!(conversation.tokens(), 2_100);
+        assert_eq!(conversation.cut(0), None, "a summary is not summarized alone");
+    }
+
+    #[test]
+    fn old_results_are_pruned_once_and_only_if_that_saves_much() {
+        // Each has 10,000 tokens.
+        let mut conversation = turns(9, 40_000);
+        let pruned = conversation.prunable().expect("much to save");
+        // The newest five are 50,000 tokens.
+        assert_eq!(pruned.call_ids, ["c3", "c2", "c1", "c0"]);
+        assert!((39_000..40_000).contains(&pruned.tokens), "{}", pruned.tokens);
+        conversation.prune(&pruned);
+        assert_eq!(conversation.prunable(), None);
+        let shown = conversation.messages();
+        let output = |at: usize| match &shown[at] {
+            Message::Results { results } => results[0].output.clone(),
+            message => panic!("{message:?}"),
+        };
+        assert_eq!((output(2), output(14).len()), (format!("{PRUNED}]"), 40_000));
+        assert_eq!(turns(6, 40_000).prunable(), None, "it saves 10,000 tokens");
+        assert_eq!(turns(1, 400_000).prunable(), None, "the newest inputs keep their results");
+    }
+
+    #[test]
+    fn the_newest_messages_begin_with_a_step() {
+        let newest = turns(5, 8_000).newest(4_500);
+        assert_eq!(newest[0], Message::User { text: LEFT_OUT.to_owned() });
+        assert!(matches!(newest[1], Message::User { .. }) && newest.len() == 7, "{}", newest.len());
+        assert_eq!(turns(5, 8_000).newest(0).len(), 1);
+    }
+
+    #[test]
+    fn the_line_of_a_result_names_the_file_of_its_output() {
+        let output = "a\n[… 5 of 9 bytes are left out here. The whole output is in /tmp/x.txt: use `read` on it. …]\nb";
+        assert_eq!(pruned(output), format!("{PRUNED} The whole output is in /tmp/x.txt.]"));
+        assert_eq!(pruned("short"), format!("{PRUNED}]"));
+    }
+}

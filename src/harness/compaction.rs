@@ -1,0 +1,160 @@
+//! Shortening of the history before a model call: old results are left out, or a summary takes the place of its
+//! beginning.
+//!
+//! The model itself writes the summary. Its request repeats the history, which the provider has cached, and asks at the
+//! end. Everything that changes the history is an event first.
+
+use super::{Halt, step::CONTEXT_EXHAUSTED, turn::Run};
+use crate::{
+    base::limit::{
+        COMPACTION_BYTES, COMPACTION_OUTPUT_TOKENS_MAX, COMPACTION_TAIL_PART, COMPACTION_TAIL_TOKENS,
+        COMPACTIONS_PER_TURN_MAX, CONTEXT_REFUSALS_MAX, MODEL_CACHE_TTL,
+    },
+    domain::{
+        Actor, Answer, Block, Message, StepId,
+        compaction::{Compacted, CompactionFailed, CompactionTrigger, Pruned},
+        conversation::ModelRequest,
+        event::{Body, StepPurpose},
+        log_fold::Cut,
+    },
+    model,
+};
+
+/// Asks for a summary.
+const ASK: &str = "The conversation above is almost too long for you, so it is replaced by a summary that you write now. Write \
+    everything that is needed to continue without it: the task and all instructions and constraints of the user, decisions \
+    and their reasons, what was done with its results, files that were read or changed with their paths, facts and values \
+    that are still needed, errors and how they were solved, and the next steps. Do not call tools and do not answer the \
+    user. Write only the summary.";
+
+impl Run<'_> {
+    /// Shortens the history if it has to be before the next model call. Returns whether the turn ended; `None` if
+    /// nothing had to be done.
+    pub(super) async fn shorten(&mut self, steps: u64, failures: u32) -> Result<Option<bool>, Halt> {
+        let is_cold = self.is_cache_cold();
+        let trigger = self.needs_summary();
+        if is_cold || trigger.is_some() {
+            let pruned = self.turn.compaction.prunes().then(|| self.fold.conversation().prunable()).flatten();
+            if let Some(pruned) = pruned {
+                return self.prune(pruned).await.map(Some);
+            }
+        }
+        let Some(trigger) = trigger else { return Ok(None) };
+        let conversation = self.fold.conversation();
+        let (least, most) = COMPACTION_TAIL_TOKENS;
+        let tail = (conversation.tokens() / COMPACTION_TAIL_PART).clamp(least, most);
+        let words = match (conversation.cut(tail), trigger) {
+            (Some(cut), _) if self.compactions() < COMPACTIONS_PER_TURN_MAX => {
+                return self.compact(trigger, cut, steps, failures).await.map(Some);
+            }
+            // The provider has the last word.
+            (None, CompactionTrigger::Auto) => return Ok(None),
+            (None, CompactionTrigger::Refused) => {
+                "the provider refuses the newest step as too long".to_owned()
+            }
+            (Some(_), _) => {
+                format!(
+                    "the conversation was summarized {COMPACTIONS_PER_TURN_MAX} times in this turn and is too long again"
+                )
+            }
+        };
+        self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await.map(Some)
+    }
+
+    /// Returns whether a summary may help after the provider refused a history as too long.
+    pub(super) fn may_shorten(&self) -> bool {
+        let refusals = self.own().map_or(0, |turn| turn.context_refusals);
+        self.turn.compaction.is_auto()
+            && self.compactions() < COMPACTIONS_PER_TURN_MAX
+            && refusals + 1 < CONTEXT_REFUSALS_MAX
+            && self.fold.conversation().cut(COMPACTION_TAIL_TOKENS.0).is_some()
+    }
+
+    fn compactions(&self) -> u32 {
+        self.own().map_or(0, |turn| turn.compactions)
+    }
+
+    /// Whether a change of the history costs nothing, because the provider has dropped its cache.
+    fn is_cache_cold(&self) -> bool {
+        let last = self.fold.conversation().last_step_at();
+        last.is_some_and(|at| self.ports.origin.now() - at > MODEL_CACHE_TTL)
+    }
+
+    fn needs_summary(&self) -> Option<CompactionTrigger> {
+        let settings = &self.turn.compaction;
+        if self.own().is_some_and(|turn| turn.context_refusals > 0) {
+            return Some(CompactionTrigger::Refused);
+        }
+        let conversation = self.fold.conversation();
+        let wanted = self.wanted_tokens();
+        let is_over = self.turn.window.is_some_and(|window| {
+            let allowed = window.saturating_sub(wanted) as f64 * settings.threshold();
+            conversation.tokens() as f64 > allowed
+        });
+        let is_due = is_over || conversation.bytes() > COMPACTION_BYTES;
+        (is_due && settings.is_auto()).then_some(CompactionTrigger::Auto)
+    }
+
+    async fn prune(&mut self, pruned: Pruned) -> Result<bool, Halt> {
+        let event = self.draft(Body::HistoryPruned(pruned), Actor::system());
+        self.record(vec![event]).await?;
+        Ok(false)
+    }
+
+    /// Lets the model summarize what is before the cut. Returns whether the turn ended.
+    async fn compact(
+        &mut self,
+        trigger: CompactionTrigger,
+        cut: Cut,
+        steps: u64,
+        failures: u32,
+    ) -> Result<bool, Halt> {
+        let request = self.summary_request();
+        let step: StepId = self.ports.origin.id();
+        let (answer, started) = match self.ask_model(&request, step, false, failures).await? {
+            Ok(answered) => answered,
+            Err(ended) => return Ok(ended),
+        };
+        let summary = text_of(&answer);
+        let before_tokens = self.fold.conversation().tokens();
+        let after_tokens = before_tokens.saturating_sub(cut.tokens) + model::tokens(summary.len());
+        let purpose = Some(StepPurpose::Compaction);
+        let mut completed = self.completed_step(answer, steps + 1, started, purpose);
+        completed.step_id = Some(step);
+        if summary.is_empty() || after_tokens * 10 >= before_tokens * 9 {
+            let failed = CompactionFailed { trigger, before_tokens, after_tokens };
+            let failed = self.draft(Body::HistoryCompactionFailed(failed), Actor::system());
+            let words =
+                "the conversation is too long, and a summary would not have made it shorter".to_owned();
+            return self.fail(CONTEXT_EXHAUSTED, words, vec![completed, failed]).await;
+        }
+        let to_seq = cut.to_seq;
+        let compacted = Compacted { trigger, before_tokens, after_tokens, to_seq, summary };
+        let compacted = self.draft(Body::HistoryCompacted(Box::new(compacted)), Actor::system());
+        self.record(vec![completed, compacted]).await?;
+        Ok(false)
+    }
+
+    /// Returns the request for a summary: the history, shorter after each refusal, and the question at its end.
+    fn summary_request(&self) -> ModelRequest {
+        let refusals = self.own().map_or(0, |turn| turn.context_refusals);
+        let conversation = self.fold.conversation();
+        let mut request = self.request();
+        if refusals > 0 {
+            request.history = conversation.newest(conversation.tokens() >> refusals);
+        }
+        let more = self.turn.compaction.instructions.as_deref().unwrap_or_default();
+        request.history.push(Message::User { text: format!("{ASK}\n\n{more}").trim_end().to_owned() });
+        request.max_tokens = request.max_tokens.min(COMPACTION_OUTPUT_TOKENS_MAX);
+        request
+    }
+}
+
+/// Returns the text of a response.
+fn text_of(answer: &Answer) -> String {
+    let text = answer.blocks.iter().filter_map(|block| match block {
+        Block::Text { text } => Some(text.as_str()),
+        Block::Thinking { .. } | Block::ToolCall(_) => None,
+    });
+    text.collect::<Vec<_>>().join("\n").trim().to_owned()
+}

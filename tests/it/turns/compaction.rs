@@ -1,0 +1,221 @@
+//! A history that is almost too long for its model is summarized, and the session goes on.
+
+use serde_json::{Value, json};
+
+use super::{Scene, assert_sound, ends, last_turn, log, of, outputs, script, steer};
+use crate::{
+    fake::{Fake, Request, Step, Used, anthropic::Anthropic},
+    support::service::Caller,
+};
+
+/// Begin of the question for a summary.
+const ASK: &str = "The conversation above is almost too long";
+
+/// Whether a request asks for a summary.
+fn asks(request: &Request) -> bool {
+    let last = request.body["messages"].as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
+    last.to_string().contains(ASK)
+}
+
+/// A step that reports the size of its request as its tokens, 4 bytes each.
+fn counted(request: &Request, step: Step) -> Step {
+    step.using(Used { input: request.body.to_string().len() as u64 / 4, ..Used::default() })
+}
+
+/// A call with 12,000 bytes of output.
+fn print(number: usize) -> Step {
+    let command = format!("echo call {number}; head -c 12000 /dev/zero | tr '\\0' x");
+    Step::default().and_tool("bash", json!({ "command": command }))
+}
+
+/// Creates a session whose agent calls the fake, with these settings.
+async fn create(owner: &Caller, options: Value, compaction: Value) -> String {
+    owner
+        .post(
+            "/credentials",
+            json!({ "provider": "anthropic", "key": "sk-ant-of-the-test", "is_default": true }),
+        )
+        .await
+        .ok();
+    let agent = json!({
+        "name": "long", "prompt": "You print.", "model": "anthropic/claude-sonnet-4-5", "model_options": options,
+        "compaction": compaction, "tools": ["bash"],
+    });
+    owner.post("/agents", agent).await.ok();
+    let body = json!({ "agent": "long", "input": "Print six times and say THE WORD." });
+    owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+/// The messages of a request without the marks of the cache.
+fn messages(request: &Request) -> Vec<Value> {
+    let mut all = request.body["messages"].as_array().expect("messages").clone();
+    for message in &mut all {
+        for block in message["content"].as_array_mut().into_iter().flatten() {
+            block.as_object_mut().expect("a block").remove("cache_control");
+        }
+    }
+    all
+}
+
+#[tokio::test]
+async fn a_history_that_is_almost_too_long_is_summarized_by_its_model() {
+    let decide = |request: &Request| {
+        let said = request.body["messages"].to_string();
+        let step = match () {
+            () if asks(request) => Step::text("The task: print six times. Two are done."),
+            () if said.contains("call 6") => Step::text("THE WORD."),
+            () => print((1..=6).find(|number| !said.contains(&format!("echo call {number};"))).unwrap_or(6)),
+        };
+        counted(request, step)
+    };
+    // A summary does not have the calls, so the model prints some of them again.
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let options = json!({ "max_tokens": 1_000, "context_tokens": 14_000 });
+    let id = create(owner, options, json!({ "instructions": "Keep THE WORD." })).await;
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!(fake.refusals(), Vec::<String>::new());
+    let compacted = of(&log, "history.compacted");
+    assert!(!compacted.is_empty(), "{:?}", ends(&log));
+    let body = &compacted[0]["body"];
+    assert_eq!(
+        (&body["trigger"], &body["summary"]),
+        (&json!("auto"), &json!("The task: print six times. Two are done."))
+    );
+    let tokens = |name: &str| body[name].as_u64().expect("a number");
+    assert!(
+        tokens("before_tokens") > 10_400 && tokens("after_tokens") < tokens("before_tokens") / 2,
+        "{body}"
+    );
+    let step =
+        log.iter().rfind(|event| event["seq"].as_i64() < compacted[0]["seq"].as_i64()).expect("a step");
+    assert_eq!((&step["type"], &step["body"]["purpose"]), (&json!("step.completed"), &json!("compaction")));
+
+    // The question repeats the history, and the next request has the summary, the task and the newest step.
+    let requests = fake.requests();
+    let place = requests.iter().position(asks).expect("a question");
+    let (before, asked) = (messages(&requests[place - 1]), messages(&requests[place]));
+    assert_eq!(asked[..before.len()], before);
+    assert!(asked.last().expect("a message").to_string().contains("Keep THE WORD."));
+    assert_eq!(requests[place].body["tools"], requests[place - 1].body["tools"]);
+    let next = messages(&requests[place + 1]);
+    let said = next[0].to_string();
+    assert!(
+        said.contains("[Summary of the conversation up to event ")
+            && said.contains("Print six times and say"),
+        "{said}"
+    );
+    assert!(next.len() < asked.len() && next.last().expect("a message").to_string().contains("tool_result"));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_history_that_the_provider_refuses_is_summarized_too() {
+    let decide = |request: &Request| {
+        let said = request.body["messages"].to_string();
+        let size = said.len();
+        match () {
+            () if size > 40_000 => Step::status(
+                400,
+                "invalid_request_error",
+                "prompt is too long: 208310 tokens > 200000 maximum",
+            ),
+            () if asks(request) => Step::text("Five are done."),
+            () if said.contains("Five are done.") => Step::text("THE WORD."),
+            () => print(size),
+        }
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({}), json!({})).await;
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), fake.refusals()), (vec!["completed"], Vec::new()));
+    assert_eq!(of(&log, "error.model")[0]["body"]["code"], "context_too_long");
+    assert_eq!(of(&log, "history.compacted")[0]["body"]["trigger"], "refused");
+
+    // Without summaries it is the end of the turn.
+    let path = format!("/sessions/{id}");
+    owner.patch(&path, json!({ "compaction": { "auto": false } })).await.ok();
+    steer(owner, &id, &format!("Read this. {}", "y".repeat(50_000))).await;
+    assert_eq!(ends(&owner.settled(&id, 2).await).last(), Some(&"error"));
+    assert_eq!(last_turn(owner, &id).await["error"]["code"], "context_exhausted");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_summary_that_saves_nothing_ends_the_turn() {
+    let long = "z".repeat(48_000);
+    let decide = move |request: &Request| {
+        let step = if asks(request) { Step::text(&long) } else { print(request.body.to_string().len()) };
+        counted(request, step)
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({ "max_tokens": 1_000, "context_tokens": 14_000 }), json!({})).await;
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    let failed = &of(&log, "history.compaction_failed")[0]["body"];
+    assert!(failed["after_tokens"].as_u64() > failed["before_tokens"].as_u64(), "{failed}");
+    assert_eq!(last_turn(owner, &id).await["error"]["code"], "context_exhausted");
+    assert_eq!(of(&log, "history.compacted").len(), 0);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_session_of_many_turns_keeps_working_in_a_small_window() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = json!({
+        "name": "many", "prompt": "p", "model": "scripted/inline",
+        "model_options": { "max_tokens": 1_000, "context_tokens": 12_000 },
+    });
+    owner.post("/agents", agent).await.ok();
+    let id = owner.post("/sessions", json!({ "agent": "many" })).await.ok()["session"]["id"]
+        .as_str()
+        .expect("an id")
+        .to_owned();
+    for turn in 1..=40 {
+        let call = json!({ "tool": "bash", "input": { "command": format!("echo turn {turn}") } });
+        let steps =
+            json!([{ "text": "w".repeat(4_000), "tools": [call] }, { "text": format!("Turn {turn}.") }]);
+        steer(owner, &id, &script(steps)).await;
+        owner.settled(&id, turn).await;
+    }
+    let log = log(owner, &id).await;
+    assert_sound(&log);
+    assert_eq!(ends(&log), vec!["completed"; 40]);
+    let compacted = of(&log, "history.compacted");
+    assert!(compacted.len() >= 3, "{}", compacted.len());
+    // Each command ran, and once.
+    let expected: Vec<_> = (1..=40).map(|turn| format!("turn {turn}\n")).collect();
+    assert_eq!(outputs(&log), expected);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn settings_that_cannot_be_used_are_refused() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    for (field, value) in [
+        ("compaction", json!({ "threshold": 0.05 })),
+        ("compaction", json!({ "threshold": 0.99 })),
+        ("compaction", json!({ "instructions": "x".repeat(5_000) })),
+        ("model_options", json!({ "context_tokens": 1_000 })),
+        ("model_options", json!({ "context_tokens": 10_000, "max_tokens": 10_000 })),
+    ] {
+        let mut body = json!({ "name": "n", "prompt": "p", "model": "scripted/inline" });
+        body[field] = value.clone();
+        assert_eq!(owner.post("/agents", body).await.error(400)["param"], field);
+        if field == "compaction" {
+            let session = json!({ "agent": agent, "compaction": value });
+            assert_eq!(owner.post("/sessions", session).await.error(400)["param"], "compaction");
+        }
+    }
+    scene.close().await;
+}
