@@ -1,5 +1,10 @@
 //! A history that is almost too long for its model is summarized, and the session goes on.
 
+use std::{
+    collections::BTreeSet,
+    hash::{DefaultHasher, Hash, Hasher},
+};
+
 use serde_json::{Value, json};
 
 use super::{Scene, assert_sound, ends, last_turn, log, of, outputs, script, steer};
@@ -217,5 +222,80 @@ async fn settings_that_cannot_be_used_are_refused() {
             assert_eq!(owner.post("/sessions", session).await.error(400)["param"], "compaction");
         }
     }
+    scene.close().await;
+}
+
+/// The parts of a request in the order in which Anthropic caches them, each with its bytes and whether it ends a cached
+/// prefix.
+fn parts(request: &Request) -> Vec<(String, bool)> {
+    let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+    let messages = list(&request.body["messages"]);
+    let blocks = messages.iter().flat_map(|message| list(&message["content"]));
+    let all = list(&request.body["tools"]).into_iter().chain(list(&request.body["system"])).chain(blocks);
+    all.map(|mut part| {
+        let ends = part.as_object_mut().and_then(|part| part.remove("cache_control")).is_some();
+        (part.to_string(), ends)
+    })
+    .collect()
+}
+
+fn digest(text: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    text.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// Share of the bytes of all requests that the provider has cached: the longest prefix that an earlier request ended with
+/// a mark, which is found at a mark or up to 20 parts before one.
+fn cache_hits(requests: &[Request]) -> f64 {
+    let (mut cached, mut hit, mut sent) = (BTreeSet::new(), 0, 0);
+    for request in requests {
+        let parts = parts(request);
+        let (mut prefix, mut prefixes) = (String::new(), Vec::new());
+        for (part, ends) in &parts {
+            prefix += part;
+            prefixes.push((prefix.len(), digest(&prefix), *ends));
+        }
+        let near = |at: &usize| prefixes[*at..].iter().take(21).any(|(.., ends)| *ends);
+        let found = (0..prefixes.len()).rev().find(|at| near(at) && cached.contains(&prefixes[*at].1));
+        hit += found.map_or(0, |at| prefixes[at].0);
+        sent += prefix.len();
+        cached.extend(prefixes.into_iter().filter(|(.., ends)| *ends).map(|(_, digest, _)| digest));
+    }
+    hit as f64 / sent as f64
+}
+
+#[tokio::test]
+async fn the_history_of_a_long_session_stays_cached() {
+    let decide = |request: &Request| {
+        let last =
+            request.body["messages"].as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
+        let step = match () {
+            () if asks(request) => Step::text("Everything so far is done."),
+            () if last.to_string().contains("tool_result") && request.call.is_multiple_of(4) => {
+                Step::text("Done.")
+            }
+            () => Step::default().and_tool(
+                "bash",
+                json!({ "command": format!("echo {}; head -c 5000 /dev/zero | tr '\\0' x", request.call) }),
+            ),
+        };
+        counted(request, step)
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({ "max_tokens": 1_000, "context_tokens": 24_000 }), json!({})).await;
+    for turn in 1..=15 {
+        let log = owner.settled(&id, turn).await;
+        assert_eq!(ends(&log).last(), Some(&"completed"));
+        steer(owner, &id, "Go on.").await;
+    }
+    let log = owner.settled(&id, 16).await;
+    assert_sound(&log);
+    assert!(of(&log, "history.compacted").len() >= 2, "{}", of(&log, "history.compacted").len());
+    let rate = cache_hits(&fake.requests());
+    eprintln!("cache hits of {} requests: {rate:.3}", fake.requests().len());
+    assert!(rate > 0.85, "{rate}");
     scene.close().await;
 }
