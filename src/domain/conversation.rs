@@ -81,6 +81,14 @@ pub enum Message {
 /// Begins a message that takes the place of the beginning of a conversation; the `seq` of its last event follows.
 pub const SUMMARY: &str = "[Summary of the conversation up to event ";
 
+/// Returns the `seq` up to which a history begins with a summary.
+pub fn summarized_to(history: &[Message]) -> Option<&str> {
+    match history.first()? {
+        Message::User { text } => text.strip_prefix(SUMMARY)?.split(']').next(),
+        Message::Assistant { .. } | Message::Results { .. } => None,
+    }
+}
+
 /// Message of the service to a model that ends a turn without the output that it needs.
 pub const NO_OUTPUT: &str = "You have not submitted the output of this task. Call `submit_output` with it.";
 

@@ -125,6 +125,9 @@ pub(crate) fn read(
     Ok(Transcript { session, turns, log })
 }
 
+/// More tokens than any history has.
+const HISTORY_TOKENS_MAX: u64 = 1 << 40;
+
 /// Rejects logs that the fold accepts but that no session of this service produces.
 fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportError> {
     let whole = |reason: &str| Err(ImportError { line: 0, reason: reason.to_owned() });
@@ -156,6 +159,12 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
             Body::UserMessage { steers: true, .. } => unread.insert(event.seq, turn).is_none(),
             Body::TurnSteered { from_turn_id, seqs, .. } => {
                 seqs.iter().all(|seq| unread.remove(seq) == Some(Some(*from_turn_id)))
+            }
+            // Everything before a summary is over, and it is not longer than any history.
+            Body::HistoryCompacted(compacted) => {
+                calls.is_empty()
+                    && compacted.to_seq < event.seq
+                    && compacted.after_tokens < HISTORY_TOKENS_MAX
             }
             Body::UserToolConfirmation(confirmation) => open_actions.remove(&confirmation.action_id),
             _ => true,

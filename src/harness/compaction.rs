@@ -7,11 +7,11 @@
 use super::{Halt, step::CONTEXT_EXHAUSTED, turn::Run};
 use crate::{
     base::limit::{
-        COMPACTION_BYTES, COMPACTION_OUTPUT_TOKENS_MAX, COMPACTION_TAIL_PART, COMPACTION_TAIL_TOKENS,
-        COMPACTIONS_PER_TURN_MAX, CONTEXT_REFUSALS_MAX, MODEL_CACHE_TTL,
+        COMPACTION_BYTES, COMPACTION_TAIL_PART, COMPACTION_TAIL_TOKENS, COMPACTIONS_PER_TURN_MAX,
+        CONTEXT_REFUSALS_MAX, MODEL_CACHE_TTL,
     },
     domain::{
-        Actor, Answer, Block, Message, StepId,
+        Actor, Answer, Block, Message, StepId, StopReason,
         compaction::{Compacted, CompactionFailed, CompactionTrigger, Pruned},
         conversation::ModelRequest,
         event::{Body, StepPurpose},
@@ -25,7 +25,7 @@ const ASK: &str = "The conversation above is almost too long for you, so it is r
     everything that is needed to continue without it: the task and all instructions and constraints of the user, decisions \
     and their reasons, what was done with its results, files that were read or changed with their paths, facts and values \
     that are still needed, errors and how they were solved, and the next steps. Do not call tools and do not answer the \
-    user. Write only the summary.";
+    user. Write only the summary, in at most 1,500 words.";
 
 impl Run<'_> {
     /// Shortens the history if it has to be before the next model call. Returns whether the turn ended; `None` if
@@ -33,24 +33,20 @@ impl Run<'_> {
     pub(super) async fn shorten(&mut self, steps: u64, failures: u32) -> Result<Option<bool>, Halt> {
         let is_cold = self.is_cache_cold();
         let trigger = self.needs_summary();
-        if is_cold || trigger.is_some() {
-            let pruned = self.turn.compaction.prunes().then(|| self.fold.conversation().prunable()).flatten();
-            if let Some(pruned) = pruned {
-                return self.prune(pruned).await.map(Some);
-            }
+        if (is_cold || trigger.is_some())
+            && let Some(pruned) = self.prunable()
+        {
+            return self.prune(pruned).await.map(Some);
         }
         let Some(trigger) = trigger else { return Ok(None) };
-        let conversation = self.fold.conversation();
-        let (least, most) = COMPACTION_TAIL_TOKENS;
-        let tail = (conversation.tokens() / COMPACTION_TAIL_PART).clamp(least, most);
-        let words = match (conversation.cut(tail), trigger) {
+        let words = match (self.cut(), trigger) {
             (Some(cut), _) if self.compactions() < COMPACTIONS_PER_TURN_MAX => {
                 return self.compact(trigger, cut, steps, failures).await.map(Some);
             }
             // The provider has the last word.
             (None, CompactionTrigger::Auto) => return Ok(None),
             (None, CompactionTrigger::Refused) => {
-                "the provider refuses the newest step as too long".to_owned()
+                "the provider refuses the newest messages as too long".to_owned()
             }
             (Some(_), _) => {
                 format!(
@@ -67,7 +63,20 @@ impl Run<'_> {
         self.turn.compaction.is_auto()
             && self.compactions() < COMPACTIONS_PER_TURN_MAX
             && refusals + 1 < CONTEXT_REFUSALS_MAX
-            && self.fold.conversation().cut(COMPACTION_TAIL_TOKENS.0).is_some()
+            && (self.cut().is_some() || self.prunable().is_some())
+    }
+
+    /// Returns where the history is cut for a summary; `None` where that could not make it much shorter.
+    fn cut(&self) -> Option<Cut> {
+        let conversation = self.fold.conversation();
+        let (least, most) = COMPACTION_TAIL_TOKENS;
+        let before = conversation.tokens();
+        let cut = conversation.cut((before / COMPACTION_TAIL_PART).clamp(least, most))?;
+        is_progress(before, before.saturating_sub(cut.tokens)).then_some(cut)
+    }
+
+    fn prunable(&self) -> Option<Pruned> {
+        self.turn.compaction.prunes().then(|| self.fold.conversation().prunable()).flatten()
     }
 
     fn compactions(&self) -> u32 {
@@ -88,7 +97,7 @@ impl Run<'_> {
         let conversation = self.fold.conversation();
         let wanted = self.wanted_tokens();
         let is_over = self.turn.window.is_some_and(|window| {
-            let allowed = window.saturating_sub(wanted) as f64 * settings.threshold();
+            let allowed = window.saturating_sub(wanted).max(window / 4) as f64 * settings.threshold();
             conversation.tokens() as f64 > allowed
         });
         let is_due = is_over || conversation.bytes() > COMPACTION_BYTES;
@@ -109,19 +118,28 @@ impl Run<'_> {
         steps: u64,
         failures: u32,
     ) -> Result<bool, Halt> {
-        let request = self.summary_request();
+        let Some(request) = self.summary_request(cut) else {
+            let words = "the provider refuses even a part of the conversation as too long".to_owned();
+            return self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await;
+        };
         let step: StepId = self.ports.origin.id();
         let (answer, started) = match self.ask_model(&request, step, false, failures).await? {
             Ok(answered) => answered,
             Err(ended) => return Ok(ended),
         };
-        let summary = text_of(&answer);
+        let summary = summary_of(&answer);
         let before_tokens = self.fold.conversation().tokens();
         let after_tokens = before_tokens.saturating_sub(cut.tokens) + model::tokens(summary.len());
         let purpose = Some(StepPurpose::Compaction);
         let mut completed = self.completed_step(answer, steps + 1, started, purpose);
         completed.step_id = Some(step);
-        if summary.is_empty() || after_tokens * 10 >= before_tokens * 9 {
+        let has_failed = self.own().is_some_and(|turn| turn.summaries_asked > 0);
+        if summary.is_empty() && !has_failed {
+            // It called a tool, or was cut: once more.
+            self.record(vec![completed]).await?;
+            return Ok(false);
+        }
+        if summary.is_empty() || !is_progress(before_tokens, after_tokens) {
             let failed = CompactionFailed { trigger, before_tokens, after_tokens };
             let failed = self.draft(Body::HistoryCompactionFailed(failed), Actor::system());
             let words =
@@ -135,23 +153,32 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// Returns the request for a summary: the history, shorter after each refusal, and the question at its end.
-    fn summary_request(&self) -> ModelRequest {
+    /// Returns the request for a summary: the history, or after a refusal a part of what the summary stands for, and the
+    /// question at its end; `None` if no step of it is short enough.
+    fn summary_request(&self, cut: Cut) -> Option<ModelRequest> {
         let refusals = self.own().map_or(0, |turn| turn.context_refusals);
         let conversation = self.fold.conversation();
         let mut request = self.request();
         if refusals > 0 {
-            request.history = conversation.newest(conversation.tokens() >> refusals);
+            // What stays behind the summary is left out first.
+            request.history = conversation.before(cut, conversation.tokens() >> refusals)?;
         }
         let more = self.turn.compaction.instructions.as_deref().unwrap_or_default();
         request.history.push(Message::User { text: format!("{ASK}\n\n{more}").trim_end().to_owned() });
-        request.max_tokens = request.max_tokens.min(COMPACTION_OUTPUT_TOKENS_MAX);
-        request
+        Some(request)
     }
 }
 
-/// Returns the text of a response.
-fn text_of(answer: &Answer) -> String {
+/// Returns whether a history becomes shorter by more than a tenth.
+fn is_progress(before_tokens: u64, after_tokens: u64) -> bool {
+    after_tokens.saturating_mul(10) < before_tokens.saturating_mul(9)
+}
+
+/// Returns the summary of a response; nothing if the model did something else, or was cut.
+fn summary_of(answer: &Answer) -> String {
+    if answer.stop != StopReason::EndTurn || answer.tool_calls().next().is_some() {
+        return String::new();
+    }
     let text = answer.blocks.iter().filter_map(|block| match block {
         Block::Text { text } => Some(text.as_str()),
         Block::Thinking { .. } | Block::ToolCall(_) => None,

@@ -35,8 +35,6 @@ pub const COMPACTION_INSTRUCTIONS_BYTES_MAX: usize = 4_000;
 pub const COMPACTION_TAIL_TOKENS: (u64, u64) = (2_000, 15_000);
 /// Part of a history that stays behind a summary: one of so many.
 pub const COMPACTION_TAIL_PART: u64 = 4;
-/// Output tokens of the call that writes a summary.
-pub const COMPACTION_OUTPUT_TOKENS_MAX: u64 = 8_192;
 /// Summaries of one turn; one that would need another ends with `context_exhausted`.
 pub const COMPACTIONS_PER_TURN_MAX: u32 = 2;
 /// Refusals of a history as too long, one after the other, before its turn ends.

@@ -107,9 +107,7 @@ impl Conversation {
 
     /// Processes the next event of the log.
     pub fn take(&mut self, event: &Event) {
-        let added = added_bytes(&event.draft.body);
-        self.bytes += added;
-        self.size.bytes_since += added;
+        self.bytes += added_bytes(&event.draft.body);
         if self.is_exhausted() {
             (self.messages, self.waiting, self.later, self.calls) = Default::default();
             return;
@@ -177,10 +175,13 @@ impl Conversation {
         }
     }
 
-    /// Notes how many tokens the history has, by the usage of a response, which is part of it now.
+    /// Notes how many tokens the history has, by the usage of a response, which is part of it now. An imported one has
+    /// none.
     fn count(&mut self, step: &StepCompleted, at: Timestamp) {
-        let counted = step.usage.tokens();
-        self.size = HistorySize { counted, bytes_since: 0 };
+        match step.usage.tokens() {
+            0 => self.size.bytes_since += step.blocks.iter().map(block_bytes).sum::<usize>(),
+            counted => self.size = HistorySize { counted, bytes_since: 0 },
+        }
         self.last_step_at = Some(at);
     }
 
@@ -192,6 +193,7 @@ impl Conversation {
     fn answer(&mut self, call_id: &str, output: &str, is_error: bool) {
         let open = self.calls.iter_mut().find(|(id, result)| id == call_id && result.is_none());
         if let Some((id, result)) = open {
+            self.size.bytes_since += output.len();
             *result = Some(ToolResult { call_id: id.clone(), output: output.to_owned(), is_error });
         }
     }
@@ -248,6 +250,7 @@ impl Conversation {
     fn say(&mut self, texts: Vec<String>, seq: i64) {
         if !texts.is_empty() {
             self.settle();
+            self.size.bytes_since += texts.iter().map(String::len).sum::<usize>();
             self.messages
                 .extend(texts.into_iter().map(|text| Placed { seq, message: Message::User { text } }));
         }
@@ -272,13 +275,23 @@ fn added_bytes(body: &Body) -> usize {
     }
 }
 
-/// Approximate memory of a message, in bytes; of a response, that of its blocks once.
+/// Bytes of a message for a model; of a response, those of its blocks.
 pub(super) fn message_bytes(message: &Message) -> usize {
     match message {
         Message::User { text } => text.len(),
         Message::Assistant { raw, blocks, .. } if raw.is_empty() => blocks.iter().map(block_bytes).sum(),
         Message::Assistant { raw, .. } => raw.iter().map(value_bytes).sum(),
         Message::Results { results } => results.iter().map(|result| result.output.len()).sum(),
+    }
+}
+
+/// Approximate memory of a message, in bytes.
+pub(super) fn memory_bytes(message: &Message) -> usize {
+    match message {
+        Message::Assistant { raw, blocks, .. } => {
+            raw.iter().map(value_bytes).sum::<usize>() + blocks.iter().map(block_bytes).sum::<usize>()
+        }
+        other => message_bytes(other),
     }
 }
 

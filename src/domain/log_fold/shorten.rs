@@ -2,7 +2,7 @@
 //!
 //! What is cut is decided here and recorded as an event, so the conversation stays a function of the log.
 
-use super::conversation::{Conversation, HistorySize, Placed, message_bytes};
+use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes};
 use crate::{
     base::limit::{PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_TURNS_KEPT},
     domain::{
@@ -13,7 +13,7 @@ use crate::{
     },
 };
 
-/// Takes the place of a beginning that a model does not get.
+/// Stands for messages that are left out of a request.
 const LEFT_OUT: &str = "[The beginning of the conversation is left out here.]";
 /// Begins the line that stays of a result which is left out.
 const PRUNED: &str = "[This result was left out of the conversation to save space.";
@@ -30,15 +30,17 @@ pub struct Cut {
 impl Conversation {
     /// Returns the tokens of the history, as far as they are known, with an estimate of the rest.
     pub fn tokens(&self) -> u64 {
-        self.size.counted + tokens(self.size.bytes_since)
+        self.size.counted.saturating_add(tokens(self.size.bytes_since))
     }
 
     /// Returns where the history can be cut so that about `tail_tokens` stay, and at least the last step; `None` if no
     /// step is before that.
     pub fn cut(&self, tail_tokens: u64) -> Option<Cut> {
-        let mut tail = 0;
+        let first_step = self.messages.iter().position(is_assistant)?;
+        let open = self.calls.iter().filter_map(|(_, result)| result.as_ref());
+        let mut tail = open.map(|result| result.output.len()).sum();
         let mut place = None;
-        for at in (1..self.messages.len()).rev() {
+        for at in (first_step + 1..self.messages.len()).rev() {
             tail += message_bytes(&self.messages[at].message);
             if place.is_some() && tokens(tail) > tail_tokens {
                 break;
@@ -49,33 +51,28 @@ impl Conversation {
         }
         let to_seq = self.messages[place?].seq - 1;
         let before = self.messages.iter().filter(|placed| self.is_replaced(placed, to_seq));
-        let (mut bytes, mut has_step) = (0, false);
-        for placed in before {
-            bytes += message_bytes(&placed.message);
-            has_step |= matches!(placed.message, Message::Assistant { .. });
-        }
-        has_step.then_some(Cut { to_seq, tokens: tokens(bytes) })
+        let bytes = before.map(|placed| message_bytes(&placed.message)).sum();
+        Some(Cut { to_seq, tokens: tokens(bytes) })
     }
 
-    /// Returns the newest messages of about so many tokens, from the start of a step, behind a line for the rest.
-    pub fn newest(&self, most_tokens: u64) -> Vec<Message> {
-        let messages = self.messages();
+    /// Returns the newest messages before a cut that have at most so many tokens, from the start of a step, behind a line
+    /// for the rest; `None` if no step fits.
+    pub fn before(&self, cut: Cut, most_tokens: u64) -> Option<Vec<Message>> {
+        let before: Vec<_> = self.messages.iter().filter(|placed| placed.seq <= cut.to_seq).collect();
         let mut bytes = 0;
         let fits = |at: &usize| {
-            bytes += message_bytes(&messages[*at]);
+            bytes += message_bytes(&before[*at].message);
             tokens(bytes) <= most_tokens
         };
-        let fitting: Vec<_> = (0..messages.len()).rev().take_while(fits).collect();
-        let is_start = |at: &&usize| !matches!(messages[**at], Message::Results { .. });
-        let start = fitting.iter().rev().find(is_start).copied().unwrap_or(messages.len());
+        let fitting = (0..before.len()).rev().take_while(fits);
+        let start = fitting.filter(|at| is_assistant(before[*at])).last()?;
         let line = Message::User { text: LEFT_OUT.to_owned() };
-        [vec![line], messages[start..].to_vec()].concat()
+        Some([line].into_iter().chain(before[start..].iter().map(|placed| placed.message.clone())).collect())
     }
 
     /// Returns the old results that are worth leaving out: of those of earlier turns, what is beyond the newest ones.
     pub fn prunable(&self) -> Option<Pruned> {
-        let inputs = self.messages.iter().enumerate().filter(|(_, placed)| is_user(&placed.message));
-        let (boundary, _) = inputs.rev().nth(PRUNED_TURNS_KEPT - 1)?;
+        let boundary = self.oldest_kept_input()?;
         let (mut newer, mut saved) = (0, 0);
         let (mut call_ids, mut to_seq) = (Vec::new(), 0);
         for (at, placed) in self.messages.iter().enumerate().rev() {
@@ -94,15 +91,36 @@ impl Conversation {
         (saved >= PRUNE_SAVED_TOKENS_MIN).then_some(Pruned { call_ids, to_seq, tokens: saved })
     }
 
+    /// Returns the place of the oldest input whose results are never left out.
+    fn oldest_kept_input(&self) -> Option<usize> {
+        let (mut inputs, mut last_seq) = (0, None);
+        for (at, placed) in
+            self.messages.iter().enumerate().rev().filter(|(_, placed)| is_user(&placed.message))
+        {
+            // Messages that one turn reads together are one input.
+            if last_seq.replace(placed.seq) != Some(placed.seq) {
+                inputs += 1;
+            }
+            if inputs == PRUNED_TURNS_KEPT {
+                return Some(at);
+            }
+        }
+        None
+    }
+
     /// Replaces the beginning by a summary. The input of the running turn stays.
     pub(super) fn compact(&mut self, compacted: &Compacted) {
         let Compacted { to_seq, after_tokens, summary, .. } = compacted;
         let words = format!("{SUMMARY}{to_seq}]\n\n{summary}");
-        let first = Placed { seq: *to_seq, message: Message::User { text: words } };
-        let mut left = std::mem::take(&mut self.messages);
-        left.retain(|placed| !self.is_replaced(placed, *to_seq));
+        self.bytes += words.len();
+        // It is no input of a turn.
+        let first = Placed { seq: 0, message: Message::User { text: words } };
+        let (old, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.messages)
+            .into_iter()
+            .partition(|placed| self.is_replaced(placed, *to_seq));
+        let freed: usize = old.iter().map(|placed| memory_bytes(&placed.message)).sum();
+        self.bytes = self.bytes.saturating_sub(freed);
         self.messages = [vec![first], left].concat();
-        self.bytes = self.messages.iter().map(|placed| message_bytes(&placed.message)).sum();
         self.size = HistorySize { counted: *after_tokens, bytes_since: 0 };
     }
 
@@ -130,6 +148,10 @@ impl Conversation {
         let (before, here) = (&self.messages[at - 1], &self.messages[at]);
         !matches!(here.message, Message::Results { .. }) && here.seq > before.seq
     }
+}
+
+fn is_assistant(placed: &Placed) -> bool {
+    matches!(placed.message, Message::Assistant { .. })
 }
 
 fn is_user(message: &Message) -> bool {
@@ -196,7 +218,7 @@ mod tests {
         assert_eq!(cut.to_seq, 41);
         assert!((8_000..8_100).contains(&cut.tokens), "{cut:?}");
         assert_eq!(conversation.cut(5_000).expect("a cut").to_seq, 30);
-        assert_eq!(conversation.cut(1_000_000), None);
+        assert_eq!(conversation.cut(1_000_000).expect("the first step").to_seq, 10);
         assert_eq!(turns(1, 8_000).cut(0), None, "a step that is not followed by another stays");
 
         let (trigger, summary) = (CompactionTrigger::Auto, "All is well.".to_owned());
@@ -209,7 +231,7 @@ mod tests {
             summary,
         });
         let seqs: Vec<_> = conversation.messages.iter().map(|placed| placed.seq).collect();
-        assert_eq!(seqs, [41, 41, 42, 42], "the summary, the input of the turn, its step");
+        assert_eq!(seqs, [0, 41, 42, 42], "the summary, the input of the turn, its step");
         assert_eq!(conversation.tokens(), 2_100);
         assert_eq!(conversation.cut(0), None, "a summary is not summarized alone");
     }
@@ -235,11 +257,14 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_messages_begin_with_a_step() {
-        let newest = turns(5, 8_000).newest(4_500);
+    fn what_is_summarized_begins_with_a_step() {
+        let conversation = turns(5, 8_000);
+        let cut = conversation.cut(1_000).expect("a cut");
+        let newest = conversation.before(cut, 4_500).expect("two steps");
         assert_eq!(newest[0], Message::User { text: LEFT_OUT.to_owned() });
-        assert!(matches!(newest[1], Message::User { .. }) && newest.len() == 7, "{}", newest.len());
-        assert_eq!(turns(5, 8_000).newest(0).len(), 1);
+        // Two steps, and the inputs behind each.
+        assert!(matches!(newest[1], Message::Assistant { .. }) && newest.len() == 7, "{}", newest.len());
+        assert_eq!(conversation.before(cut, 1_000), None);
     }
 
     #[test]

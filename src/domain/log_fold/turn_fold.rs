@@ -49,6 +49,8 @@ pub struct TurnFold {
     pub output_repairs: u32,
     /// Summaries of the history.
     pub compactions: u32,
+    /// Model calls for a summary since the last one.
+    pub summaries_asked: u32,
     /// Requests since the newest response that the provider refused as too long.
     pub context_refusals: u32,
     /// Its calls since its last input, or since the last loop of them.
@@ -172,7 +174,9 @@ impl TurnFold {
                 self.attempt = self.attempt.max(*attempt);
             }
             Body::StepCompleted(step) => self.take_step(step),
-            Body::HistoryCompacted(_) => self.compactions += 1,
+            Body::HistoryCompacted(_) => (self.compactions, self.summaries_asked) = (self.compactions + 1, 0),
+            // The shorter history is tried before anything else.
+            Body::HistoryPruned(_) => self.context_refusals = 0,
             Body::ErrorModel(failure) => {
                 if failure.code == CONTEXT_TOO_LONG {
                     self.context_refusals += 1;
@@ -269,6 +273,8 @@ impl TurnFold {
         if step.purpose.is_none() {
             self.step = Some(LastStep::of(step));
             self.has_new_input = false;
+        } else {
+            self.summaries_asked += 1;
         }
     }
 

@@ -16,7 +16,7 @@ use async_trait::async_trait;
 use super::{Delta, Fault, Model};
 use crate::domain::{
     Answer, Message,
-    conversation::{ModelRequest, SUMMARY},
+    conversation::{ModelRequest, summarized_to},
 };
 
 use step::{DONE, Step, grow, pause};
@@ -92,11 +92,7 @@ impl Model for Scripted {
 /// Returns a word that differs at each step of a session: the number of messages, and the place of the last summary.
 fn place_of(history: &[Message]) -> String {
     let length = history.len().to_string();
-    let summarized = match history.first() {
-        Some(Message::User { text }) => text.strip_prefix(SUMMARY).and_then(|rest| rest.split(']').next()),
-        Some(Message::Assistant { .. } | Message::Results { .. }) | None => None,
-    };
-    summarized.map_or(length.clone(), |to_seq| format!("{length}_{to_seq}"))
+    summarized_to(history).map_or(length.clone(), |to_seq| format!("{length}_{to_seq}"))
 }
 
 #[cfg(test)]

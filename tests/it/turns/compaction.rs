@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     hash::{DefaultHasher, Hash, Hasher},
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use serde_json::{Value, json};
@@ -121,7 +122,7 @@ async fn a_history_that_the_provider_refuses_is_summarized_too() {
     let decide = |request: &Request| {
         let said = request.body["messages"].to_string();
         let size = said.len();
-        match () {
+        let step = match () {
             () if size > 40_000 => Step::status(
                 400,
                 "invalid_request_error",
@@ -130,7 +131,8 @@ async fn a_history_that_the_provider_refuses_is_summarized_too() {
             () if asks(request) => Step::text("Five are done."),
             () if said.contains("Five are done.") => Step::text("THE WORD."),
             () => print(size),
-        }
+        };
+        counted(request, step)
     };
     let fake = Fake::decide(Anthropic::default(), decide).await;
     let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
@@ -168,6 +170,36 @@ async fn a_summary_that_saves_nothing_ends_the_turn() {
     assert!(failed["after_tokens"].as_u64() > failed["before_tokens"].as_u64(), "{failed}");
     assert_eq!(last_turn(owner, &id).await["error"]["code"], "context_exhausted");
     assert_eq!(of(&log, "history.compacted").len(), 0);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_response_that_is_no_summary_changes_nothing_and_is_asked_for_again() {
+    let questions = AtomicUsize::new(0);
+    let decide = move |request: &Request| {
+        let said = request.body["messages"].to_string();
+        let step = match () {
+            () if asks(request) && questions.fetch_add(1, Ordering::Relaxed) == 0 => {
+                Step::text("Let me look.").and_tool("bash", json!({ "command": "touch never" }))
+            }
+            () if asks(request) => Step::text("All is printed."),
+            () if said.contains("All is printed.") => Step::text("THE WORD."),
+            () => print(request.call),
+        };
+        counted(request, step)
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({ "max_tokens": 1_000, "context_tokens": 14_000 }), json!({})).await;
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), fake.refusals()), (vec!["completed"], Vec::new()));
+    let steps = of(&log, "step.completed");
+    let summaries = steps.iter().filter(|step| step["body"]["purpose"] == "compaction").count();
+    assert_eq!((summaries, of(&log, "history.compacted").len()), (2, 1));
+    let ran = of(&log, "tool.call").iter().any(|call| call["body"]["input"]["command"] == "touch never");
+    assert!(!ran, "a call in place of a summary does not run");
     scene.close().await;
 }
 

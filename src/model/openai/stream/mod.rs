@@ -15,7 +15,11 @@ use super::{
 };
 use crate::{
     base::limit,
-    domain::{Answer, Block, Message, StopReason, Usage, conversation::ModelRequest, tool::ToolCall},
+    domain::{
+        Answer, Block, Message, StopReason, Usage,
+        conversation::{ModelRequest, summarized_to},
+        tool::ToolCall,
+    },
     model::{
         Delta, Fault,
         estimate::tokens,
@@ -52,6 +56,8 @@ struct Call {
 struct Names {
     taken: HashSet<String>,
     messages: usize,
+    /// `seq` up to which the history begins with a summary.
+    summarized_to: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -129,7 +135,11 @@ impl Stream {
             usage: None,
             done: false,
             sent_bytes,
-            names: Names { taken: ids.collect(), messages: request.history.len() },
+            names: Names {
+                taken: ids.collect(),
+                messages: request.history.len(),
+                summarized_to: summarized_to(&request.history).map(str::to_owned),
+            },
         }
     }
 
@@ -248,6 +258,10 @@ impl Call {
         // Some servers start at `call_0` in every response, or send no id at all.
         if call_id.is_empty() || names.taken.contains(&call_id) {
             call_id = format!("call_{}_{at}", names.messages);
+        }
+        // The ids of the steps that a summary stands for are not known here.
+        if let Some(to_seq) = &names.summarized_to {
+            call_id = format!("{call_id}_{to_seq}");
         }
         names.taken.insert(call_id.clone());
         ToolCall { call_id, tool: tool_input::word(&self.name), input: tool_input::parse(&self.arguments) }

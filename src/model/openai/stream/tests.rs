@@ -205,3 +205,16 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn ids_do_not_repeat_those_of_steps_that_a_summary_stands_for() {
+    let names = |summarized_to: Option<&str>| Names {
+        taken: HashSet::new(),
+        messages: 3,
+        summarized_to: summarized_to.map(str::to_owned),
+    };
+    let call = |id: &str| Call { id: id.to_owned(), ..Call::default() };
+    assert_eq!(call("call_0").finish(0, &mut names(None)).call_id, "call_0");
+    assert_eq!(call("call_0").finish(0, &mut names(Some("41"))).call_id, "call_0_41");
+    assert_eq!(call("").finish(1, &mut names(Some("41"))).call_id, "call_3_1_41");
+}
