@@ -224,7 +224,8 @@ impl State {
                     used.insert("unpriced_steps", 1);
                 }
             }
-            "tool.call" => drop(used.insert("tool_calls", 1)),
+            // An output is no part of the work.
+            "tool.call" => drop(used.insert("tool_calls", i64::from(event.text("tool") != "submit_output"))),
             "turn.started" => drop(used.insert("fee_micros", event.number("fee_micros"))),
             "exec.completed" => {
                 used.insert("tool_calls", i64::from(event.body.get("exec_id").is_some()));
