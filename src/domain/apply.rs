@@ -82,6 +82,9 @@ impl Session {
             }
             Body::SessionContextUpdated(change) => self.context.apply(change),
             Body::UserMessage { steers, .. } => self.take_input(event, *steers),
+            Body::HistoryCompactionRequested(_) if event.draft.turn_id.is_some() => {
+                self.take_input(event, false)
+            }
             Body::TurnSteered { from_turn_id, from_is_empty: true, .. } => self.take_queued(*from_turn_id),
             Body::TurnCancelRequested { turn_id, mode } => {
                 self.cancel_turn_id = Some(*turn_id);

@@ -49,6 +49,17 @@ pub enum CompactionTrigger {
     Auto,
     /// The provider refused the history as too long.
     Refused,
+    /// A caller wanted it.
+    Manual,
+}
+
+/// A caller's request for a summary.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct CompactionRequest {
+    /// What the summary is to contain, in place of the instructions of the settings.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub instructions: Option<String>,
 }
 
 /// A summary that takes the place of the beginning of a history.

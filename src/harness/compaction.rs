@@ -14,7 +14,7 @@ use crate::{
         Actor, Answer, Block, Message, StepId, StopReason,
         compaction::{Compacted, CompactionFailed, CompactionTrigger, Pruned},
         conversation::ModelRequest,
-        event::{Body, StepPurpose},
+        event::{Body, Draft, StepPurpose},
         log_fold::Cut,
     },
     model,
@@ -40,11 +40,19 @@ impl Run<'_> {
         }
         let Some(trigger) = trigger else { return Ok(None) };
         let words = match (self.cut(), trigger) {
-            (Some(cut), _) if self.compactions() < COMPACTIONS_PER_TURN_MAX => {
+            (Some(cut), _)
+                if trigger == CompactionTrigger::Manual || self.compactions() < COMPACTIONS_PER_TURN_MAX =>
+            {
                 return self.compact(trigger, cut, steps, failures).await.map(Some);
             }
             // The provider has the last word.
             (None, CompactionTrigger::Auto) => return Ok(None),
+            (None, CompactionTrigger::Manual) => {
+                let tokens = self.fold.conversation().tokens();
+                let failed = self.failed(trigger, tokens, tokens);
+                self.record(vec![failed]).await?;
+                return Ok(Some(false));
+            }
             (None, CompactionTrigger::Refused) => {
                 "the provider refuses the newest messages as too long".to_owned()
             }
@@ -91,6 +99,9 @@ impl Run<'_> {
 
     fn needs_summary(&self) -> Option<CompactionTrigger> {
         let settings = &self.turn.compaction;
+        if self.fold.compaction_request().is_some() {
+            return Some(CompactionTrigger::Manual);
+        }
         if self.own().is_some_and(|turn| turn.context_refusals > 0) {
             return Some(CompactionTrigger::Refused);
         }
@@ -102,6 +113,11 @@ impl Run<'_> {
         });
         let is_due = is_over || conversation.bytes() > COMPACTION_BYTES;
         (is_due && settings.is_auto()).then_some(CompactionTrigger::Auto)
+    }
+
+    fn failed(&self, trigger: CompactionTrigger, before_tokens: u64, after_tokens: u64) -> Draft {
+        let failed = CompactionFailed { trigger, before_tokens, after_tokens };
+        self.draft(Body::HistoryCompactionFailed(failed), Actor::system())
     }
 
     async fn prune(&mut self, pruned: Pruned) -> Result<bool, Halt> {
@@ -140,8 +156,11 @@ impl Run<'_> {
             return Ok(false);
         }
         if summary.is_empty() || !is_progress(before_tokens, after_tokens) {
-            let failed = CompactionFailed { trigger, before_tokens, after_tokens };
-            let failed = self.draft(Body::HistoryCompactionFailed(failed), Actor::system());
+            let failed = self.failed(trigger, before_tokens, after_tokens);
+            if trigger == CompactionTrigger::Manual {
+                self.record(vec![completed, failed]).await?;
+                return Ok(false);
+            }
             let words =
                 "the conversation is too long, and a summary would not have made it shorter".to_owned();
             return self.fail(CONTEXT_EXHAUSTED, words, vec![completed, failed]).await;
@@ -163,7 +182,8 @@ impl Run<'_> {
             // What stays behind the summary is left out first.
             request.history = conversation.before(cut, conversation.tokens() >> refusals)?;
         }
-        let more = self.turn.compaction.instructions.as_deref().unwrap_or_default();
+        let of_request = self.fold.compaction_request().and_then(|request| request.instructions.as_deref());
+        let more = of_request.or(self.turn.compaction.instructions.as_deref()).unwrap_or_default();
         request.history.push(Message::User { text: format!("{ASK}\n\n{more}").trim_end().to_owned() });
         Some(request)
     }

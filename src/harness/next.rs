@@ -59,6 +59,7 @@ pub(super) fn next(turn: Option<&TurnFold>, attempt: i32, repairs: Option<u32>) 
     let Some(turn) = turn.filter(|turn| attempt <= turn.attempt) else { return Next::Start };
     match &turn.step {
         Some(step) => after_step(step, turn, repairs),
+        None if !turn.has_input && turn.has_summarized => Next::Finish(Finish::Completed),
         None => Next::Ask { failures: turn.model_failures },
     }
 }

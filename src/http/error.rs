@@ -202,6 +202,7 @@ impl From<Rejection> for ApiError {
         match rejection {
             Rejection::Archived => Self::conflict("archived", message),
             Rejection::NoAgent => Self::conflict("no_agent", message),
+            Rejection::NothingToCompact => Self::conflict("nothing_to_compact", message),
             Rejection::BudgetExceeded(_)
             | Rejection::AncestorLimitExceeded(..)
             | Rejection::CapExceeded(_) => Self::payment_required("budget_exceeded", message),

@@ -119,6 +119,7 @@ fn compaction(trigger: CompactionTrigger, outcome: &'static str) {
     let trigger = match trigger {
         CompactionTrigger::Auto => "auto",
         CompactionTrigger::Refused => "refused",
+        CompactionTrigger::Manual => "manual",
     };
     counter!("sojourn_compactions_total", "trigger" => trigger, "outcome" => outcome).increment(1);
 }

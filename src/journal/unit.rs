@@ -278,6 +278,7 @@ impl Unit {
 fn wakes(event: &Event, session: &Session) -> bool {
     match event.draft.body {
         Body::UserMessage { .. } => !session.is_waiting(),
+        Body::HistoryCompactionRequested(_) => event.draft.turn_id.is_some(),
         Body::TurnCancelRequested { .. } => true,
         _ => false,
     }

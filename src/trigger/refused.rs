@@ -41,6 +41,9 @@ impl Refused {
             Self::UnknownSession => Some("unknown_session"),
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),
+            Self::Journal(journal::Error::Rejected(Rejection::NothingToCompact)) => {
+                Some("nothing_to_compact")
+            }
             Self::Journal(journal::Error::Rejected(
                 Rejection::BudgetExceeded(_)
                 | Rejection::AncestorLimitExceeded(..)

@@ -1,11 +1,11 @@
-//! Request and response bodies of stopping a session and reattaching to one.
+//! Request and response bodies of stopping and compacting a session, and reattaching to one.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::session::SessionView;
-use crate::base::limit::NAME_BYTES_MAX;
+use crate::base::limit::{COMPACTION_INSTRUCTIONS_BYTES_MAX, NAME_BYTES_MAX};
 
 /// Reason for stopping a session.
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
@@ -14,6 +14,15 @@ pub(crate) struct StopSession {
     /// Recorded in the log and in the session's `stopped` field.
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)), inner(custom(storable)))]
     pub reason: Option<String>,
+}
+
+/// Summary to make of a session's history.
+#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct CompactSession {
+    /// What the summary is to contain, in place of the instructions of `compaction`.
+    #[garde(inner(length(bytes, max = COMPACTION_INSTRUCTIONS_BYTES_MAX)), inner(custom(storable)))]
+    pub instructions: Option<String>,
 }
 
 /// Client whose session to find.

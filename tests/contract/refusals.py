@@ -146,6 +146,7 @@ REFUSES = [
     Rule("updateSession", "invalid", r"agent", r"the changed fields are those of an agent", "the session needs an agent", False),
     Rule("steerSession sendEvents", "invalid", r"(events\[\d+\]\.)?output_schema", r"the output schema of a running turn is fixed",
          "`mode`: `steer` excludes it", False),
+    Rule("compactSession", "nothing_to_compact", r"", r"", "no model call was made", False),
     Rule("updateSession", "tool_exists", r"tools\[\d+\]", r"", "a registered tool has the name", False),
     Rule("updateSession", "turn_running", r"", r"", "a turn runs or waits", False),
     Rule("sendEvents", "args_changed", r"events\[\d+\]", r"", "the hash is that of the action", False),

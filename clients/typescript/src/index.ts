@@ -85,6 +85,12 @@ export class Sojourn {
     return this.take(this.api.POST("/v3/sessions/{session_id}/cancel", { params: { path: { session_id: session } } }));
   }
 
+  /** Has the history summarized before the next model call; an idle session gets a turn for it. */
+  compact(session: string, instructions?: string): Promise<Schemas["Steered"]> {
+    const params = { path: { session_id: session } };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/compact", { params, body: { instructions } }));
+  }
+
   /** Closes a session permanently; its log stays readable. */
   archive(session: string): Promise<Schemas["Session"]> {
     return this.take(this.api.POST("/v3/sessions/{session_id}/archive", { params: { path: { session_id: session } } }));

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection, query},
-    print,
+    input, print,
 };
 
 /// Session commands.
@@ -69,6 +69,13 @@ pub(super) enum Session {
     },
     #[command(flatten)]
     Action(actions::Use),
+    /// Summarize the history, before the next model call or by a turn of its own
+    Compact {
+        session: String,
+        /// What the summary is to contain
+        #[arg(long)]
+        instructions: Option<String>,
+    },
     /// Cancel the running turn and queued turns
     Cancel { session: String },
     /// Close a session permanently
@@ -170,6 +177,11 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             print::document(&client.get(&format!("/sessions/{session}/agent")).await?)
         }
         Session::Usage { session } => export::usage(&client, &session, json).await?,
+        Session::Compact { session, instructions } => {
+            let body = input::given(json!({ "instructions": instructions }));
+            let accepted = client.post(&format!("/sessions/{session}/compact"), &body).await?;
+            print::answer(&accepted, json, accepted["event"]["id"].as_str().unwrap_or_default());
+        }
         Session::Cancel { session } => sandbox::act(&client, &session, "cancel", &json!({}), json).await?,
         Session::Archive { session } => sandbox::act(&client, &session, "archive", &json!({}), json).await?,
         Session::Update(command) => command.run(&client, json).await?,

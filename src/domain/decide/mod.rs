@@ -6,6 +6,7 @@
 mod answer;
 mod archive;
 mod cancel;
+mod compact;
 mod context;
 mod create;
 mod heartbeat;
@@ -19,6 +20,7 @@ mod steer;
 
 use super::{
     action::{ActionAnswer, ActionState, Consequences},
+    compaction::CompactionRequest,
     context::ContextChange,
     event::{CancelMode, Draft},
     ids::*,
@@ -46,6 +48,8 @@ pub enum Command {
     Cancel,
     /// End the running turn only.
     Interrupt,
+    /// Summarize the history.
+    Compact(CompactionRequest),
     /// Close the session permanently.
     Archive,
     /// Answer an action, whose state is `state`.
@@ -108,6 +112,7 @@ pub fn decide(
         Command::Steer(input) => steer::decide(session, open, input, stamp),
         Command::Cancel => Ok(cancel::decide(session, open, stamp)),
         Command::Interrupt => Ok(end_or_request(session, open, CancelMode::Interrupt, stamp)),
+        Command::Compact(request) => compact::decide(session, request, stamp),
         Command::Archive => Ok(archive::decide(session, open, stamp)),
         Command::Answer { state, answer, consequences, claim } => {
             answer::decide(session, &state, (answer, consequences), claim, stamp)

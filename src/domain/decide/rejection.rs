@@ -19,6 +19,9 @@ pub enum Rejection {
     /// The session is archived.
     #[error("the session is archived and read-only; create a new one")]
     Archived,
+    /// The session has no history yet.
+    #[error("no model call has been made in this session, so there is nothing to summarize")]
+    NothingToCompact,
     /// The session has no agent.
     #[error("the session was created without an agent, so no agent reads its messages")]
     NoAgent,

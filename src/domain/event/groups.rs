@@ -39,6 +39,7 @@ pub(crate) use informational;
 macro_rules! history_events {
     () => {
         $crate::domain::event::Body::OutputRejected(_)
+            | $crate::domain::event::Body::HistoryCompactionRequested(_)
             | $crate::domain::event::Body::HistoryCompacted(_)
             | $crate::domain::event::Body::HistoryCompactionFailed(_)
             | $crate::domain::event::Body::HistoryPruned(_)

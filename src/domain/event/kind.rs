@@ -78,6 +78,7 @@ impl Body {
     }
 
     /// Returns the type on the wire, such as `turn.completed`.
+    #[expect(clippy::too_many_lines, reason = "one line for each type")]
     pub fn type_name(&self) -> &'static str {
         match self {
             Self::SessionCreated(_) => "session.created",
@@ -97,6 +98,7 @@ impl Body {
             Self::AgentMessage { .. } => "agent.message",
             Self::AgentThinking { .. } => "agent.thinking",
             Self::OutputRejected(_) => "output.rejected",
+            Self::HistoryCompactionRequested(_) => "history.compaction_requested",
             Self::HistoryCompacted(_) => "history.compacted",
             Self::HistoryCompactionFailed(_) => "history.compaction_failed",
             Self::HistoryPruned(_) => "history.pruned",

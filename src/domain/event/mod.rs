@@ -13,7 +13,7 @@ use utoipa::ToSchema;
 
 use super::{
     action::{Action, Closed, Confirmation, ToolAnswer},
-    compaction::{Compacted, CompactionFailed, Pruned},
+    compaction::{Compacted, CompactionFailed, CompactionRequest, Pruned},
     context::ContextChange,
     ids::*,
     permission::{Grant, Policy, Rule},
@@ -31,7 +31,7 @@ pub use super::step::{Aborted, StepAborted, StepCompleted, StepPurpose};
 pub(crate) use groups::{action_events, caller_events, history_events, informational};
 pub use kind::Level;
 use whole::is_zero;
-pub use whole::{Failure, Outcome, RejectedOutput, TurnCompleted};
+pub use whole::{CancelMode, Failure, Outcome, RejectedOutput, TurnCompleted};
 
 /// An event with the `seq` and time that the log assigned.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -59,16 +59,6 @@ pub struct Draft {
     pub refs: Map<String, Value>,
     #[serde(flatten)]
     pub body: Body,
-}
-
-/// Mode of a cancel request for a running turn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum CancelMode {
-    /// End the turn.
-    Cancel,
-    /// End the turn and continue with the input that requested it.
-    Interrupt,
 }
 
 /// Type and data of an event; serialized as `type` and `body`.
@@ -189,6 +179,10 @@ pub enum Body {
     /// The agent submitted an output that does not fit the schema, or wanted to end the turn without one.
     #[serde(rename = "output.rejected")]
     OutputRejected(RejectedOutput),
+    /// A caller wants the history summarized. Creates a queued turn if there is none: the status of an idle session
+    /// becomes `queued`. Otherwise the next model call of the session is preceded by it.
+    #[serde(rename = "history.compaction_requested")]
+    HistoryCompactionRequested(CompactionRequest),
     /// A summary takes the place of the beginning of the history. In the append of the model call that wrote it.
     #[serde(rename = "history.compacted")]
     HistoryCompacted(Box<Compacted>),

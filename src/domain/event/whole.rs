@@ -13,6 +13,16 @@ use crate::{
     },
 };
 
+/// Mode of a cancel request for a running turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum CancelMode {
+    /// End the turn.
+    Cancel,
+    /// End the turn and continue with the input that requested it.
+    Interrupt,
+}
+
 /// Origin of a tool result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]

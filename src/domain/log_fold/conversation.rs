@@ -161,6 +161,7 @@ impl Conversation {
             | Body::AgentMessage { .. }
             | Body::AgentThinking { .. }
             | Body::OutputRejected(_)
+            | Body::HistoryCompactionRequested(_)
             | Body::HistoryCompactionFailed(_)
             | Body::StepAborted(_)
             | Body::ToolCall { .. }

@@ -12,6 +12,7 @@ mod turn_fold;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    compaction::CompactionRequest,
     custom_tool::CustomTool,
     event::{Body, Draft, Event, Level},
     ids::*,
@@ -27,14 +28,16 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 28] = [
+pub const FOLDED: [&str; 30] = [
     "user.message",
     "turn.started",
     "turn.completed",
     "step.completed",
     "agent.message",
     "output.rejected",
+    "history.compaction_requested",
     "history.compacted",
+    "history.compaction_failed",
     "history.pruned",
     "tool.call",
     "tool.result",
@@ -77,6 +80,8 @@ pub struct LogFold {
     tools: Vec<CustomTool>,
     /// Rules that were granted, each with the id of its event.
     grants: Vec<(EventId, Grant)>,
+    /// A caller's request for a summary that has not been met.
+    compaction_request: Option<CompactionRequest>,
 }
 
 /// Newest events that callers sent the running turn, as far as a fold has them; 0 without one.
@@ -107,6 +112,7 @@ impl LogFold {
             read_to: ReadTo::default(),
             tools: Vec::new(),
             grants: Vec::new(),
+            compaction_request: None,
         }
     }
 
@@ -148,7 +154,15 @@ impl LogFold {
                 self.tools.retain(|known| known.name != tool.name);
                 self.tools.extend(tool.custom());
             }
-            Body::TurnCompleted(completed) => self.turns.retain(|(id, _)| *id != completed.turn_id),
+            Body::HistoryCompactionRequested(request) => self.compaction_request = Some(request.clone()),
+            Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) => self.compaction_request = None,
+            Body::TurnCompleted(completed) => {
+                // The request of a turn of its own ends with it.
+                if self.turn(completed.turn_id).is_some_and(|turn| !turn.has_input) {
+                    self.compaction_request = None;
+                }
+                self.turns.retain(|(id, _)| *id != completed.turn_id);
+            }
             _ => {}
         }
         self.take_of_turn(event);
@@ -157,7 +171,10 @@ impl LogFold {
     fn take_of_turn(&mut self, event: &Event) {
         let Some(id) = event.draft.turn_id else { return };
         // Only input and a start show that a turn is not over.
-        let opens = matches!(event.draft.body, Body::UserMessage { .. } | Body::TurnStarted { .. });
+        let opens = matches!(
+            event.draft.body,
+            Body::UserMessage { .. } | Body::HistoryCompactionRequested(_) | Body::TurnStarted { .. }
+        );
         if let Some((_, turn)) = self.turns.iter_mut().find(|(turn, _)| *turn == id)
             && matches!(event.draft.body, Body::TurnStarted { attempt: 1, .. })
         {
@@ -195,6 +212,11 @@ impl LogFold {
             Some(turn) if turn.attempt > 0 => &turn.tools,
             _ => &self.tools,
         }
+    }
+
+    /// Returns a caller's request for a summary that has not been met.
+    pub fn compaction_request(&self) -> Option<&CompactionRequest> {
+        self.compaction_request.as_ref()
     }
 
     /// Returns the rules that were granted for the session.

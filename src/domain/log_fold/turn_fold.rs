@@ -47,6 +47,10 @@ pub struct TurnFold {
     pub output: Option<Value>,
     /// Rejected outputs.
     pub output_repairs: u32,
+    /// Whether it has a message to read; a turn without one only summarizes the history.
+    pub has_input: bool,
+    /// Whether a summary was made, or failed.
+    pub has_summarized: bool,
     /// Summaries of the history.
     pub compactions: u32,
     /// Model calls for a summary since the last one.
@@ -174,9 +178,9 @@ impl TurnFold {
                 self.attempt = self.attempt.max(*attempt);
             }
             Body::StepCompleted(step) => self.take_step(step),
-            Body::HistoryCompacted(_) => (self.compactions, self.summaries_asked) = (self.compactions + 1, 0),
-            // The shorter history is tried before anything else.
-            Body::HistoryPruned(_) => self.context_refusals = 0,
+            Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) | Body::HistoryPruned(_) => {
+                self.take_shortening(&event.draft.body);
+            }
             Body::ErrorModel(failure) => {
                 if failure.code == CONTEXT_TOO_LONG {
                     self.context_refusals += 1;
@@ -189,20 +193,11 @@ impl TurnFold {
                 self.runtime_failures += 1;
                 self.retry_at = failure.retry_at;
             }
-            Body::UserMessage { output_schema: Some(schema), .. } => {
-                self.output_schema = Some(schema.clone())
+            Body::UserMessage { output_schema, .. } => {
+                self.has_input = true;
+                self.output_schema = output_schema.clone().or(self.output_schema.take());
             }
-            Body::AgentMessage { output, .. } if event.draft.level == Level::User => {
-                // A question beside the output does not take its place.
-                if output.is_some() || self.output.is_none() {
-                    self.result = Some(event.draft.id);
-                }
-                self.output = output.clone().or(self.output.take());
-            }
-            Body::OutputRejected(rejected) => {
-                self.output_repairs += 1;
-                self.has_new_input |= rejected.call_id.is_none();
-            }
+            Body::AgentMessage { .. } | Body::OutputRejected(_) => self.take_output(event),
             Body::ToolCall { call_id, tool, input, replay, policy, rule, repeats, .. } => {
                 let call = ToolCall { call_id: call_id.clone(), tool: tool.clone(), input: input.clone() };
                 self.note_call(&call, *repeats);
@@ -267,6 +262,37 @@ impl TurnFold {
         }
     }
 
+    /// Processes a message of the agent, which may be its output, or a rejected output.
+    fn take_output(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::AgentMessage { output, .. } if event.draft.level == Level::User => {
+                // A question beside the output does not take its place.
+                if output.is_some() || self.output.is_none() {
+                    self.result = Some(event.draft.id);
+                }
+                self.output = output.clone().or(self.output.take());
+            }
+            Body::OutputRejected(rejected) => {
+                self.output_repairs += 1;
+                self.has_new_input |= rejected.call_id.is_none();
+            }
+            _ => {}
+        }
+    }
+
+    fn take_shortening(&mut self, body: &Body) {
+        match body {
+            Body::HistoryCompacted(_) => {
+                (self.compactions, self.summaries_asked, self.has_summarized) =
+                    (self.compactions + 1, 0, true);
+            }
+            Body::HistoryCompactionFailed(_) => (self.summaries_asked, self.has_summarized) = (0, true),
+            // The shorter history is tried before anything else.
+            Body::HistoryPruned(_) => self.context_refusals = 0,
+            _ => {}
+        }
+    }
+
     fn take_step(&mut self, step: &StepCompleted) {
         (self.model_failures, self.runtime_failures, self.retry_at) = (0, 0, None);
         self.context_refusals = 0;
@@ -279,7 +305,7 @@ impl TurnFold {
     }
 
     fn read_messages(&mut self) {
-        self.has_new_input = true;
+        (self.has_input, self.has_new_input) = (true, true);
         // They may ask for another output.
         if self.output.take().is_some() {
             self.result = None;

@@ -59,6 +59,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("Conversation|0", TITLE),
     ("ConversationRef.ref", NAME),
     ("ConversationRef.source", NAME),
+    ("CompactSession.instructions", (0, COMPACTION_INSTRUCTIONS_BYTES_MAX, "")),
     ("CompactionSettings.instructions", (0, COMPACTION_INSTRUCTIONS_BYTES_MAX, "")),
     ("CreateAgent.credential", NAME),
     ("CreateAgent.key", KEY),

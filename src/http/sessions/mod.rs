@@ -4,6 +4,7 @@ mod actions;
 mod archives;
 mod change;
 mod checkpoints;
+mod compact;
 mod context;
 mod control;
 pub(crate) mod create;
@@ -67,6 +68,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(turns::get))
         .routes(routes!(turns::steps))
         .routes(routes!(cancel))
+        .routes(routes!(compact::compact))
         .routes(routes!(heartbeat))
         .routes(routes!(archive))
         .routes(routes!(tokens::mint))

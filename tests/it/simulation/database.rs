@@ -107,6 +107,8 @@ impl Database {
         let wakes = |event: &Event| {
             matches!(event.draft.body, Body::TurnCancelRequested { .. })
                 || (matches!(event.draft.body, Body::UserMessage { .. }) && !self.session.is_waiting())
+                || (matches!(event.draft.body, Body::HistoryCompactionRequested(_))
+                    && event.draft.turn_id.is_some())
         };
         let has_ended = was_waiting && self.session.running.is_none();
         if self.session.status == Status::Archived && !events.is_empty() {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use sojourn::domain::{
     Actor, Event, Status,
+    compaction::CompactionRequest,
     context::ContextChange,
     custom_tool::OnExpiry,
     decide::{Change, Command, Input, InputMode, NewSession, Stamp},
@@ -208,12 +209,13 @@ async fn call(world: &Arc<World>) {
     let chance = &world.chance;
     for _ in 0..3 + chance.below(8) {
         sleep(world.duration() * chance.pick(&[0, 1, 2, 4])).await;
-        let command = match chance.below(20) {
+        let command = match chance.below(23) {
             0..5 => Command::Steer(input("Go on.")),
             5..8 => Command::Steer(Input { mode: InputMode::Steer, ..input("And this.") }),
             8..11 => Command::Steer(Input { mode: InputMode::Interrupt, ..input("No, this.") }),
             11..15 => Command::Cancel,
             15..19 => Command::Patch(Change { limits: Some(limits(chance)), ..Change::default() }),
+            19..22 => Command::Compact(CompactionRequest::default()),
             _ => Command::Archive,
         };
         execute(world, command).await;

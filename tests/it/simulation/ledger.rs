@@ -1,7 +1,7 @@
 //! Invariants of a log, checked with each event that is appended.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     time::Duration,
 };
 
@@ -43,6 +43,8 @@ pub struct Ledger {
     action_seq: i64,
     /// Messages that no turn has read, by their `seq`: the turn that they joined, and whether they steer another.
     unread: BTreeMap<i64, (TurnId, bool)>,
+    /// Turns that have read a message, or will.
+    with_message: HashSet<TurnId>,
     turns: HashMap<TurnId, Turn>,
     running: Option<TurnId>,
     /// The replaced limits and the time of the change: a turn may have been prepared under them.
@@ -204,6 +206,10 @@ impl Ledger {
             return;
         };
         match completed.yield_reason {
+            // It only summarized the history.
+            YieldReason::Completed if !self.with_message.contains(&completed.turn_id) => {
+                assert_eq!(completed.output, None);
+            }
             YieldReason::Completed => {
                 assert!(accepted.is_some(), "a turn completed without its output: {completed:?}");
                 assert_eq!(completed.output, accepted);
@@ -235,10 +241,12 @@ impl Ledger {
             Body::UserMessage { steers, .. } => {
                 let turn = event.draft.turn_id.expect("a message joins a turn");
                 self.unread.insert(event.seq, (turn, *steers));
+                self.with_message.insert(turn);
             }
             Body::TurnStarted { turn_id, .. } => self.unread.retain(|_, (turn, _)| turn != turn_id),
             Body::TurnSteered { turn_id, from_turn_id, seqs, from_is_empty } => {
                 self.counts.steers += seqs.len() as u64;
+                self.with_message.insert(*turn_id);
                 assert_eq!(self.running, Some(*turn_id), "a turn is steered that does not run");
                 for seq in seqs {
                     let read = self.unread.remove(seq);

@@ -235,6 +235,76 @@ async fn a_session_of_many_turns_keeps_working_in_a_small_window() {
 }
 
 #[tokio::test]
+async fn a_caller_has_a_history_summarized() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id =
+        owner.post("/sessions", json!({ "agent": owner.inline_agent().await })).await.ok()["session"]["id"]
+            .clone();
+    let id = id.as_str().expect("an id");
+    let path = format!("/sessions/{id}/compact");
+    assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "nothing_to_compact");
+    for turn in 1..=3 {
+        steer(owner, id, &script(json!([{ "text": "w".repeat(9_000) }]))).await;
+        owner.settled(id, turn).await;
+    }
+
+    // An idle session gets a turn for it, which reads no message and gives no result.
+    let request = json!({ "instructions": "Keep the numbers." });
+    let accepted = owner.post(&path, request.clone()).await;
+    assert_eq!(accepted.status, 202);
+    let log = owner.settled(id, 4).await;
+    assert_sound(&log);
+    assert_eq!(ends(&log), vec!["completed"; 4]);
+    let asked = of(&log, "history.compaction_requested")[0];
+    assert_eq!((&asked["seq"], &asked["body"]), (&accepted.ok()["event"]["seq"], &request));
+    let compacted = of(&log, "history.compacted");
+    assert_eq!((compacted.len(), &compacted[0]["body"]["trigger"]), (1, &json!("manual")));
+    assert_eq!(of(&log, "step.completed").len(), 4, "one for each turn");
+    assert_eq!(owner.get(&format!("/sessions/{id}/result")).await.ok()["result"], json!(null));
+
+    // There is nothing left to summarize; the session goes on.
+    owner.post(&path, json!({})).await.ok();
+    let log = owner.settled(id, 5).await;
+    assert_eq!((of(&log, "history.compaction_failed").len(), ends(&log).last()), (1, Some(&"completed")));
+    steer(owner, id, &script(json!([{ "text": "Still here." }]))).await;
+    let log = owner.settled(id, 6).await;
+    assert_sound(&log);
+    assert_eq!(of(&log, "agent.message").last().expect("an answer")["body"]["text"], "Still here.");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_running_turn_summarizes_before_its_next_call() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let tool = json!({ "type": "custom", "name": "ask_me", "description": "Asks.", "input_schema": { "type": "object" } });
+    let body = json!({ "agent": owner.inline_agent().await, "tools": [tool] });
+    let id = owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    for turn in 1..=2 {
+        steer(owner, &id, &script(json!([{ "text": "w".repeat(9_000) }]))).await;
+        owner.settled(&id, turn).await;
+    }
+    steer(
+        owner,
+        &id,
+        &script(json!([{ "tools": [{ "tool": "ask_me", "input": {} }] }, { "text": "Done." }])),
+    )
+    .await;
+    let path = format!("/sessions/{id}/pending");
+    let open = owner.until(&path, |page| page["data"].as_array().is_some_and(|rows| rows.len() == 1)).await;
+    owner.post(&format!("/sessions/{id}/compact"), json!({})).await.ok();
+    let result = json!({ "type": "user.custom_tool_result", "action_id": open["data"][0]["id"], "content": [{ "type": "text", "text": "ok" }] });
+    owner.post(&format!("/sessions/{id}/events"), json!({ "events": [result] })).await.ok();
+    let log = owner.settled(&id, 3).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), of(&log, "history.compacted").len()), (vec!["completed"; 3], 1));
+    assert_eq!(outputs(&log), ["ok"]);
+    assert_eq!(of(&log, "agent.message").last().expect("an answer")["body"]["text"], "Done.");
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn settings_that_cannot_be_used_are_refused() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;

@@ -105,6 +105,9 @@ function Head({ session, log }: { session: Session; log: Log }) {
     mutationFn: () => take(api.POST("/v3/sessions/{session_id}/archive", { params })),
     onSuccess,
   });
+  const compact = useMutation({
+    mutationFn: () => take(api.POST("/v3/sessions/{session_id}/compact", { params, body: {} })),
+  });
   const isWaiting = session.last_turn?.state === "waiting";
   const runs = session.status === "running" || session.status === "queued" || isWaiting;
   const place = session.queue_position;
@@ -134,6 +137,11 @@ function Head({ session, log }: { session: Session; log: Log }) {
               Cancel the turn
             </button>
           )}
+          {session.status === "idle" && session.agent_id && session.usage.steps > 0 && (
+            <button type="button" disabled={compact.isPending} onClick={() => compact.mutate()}>
+              Summarize
+            </button>
+          )}
           {session.status !== "archived" && (
             <Confirmed
               label="Archive"
@@ -144,7 +152,7 @@ function Head({ session, log }: { session: Session; log: Log }) {
           )}
         </div>
       </div>
-      <Trouble error={cancel.error ?? archive.error} />
+      <Trouble error={cancel.error ?? compact.error ?? archive.error} />
     </>
   );
 }

@@ -64,6 +64,8 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       const count = event.body.action_ids.length;
       return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: `until ${when(event.body.expires_at)}` };
     }
+    case "history.compaction_requested":
+      return { tone: "plain", title: `${event.actor.display ?? "A caller"} wants a summary of the history` };
     case "history.compacted":
       return { tone: "plain", title: "History summarized", detail: `${event.body.before_tokens.toLocaleString()} to ${event.body.after_tokens.toLocaleString()} tokens` };
     case "history.compaction_failed":

@@ -109,6 +109,11 @@ class AsyncSojourn:
     async def cancel(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("POST", at("sessions", session, "cancel")))
 
+    async def compact(self, session: str, instructions: str | None = None) -> models.Steered:
+        """Has the history summarized before the next model call; an idle session gets a turn for it."""
+        body = {"instructions": instructions} if instructions else {}
+        return cast("models.Steered", await self.call("POST", at("sessions", session, "compact"), json=body))
+
     async def archive(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("POST", at("sessions", session, "archive")))
 

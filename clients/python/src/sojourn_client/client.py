@@ -106,6 +106,11 @@ class Sojourn:
     def cancel(self, session: str) -> models.Session:
         return cast("models.Session", self.call("POST", at("sessions", session, "cancel")))
 
+    def compact(self, session: str, instructions: str | None = None) -> models.Steered:
+        """Has the history summarized before the next model call; an idle session gets a turn for it."""
+        body = {"instructions": instructions} if instructions else {}
+        return cast("models.Steered", self.call("POST", at("sessions", session, "compact"), json=body))
+
     def archive(self, session: str) -> models.Session:
         return cast("models.Session", self.call("POST", at("sessions", session, "archive")))
 

@@ -1,0 +1,43 @@
+//! Summary of a session's history on request.
+
+use crate::{
+    domain::{SessionId, compaction::CompactionRequest, decide::Command},
+    http::{prelude::*, scope::WriteSessions},
+    wire::{
+        control::CompactSession,
+        message::{EventRef, SessionRef, Steered},
+    },
+};
+
+/// Summarize the history of a session
+///
+/// The model summarizes the beginning of its history before its next call; an idle session gets a turn for it. The log
+/// keeps all events.
+#[utoipa::path(post, path = "/sessions/{session_id}/compact", tag = "sessions", operation_id = "compactSession",
+    params(("session_id" = SessionId, Path)), request_body = CompactSession,
+    responses((status = 202, body = Steered), (status = 200, body = Steered,
+        description = "The request repeats an `Idempotency-Key`."), Errors))]
+pub(super) async fn compact(
+    caller: Caller<WriteSessions>,
+    Path(id): Path<SessionId>,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<CompactSession>>,
+) -> Result<Answer> {
+    let stamp = caller.stamp();
+    let mut answer = once
+        .run(&caller.app, caller.org, async |unit: &mut Unit| {
+            let request = CompactionRequest { instructions: wanted.instructions.clone() };
+            let executed = unit.execute(id, Command::Compact(request), &stamp).await?;
+            let Some(event) = executed.events.first() else { unreachable!("a request is always an event") };
+            let session = &executed.session;
+            let accepted = Steered {
+                event: EventRef { id: event.draft.id, seq: event.seq, processed_at: None },
+                session: SessionRef { id: session.id, status: session.status, head: session.head },
+            };
+            Ok(Answer::new(StatusCode::ACCEPTED, &accepted))
+        })
+        .await?;
+    if answer.replayed {
+        answer.status = StatusCode::OK;
+    }
+    Ok(answer)
+}
