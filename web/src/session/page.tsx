@@ -137,7 +137,7 @@ function Head({ session, log }: { session: Session; log: Log }) {
               Cancel the turn
             </button>
           )}
-          {session.status === "idle" && session.agent_id && session.usage.steps > 0 && (
+          {session.status === "idle" && session.agent_id && (session.usage.steps ?? 0) > 0 && (
             <button type="button" disabled={compact.isPending} onClick={() => compact.mutate()}>
               Summarize
             </button>
