@@ -125,7 +125,8 @@ async fn a_result_is_the_last_turns_last_word() {
     owner.post("/agents", noop("a")).await.ok();
     let idle = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
     let nothing = owner.get(&format!("/sessions/{idle}/result")).await.ok();
-    assert_eq!(nothing, json!({ "last_turn": null, "result": null }));
+    let expected = json!({ "last_turn": null, "result": null, "output": null, "output_repairs": 0 });
+    assert_eq!(nothing, expected);
     let session = owner.play(json!([{ "text": "first word" }])).await;
     let log = owner.settled(&session, 1).await;
     let result = owner.get(&format!("/sessions/{session}/result")).await.ok();
