@@ -163,13 +163,13 @@ REFUSES = [
     Rule("sendEvents", "no_agent", r"events\[\d+\]", r"", "the session was created without an agent", False),
     Rule("archiveSession cancelSession createCheckpoint createDestination execInSession heartbeatSession listFiles mintClientToken "
          "pauseSession readArchive readFile registerTool restoreSession resumeSession startSession steerSession stopSession "
-         "updateContext updateSession wakeSession writeArchive writeFile", "archived", r"", r"", "the session is archived", False),
+         "compactSession updateContext updateSession wakeSession writeArchive writeFile", "archived", r"", r"", "the session is archived", False),
     Rule("createCheckpoint execInSession listFiles pauseSession readArchive readFile restoreSession resumeSession "
          "writeArchive writeFile", "stopped", r"", r"", "the session is stopped", False),
     Rule("archiveSession createCheckpoint execInSession listFiles readArchive readFile restoreSession startSession stopSession "
          "wakeSession writeArchive writeFile", "paused", r"", r"", "the session is paused", False),
     Rule("execInSession restoreSession startSession", "budget_exceeded", r"", r"", "a limit of the session is used up", False),
-    Rule("steerSession", "no_agent", r"", r"", "the session was created without an agent", False),
+    Rule("compactSession steerSession", "no_agent", r"", r"", "the session was created without an agent", False),
     Rule("testWebhook", "webhook_disabled", r"", r"", "the webhook is disabled", False),
     Rule("redeliver", "destination_deleted", r"", r"", "the destination of the delivery was deleted", False),
     Rule("rotateKey", "key_ended", r"", r"", "the key was revoked", False),
