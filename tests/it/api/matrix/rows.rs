@@ -53,6 +53,8 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("getSession", row("sessions:read", 200, nothing)),
         ("updateSession", row("sessions:write", 200, Some(|| json!({ "title": "x" })))),
         ("steerSession", by_token("sessions:write", "steer", 202, Some(|| json!({ "text": "x" })))),
+        // No model call was made.
+        ("compactSession", row("sessions:write", 409, empty)),
         ("listMessages", by_token("sessions:read", "read", 200, nothing)),
         ("listEvents", by_token("sessions:read", "read", 200, nothing)),
         ("streamEvents", by_token("sessions:read", "read", 200, nothing)),
