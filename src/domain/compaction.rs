@@ -16,7 +16,7 @@ pub struct CompactionSettings {
     /// Whether old tool results are left out first (default true).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prune: Option<bool>,
-    /// What a summary is to contain, beside the usual.
+    /// Content that a summary has to have, beside the usual.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
 }
@@ -57,7 +57,7 @@ pub enum CompactionTrigger {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct CompactionRequest {
-    /// What the summary is to contain, in place of the instructions of the settings.
+    /// Content that the summary has to have; replaces the instructions of the settings.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub instructions: Option<String>,
 }

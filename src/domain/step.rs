@@ -32,7 +32,7 @@ pub struct StepCompleted {
     pub price_version: Option<String>,
     pub attempt: i32,
     pub duration_ms: u64,
-    /// What it was for; absent, it is one of the agent's steps.
+    /// Use of the call; absent, it is one of the agent's steps.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub purpose: Option<StepPurpose>,
 }

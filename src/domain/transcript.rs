@@ -170,8 +170,8 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
             _ => true,
         };
         if !is_sound {
-            let reason = "a turn must end once, a call must have exactly one result, an action exactly one end, and a \
-                          message is read once";
+            let reason = "a turn must end once, a call must have exactly one result, an action exactly one end, a \
+                          message is read once, and a summary is of what is over";
             return Err(ImportError { line: event.seq as usize + 1, reason: reason.to_owned() });
         }
     }

@@ -4,7 +4,11 @@
 //! The model itself writes the summary. Its request repeats the history, which the provider has cached, and asks at the
 //! end. Everything that changes the history is an event first.
 
-use super::{Halt, step::CONTEXT_EXHAUSTED, turn::Run};
+use super::{
+    Halt,
+    step::{Asked, CONTEXT_EXHAUSTED},
+    turn::Run,
+};
 use crate::{
     base::limit::{
         COMPACTION_BYTES, COMPACTION_TAIL_PART, COMPACTION_TAIL_TOKENS, COMPACTIONS_PER_TURN_MAX,
@@ -15,7 +19,7 @@ use crate::{
         compaction::{Compacted, CompactionFailed, CompactionTrigger, Pruned},
         conversation::ModelRequest,
         event::{Body, Draft, StepPurpose},
-        log_fold::Cut,
+        log_fold::HistoryCut,
     },
     model,
 };
@@ -47,12 +51,7 @@ impl Run<'_> {
             }
             // The provider has the last word.
             (None, CompactionTrigger::Auto) => return Ok(None),
-            (None, CompactionTrigger::Manual) => {
-                let tokens = self.fold.conversation().tokens();
-                let failed = self.failed(trigger, tokens, tokens);
-                self.record(vec![failed]).await?;
-                return Ok(Some(false));
-            }
+            (None, CompactionTrigger::Manual) => return self.give_up_request().await.map(Some),
             (None, CompactionTrigger::Refused) => {
                 "the provider refuses the newest messages as too long".to_owned()
             }
@@ -68,14 +67,15 @@ impl Run<'_> {
     /// Returns whether a summary may help after the provider refused a history as too long.
     pub(super) fn may_shorten(&self) -> bool {
         let refusals = self.own().map_or(0, |turn| turn.context_refusals);
-        self.turn.compaction.is_auto()
-            && self.compactions() < COMPACTIONS_PER_TURN_MAX
+        let is_allowed = self.fold.compaction_request().is_some()
+            || (self.turn.compaction.is_auto() && self.compactions() < COMPACTIONS_PER_TURN_MAX);
+        is_allowed
             && refusals + 1 < CONTEXT_REFUSALS_MAX
             && (self.cut().is_some() || self.prunable().is_some())
     }
 
     /// Returns where the history is cut for a summary; `None` where that could not make it much shorter.
-    fn cut(&self) -> Option<Cut> {
+    fn cut(&self) -> Option<HistoryCut> {
         let conversation = self.fold.conversation();
         let (least, most) = COMPACTION_TAIL_TOKENS;
         let before = conversation.tokens();
@@ -120,6 +120,14 @@ impl Run<'_> {
         self.draft(Body::HistoryCompactionFailed(failed), Actor::system())
     }
 
+    /// Records that a caller's request for a summary cannot be met. The turn goes on.
+    async fn give_up_request(&mut self) -> Result<bool, Halt> {
+        let tokens = self.fold.conversation().tokens();
+        let failed = self.failed(CompactionTrigger::Manual, tokens, tokens);
+        self.record(vec![failed]).await?;
+        Ok(false)
+    }
+
     async fn prune(&mut self, pruned: Pruned) -> Result<bool, Halt> {
         let event = self.draft(Body::HistoryPruned(pruned), Actor::system());
         self.record(vec![event]).await?;
@@ -130,18 +138,21 @@ impl Run<'_> {
     async fn compact(
         &mut self,
         trigger: CompactionTrigger,
-        cut: Cut,
+        cut: HistoryCut,
         steps: u64,
         failures: u32,
     ) -> Result<bool, Halt> {
         let Some(request) = self.summary_request(cut) else {
+            if trigger == CompactionTrigger::Manual {
+                return self.give_up_request().await;
+            }
             let words = "the provider refuses even a part of the conversation as too long".to_owned();
             return self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await;
         };
         let step: StepId = self.ports.origin.id();
         let (answer, started) = match self.ask_model(&request, step, false, failures).await? {
-            Ok(answered) => answered,
-            Err(ended) => return Ok(ended),
+            Asked::Answered(answer, started) => (answer, started),
+            Asked::Cut(ended) => return Ok(ended),
         };
         let summary = summary_of(&answer);
         let before_tokens = self.fold.conversation().tokens();
@@ -174,7 +185,7 @@ impl Run<'_> {
 
     /// Returns the request for a summary: the history, or after a refusal a part of what the summary stands for, and the
     /// question at its end; `None` if no step of it is short enough.
-    fn summary_request(&self, cut: Cut) -> Option<ModelRequest> {
+    fn summary_request(&self, cut: HistoryCut) -> Option<ModelRequest> {
         let refusals = self.own().map_or(0, |turn| turn.context_refusals);
         let conversation = self.fold.conversation();
         let mut request = self.request();

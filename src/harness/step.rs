@@ -31,6 +31,14 @@ pub(super) const CONTEXT_EXHAUSTED: &str = "context_exhausted";
 
 const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
+/// Result of a model call.
+pub(super) enum Asked {
+    /// The response, and the time of the request.
+    Answered(Answer, Timestamp),
+    /// It was refused, interrupted or failed, which is recorded; the value is whether the turn ended.
+    Cut(bool),
+}
+
 impl<'a> Run<'a> {
     /// Calls the model once. Returns whether the turn ended.
     pub(super) async fn step(&mut self, failures: u32) -> Result<bool, Halt> {
@@ -66,8 +74,8 @@ impl<'a> Run<'a> {
         let request = self.request();
         let step: StepId = self.ports.origin.id();
         let (answer, started) = match self.ask_model(&request, step, true, failures).await? {
-            Ok(answered) => answered,
-            Err(ended) => return Ok(ended),
+            Asked::Answered(answer, started) => (answer, started),
+            Asked::Cut(ended) => return Ok(ended),
         };
         let asked_for: Vec<_> = answer.tool_calls().cloned().collect();
         let drafts = self.answer_events(answer, step, steps + 1, started);
@@ -82,17 +90,16 @@ impl<'a> Run<'a> {
         self.stop_over_budget(asked_for).await
     }
 
-    /// Makes a model call; `streams` tells its deltas to readers. Returns the response and the time of the request. The
-    /// inner error of a call that was interrupted or failed is whether the turn ended.
+    /// Makes a model call; `streams` tells its deltas to readers.
     pub(super) async fn ask_model(
         &mut self,
         request: &ModelRequest,
         step: StepId,
         streams: bool,
         failures: u32,
-    ) -> Result<Result<(Answer, Timestamp), bool>, Halt> {
+    ) -> Result<Asked, Halt> {
         if let Some(ended) = self.reserve(request).await? {
-            return Ok(Err(ended));
+            return Ok(Asked::Cut(ended));
         }
         let started = self.ports.origin.now();
         let mut received = Received::default();
@@ -110,16 +117,16 @@ impl<'a> Run<'a> {
             interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => Err(interrupt),
         };
         match answered {
-            Ok(Ok(answer)) => Ok(Ok((answer, started))),
+            Ok(Ok(answer)) => Ok(Asked::Answered(answer, started)),
             Ok(Err(fault)) => {
                 let received = Some(received).filter(Received::is_anything);
                 let cut = received.map(|received| Cut { reason: Aborted::Failed, received, started });
                 let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, request));
-                self.model_failed(fault, failures + 1, cut).await.map(Err)
+                self.model_failed(fault, failures + 1, cut).await.map(Asked::Cut)
             }
             Err(interrupt) => {
                 let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), received, started };
-                self.record_aborted(interrupt, cut, request).await.map(Err)
+                self.record_aborted(interrupt, cut, request).await.map(Asked::Cut)
             }
         }
     }

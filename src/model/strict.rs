@@ -31,7 +31,7 @@ const UNIONS_MAX: usize = 16;
 /// Returns whether a provider is asked to restrict the arguments of a tool. Only those of the output are: a grammar of
 /// all tools would be too large.
 pub(super) fn is_strict(spec: &ToolSpec) -> bool {
-    let mut size = Size::default();
+    let mut size = GrammarSize::default();
     spec.name == SUBMIT_OUTPUT
         && spec.input_schema["type"] == "object"
         && fits(&spec.input_schema, &mut size)
@@ -40,12 +40,12 @@ pub(super) fn is_strict(spec: &ToolSpec) -> bool {
 }
 
 #[derive(Default)]
-struct Size {
+struct GrammarSize {
     parts: usize,
     unions: usize,
 }
 
-fn fits(schema: &Value, size: &mut Size) -> bool {
+fn fits(schema: &Value, size: &mut GrammarSize) -> bool {
     size.parts += 1;
     let Some(fields) = schema.as_object() else { return false };
     size.unions += usize::from(schema["type"].is_array() || fields.contains_key("anyOf"));

@@ -83,7 +83,7 @@ impl Evaluator<'_> {
     }
 }
 
-/// What rules say of a target.
+/// Decision of rules on a target.
 struct Decided<'a> {
     policy: Policy,
     rule: Option<&'a Rule>,

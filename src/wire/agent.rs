@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{limits::LimitsInput, source::validate_sources, validate_numbers};
+use super::{limits::LimitsInput, settings_of, source::validate_sources, validate_numbers};
 use crate::{
     base::{
         json,
@@ -169,26 +169,14 @@ pub(crate) struct PatchAgent {
 impl CreateAgent {
     /// Returns the settings of its turns.
     pub(crate) fn settings(&self) -> TurnSettings {
-        TurnSettings {
-            ask: self.ask,
-            doom_loop: self.doom_loop,
-            output_schema: self.output_schema.clone(),
-            output_repairs: self.output_repairs,
-            compaction: self.compaction.clone(),
-        }
+        settings_of!(TurnSettings, self)
     }
 }
 
 impl PatchAgent {
     /// Returns the changes of settings.
     pub(crate) fn settings(&self) -> SettingsChange {
-        SettingsChange {
-            ask: self.ask,
-            doom_loop: self.doom_loop,
-            output_schema: self.output_schema.clone(),
-            output_repairs: self.output_repairs,
-            compaction: self.compaction.clone(),
-        }
+        settings_of!(SettingsChange, self)
     }
 }
 

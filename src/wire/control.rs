@@ -20,7 +20,7 @@ pub(crate) struct StopSession {
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct CompactSession {
-    /// What the summary is to contain, in place of the instructions of `compaction`.
+    /// Content that the summary has to have; replaces the instructions of `compaction`.
     #[garde(inner(length(bytes, max = COMPACTION_INSTRUCTIONS_BYTES_MAX)), inner(custom(storable)))]
     pub instructions: Option<String>,
 }

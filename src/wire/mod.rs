@@ -48,6 +48,20 @@ where
     T::deserialize(deserializer).map(Some)
 }
 
+/// Builds settings of turns, or a change of them, from the fields of a request, which have the same names.
+macro_rules! settings_of {
+    ($kind:ident, $request:expr) => {
+        $kind {
+            ask: $request.ask,
+            doom_loop: $request.doom_loop,
+            output_schema: $request.output_schema.clone(),
+            output_repairs: $request.output_repairs,
+            compaction: $request.compaction.clone(),
+        }
+    };
+}
+use settings_of;
+
 /// Default of a field that is true when absent.
 fn yes() -> bool {
     true

@@ -14,6 +14,7 @@ use super::{
     limits::LimitsInput,
     metadata::validate_metadata,
     sandbox::{SandboxView, SandboxWaitView},
+    settings_of,
     source::{SourceView, validate_sources},
     webhook::{CreateDestination, DestinationView},
 };
@@ -132,13 +133,7 @@ pub(crate) struct CreateSession {
 impl CreateSession {
     /// Returns the settings that override those of the agent.
     pub(crate) fn settings(&self) -> TurnSettings {
-        TurnSettings {
-            ask: self.ask,
-            doom_loop: self.doom_loop,
-            output_schema: self.output_schema.clone(),
-            output_repairs: self.output_repairs,
-            compaction: self.compaction.clone(),
-        }
+        settings_of!(TurnSettings, self)
     }
 }
 
@@ -245,13 +240,7 @@ impl PatchSession {
 
     /// Returns the changes of settings.
     pub(crate) fn settings(&self) -> SettingsChange {
-        SettingsChange {
-            ask: self.ask,
-            doom_loop: self.doom_loop,
-            output_schema: self.output_schema.clone(),
-            output_repairs: self.output_repairs,
-            compaction: self.compaction.clone(),
-        }
+        settings_of!(SettingsChange, self)
     }
 }
 

@@ -72,7 +72,7 @@ pub(super) enum Session {
     /// Summarize the history, before the next model call or by a turn of its own
     Compact {
         session: String,
-        /// What the summary is to contain
+        /// Content that the summary has to have
         #[arg(long)]
         instructions: Option<String>,
     },

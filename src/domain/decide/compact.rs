@@ -1,10 +1,10 @@
 //! Compact: the history is summarized before the next model call, or by a turn of its own.
 
-use super::{Rejection, Stamp};
+use super::{Rejection, Stamp, rejection::takes_input};
 use crate::domain::{
     compaction::CompactionRequest,
     event::{Body, Draft},
-    session::{Session, Status},
+    session::Session,
 };
 
 pub(super) fn decide(
@@ -12,12 +12,7 @@ pub(super) fn decide(
     request: CompactionRequest,
     stamp: &Stamp,
 ) -> Result<Vec<Draft>, Rejection> {
-    if session.status == Status::Archived {
-        return Err(Rejection::Archived);
-    }
-    if session.created.agent_snapshot.is_none() {
-        return Err(Rejection::NoAgent);
-    }
+    takes_input(session)?;
     if session.usage.steps == 0 {
         return Err(Rejection::NothingToCompact);
     }

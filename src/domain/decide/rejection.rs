@@ -10,6 +10,7 @@ use crate::{
     domain::{
         SessionId,
         action::{ActionKind, Ended},
+        session::{Session, Status},
     },
 };
 
@@ -73,6 +74,15 @@ pub enum Rejection {
     /// A turn is running and uses the files or the agent that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,
+}
+
+/// Checks that a session takes requests for its agent.
+pub(super) fn takes_input(session: &Session) -> Result<(), Rejection> {
+    match session.status {
+        Status::Archived => Err(Rejection::Archived),
+        _ if session.created.agent_snapshot.is_none() => Err(Rejection::NoAgent),
+        _ => Ok(()),
+    }
 }
 
 fn of_kind(kind: &ActionKind) -> &'static str {

@@ -1,10 +1,10 @@
 //! Steer: the input joins the queued turn, or creates one; the running turn reads what steers it.
 
-use super::{Input, InputMode, Rejection, Stamp, end_or_request};
+use super::{Input, InputMode, Rejection, Stamp, end_or_request, rejection::takes_input};
 use crate::domain::{
     event::{Body, CancelMode, Draft},
     open_work::OpenWork,
-    session::{Session, Status},
+    session::Session,
 };
 
 pub(super) fn decide(
@@ -13,12 +13,7 @@ pub(super) fn decide(
     input: Input,
     stamp: &Stamp,
 ) -> Result<Vec<Draft>, Rejection> {
-    if session.status == Status::Archived {
-        return Err(Rejection::Archived);
-    }
-    if session.created.agent_snapshot.is_none() {
-        return Err(Rejection::NoAgent);
-    }
+    takes_input(session)?;
     let turn_id = session.queued.as_ref().map_or_else(|| stamp.origin.id(), |turn| turn.id);
     let mode = input.mode;
     let message = input.message(turn_id, stamp);

@@ -23,7 +23,7 @@ use crate::base::limit::WARNINGS_FOLDED_MAX;
 
 pub use conversation::{Conversation, build};
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
-pub use shorten::Cut;
+pub use shorten::HistoryCut;
 use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, LastStep, StepCall, TurnFold};
 

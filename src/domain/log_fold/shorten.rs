@@ -1,6 +1,6 @@
 //! Shortening of a conversation: old results that are left out, and a summary of its beginning.
 //!
-//! What is cut is decided here and recorded as an event, so the conversation stays a function of the log.
+//! Cuts are chosen here and recorded as events, so the conversation stays a function of the log.
 
 use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes};
 use crate::{
@@ -20,7 +20,7 @@ const PRUNED: &str = "[This result was left out of the conversation to save spac
 
 /// A cut between two steps: what is before it can be summarized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
+pub struct HistoryCut {
     /// `seq` of the last event before it.
     pub to_seq: i64,
     /// Estimated tokens that a summary would replace.
@@ -35,7 +35,7 @@ impl Conversation {
 
     /// Returns where the history can be cut so that about `tail_tokens` stay, and at least the last step; `None` if no
     /// step is before that.
-    pub fn cut(&self, tail_tokens: u64) -> Option<Cut> {
+    pub fn cut(&self, tail_tokens: u64) -> Option<HistoryCut> {
         let first_step = self.messages.iter().position(is_assistant)?;
         let open = self.calls.iter().filter_map(|(_, result)| result.as_ref());
         let mut tail = open.map(|result| result.output.len()).sum();
@@ -52,12 +52,12 @@ impl Conversation {
         let to_seq = self.messages[place?].seq - 1;
         let before = self.messages.iter().filter(|placed| self.is_replaced(placed, to_seq));
         let bytes = before.map(|placed| message_bytes(&placed.message)).sum();
-        Some(Cut { to_seq, tokens: tokens(bytes) })
+        Some(HistoryCut { to_seq, tokens: tokens(bytes) })
     }
 
     /// Returns the newest messages before a cut that have at most so many tokens, from the start of a step, behind a line
     /// for the rest; `None` if no step fits.
-    pub fn before(&self, cut: Cut, most_tokens: u64) -> Option<Vec<Message>> {
+    pub fn before(&self, cut: HistoryCut, most_tokens: u64) -> Option<Vec<Message>> {
         let before: Vec<_> = self.messages.iter().filter(|placed| placed.seq <= cut.to_seq).collect();
         let mut bytes = 0;
         let fits = |at: &usize| {
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!(turns(1, 8_000).cut(0), None, "a step that is not followed by another stays");
 
         let (trigger, summary) = (CompactionTrigger::Auto, "All is well.".to_owned());
-        let Cut { to_seq, .. } = cut;
+        let HistoryCut { to_seq, .. } = cut;
         conversation.compact(&Compacted {
             trigger,
             before_tokens: 10_000,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_summarized_begins_with_a_step() {
+    fn the_part_to_summarize_begins_with_a_step() {
         let conversation = turns(5, 8_000);
         let cut = conversation.cut(1_000).expect("a cut");
         let newest = conversation.before(cut, 4_500).expect("two steps");

@@ -8,7 +8,7 @@ use std::{
 
 use serde_json::{Value, json};
 
-use super::{Scene, assert_sound, ends, last_turn, log, of, outputs, script, steer};
+use super::{Scene, assert_sound, ends, last_turn, of, outputs, script, steer};
 use crate::{
     fake::{Fake, Request, Step, Used, anthropic::Anthropic},
     support::service::Caller,
@@ -203,33 +203,40 @@ async fn a_response_that_is_no_summary_changes_nothing_and_is_asked_for_again() 
     scene.close().await;
 }
 
+/// 40 turns in a window of 12,000 tokens; with `SOJOURN_TEST_FULL` 2,000 turns in one of 200,000.
 #[tokio::test]
 async fn a_session_of_many_turns_keeps_working_in_a_small_window() {
+    let is_full = std::env::var_os("SOJOURN_TEST_FULL").is_some();
+    let (turns, window, summaries) = if is_full { (2_000, 200_000, 8) } else { (40, 12_000, 3) };
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
     let agent = json!({
         "name": "many", "prompt": "p", "model": "scripted/inline",
-        "model_options": { "max_tokens": 1_000, "context_tokens": 12_000 },
+        "model_options": { "max_tokens": 1_000, "context_tokens": window },
     });
     owner.post("/agents", agent).await.ok();
-    let id = owner.post("/sessions", json!({ "agent": "many" })).await.ok()["session"]["id"]
-        .as_str()
-        .expect("an id")
-        .to_owned();
-    for turn in 1..=40 {
+    let id = owner.post("/sessions", json!({ "agent": "many" })).await.ok()["session"]["id"].clone();
+    let id = id.as_str().expect("an id");
+    let mut log: Vec<Value> = Vec::new();
+    for turn in 1..=turns {
+        let head = log.last().and_then(|event| event["seq"].as_i64()).unwrap_or_default();
         let call = json!({ "tool": "bash", "input": { "command": format!("echo turn {turn}") } });
         let steps =
             json!([{ "text": "w".repeat(4_000), "tools": [call] }, { "text": format!("Turn {turn}.") }]);
-        steer(owner, &id, &script(steps)).await;
-        owner.settled(&id, turn).await;
+        steer(owner, id, &script(steps)).await;
+        let ended = owner.follow_from(id, head, |event| event["type"] == "turn.completed").await;
+        assert_eq!(ends(&ended), ["completed"], "turn {turn}");
+        log.extend(ended);
     }
-    let log = log(owner, &id).await;
     assert_sound(&log);
-    assert_eq!(ends(&log), vec!["completed"; 40]);
     let compacted = of(&log, "history.compacted");
-    assert!(compacted.len() >= 3, "{}", compacted.len());
+    assert!(compacted.len() >= summaries, "{}", compacted.len());
+    let largest =
+        of(&log, "step.completed").iter().map(|step| step["body"]["usage"]["input_tokens"].as_u64()).max();
+    eprintln!("{} summaries, at most {largest:?} tokens", compacted.len());
+    assert!(largest.flatten().is_some_and(|tokens| tokens < window));
     // Each command ran, and once.
-    let expected: Vec<_> = (1..=40).map(|turn| format!("turn {turn}\n")).collect();
+    let expected: Vec<_> = (1..=turns).map(|turn| format!("turn {turn}\n")).collect();
     assert_eq!(outputs(&log), expected);
     scene.close().await;
 }
@@ -271,6 +278,42 @@ async fn a_caller_has_a_history_summarized() {
     let log = owner.settled(id, 6).await;
     assert_sound(&log);
     assert_eq!(of(&log, "agent.message").last().expect("an answer")["body"]["text"], "Still here.");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_history_that_the_provider_refuses_is_summarized_when_a_caller_wants_it() {
+    let decide = |request: &Request| {
+        let said = request.body["messages"].to_string();
+        let step = match () {
+            () if said.len() > 40_000 => Step::status(
+                400,
+                "invalid_request_error",
+                "prompt is too long: 208310 tokens > 200000 maximum",
+            ),
+            () if asks(request) => Step::text("Most of it is done."),
+            () if said.contains("Most of it is done.") => Step::text("THE WORD."),
+            () => print(request.call),
+        };
+        counted(request, step)
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({}), json!({ "auto": false })).await;
+    assert_eq!(ends(&owner.settled(&id, 1).await), ["error"]);
+    assert_eq!(last_turn(owner, &id).await["error"]["code"], "context_exhausted");
+
+    owner.post(&format!("/sessions/{id}/compact"), json!({})).await.ok();
+    let log = owner.settled(&id, 2).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), fake.refusals()), (vec!["error", "completed"], Vec::new()));
+    assert_eq!(of(&log, "history.compacted")[0]["body"]["trigger"], "manual");
+    // The model read a part of what the summary stands for.
+    let question = fake.requests().into_iter().rfind(asks).expect("a question");
+    assert!(question.body["messages"][0].to_string().contains("is left out here"));
+    steer(owner, &id, "Go on.").await;
+    assert_eq!(ends(&owner.settled(&id, 3).await).last(), Some(&"completed"));
     scene.close().await;
 }
 
