@@ -10,6 +10,8 @@ use std::{
     fs, io,
     os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, chown},
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use rustix::{
@@ -273,10 +275,22 @@ impl Layout {
 }
 
 /// Removes a directory that no sandbox's command can write to, if it exists.
+///
+/// Another process of the service may be creating the file of a command's output in it: it is then emptied
+/// again, at most `ATTEMPTS` times.
 pub(super) fn remove_dir(path: &Path) -> io::Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        Ok(()) | Err(_) => Ok(()),
+    const ATTEMPTS: u32 = 10;
+    const PAUSE: Duration = Duration::from_millis(1);
+    let mut attempt = 1;
+    loop {
+        match fs::remove_dir_all(path) {
+            Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty && attempt < ATTEMPTS => {
+                attempt += 1;
+                thread::sleep(PAUSE);
+            }
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Ok(()) | Err(_) => return Ok(()),
+        }
     }
 }
 
@@ -344,6 +358,20 @@ mod tests {
             let ids = IdRange::of(SessionId::from_uuid(Uuid::from_u128(bits)));
             assert!(ids.first >= IdRange::FIRST && ids.first + IdRange::IDS <= IdRange::END);
             assert_eq!(ids.first % IdRange::IDS, 0);
+        }
+    }
+
+    #[test]
+    fn a_directory_is_removed_while_files_are_created_in_it() {
+        for _ in 0..200 {
+            let parent = tempfile::tempdir().unwrap();
+            let path = parent.path().join("output");
+            fs::create_dir(&path).unwrap();
+            thread::scope(|scope| {
+                scope.spawn(|| (0..50).for_each(|name| drop(fs::write(path.join(name.to_string()), b""))));
+                remove_dir(&path).unwrap();
+            });
+            assert!(!path.exists());
         }
     }
 
