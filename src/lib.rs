@@ -12,6 +12,7 @@ pub mod cli;
 pub mod config;
 pub mod domain;
 pub mod egress;
+pub mod file;
 pub mod harness;
 pub mod http;
 pub mod journal;

@@ -165,7 +165,7 @@ impl Blobs {
     pub async fn stream(
         &self,
         key: &str,
-    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + 'static, Error> {
+    ) -> Result<impl Stream<Item = Result<Bytes, Error>> + Send + use<>, Error> {
         Ok(self.store.get(&Key::from(key)).await?.into_stream().map_err(Error::from))
     }
 

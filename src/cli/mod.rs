@@ -10,6 +10,7 @@ mod client;
 mod credential;
 mod doctor;
 mod environment;
+mod file;
 mod first_session;
 mod input;
 mod invoke_token;
@@ -64,6 +65,8 @@ enum Command {
     Credential(Remote<credential::Credential>),
     /// Manage sandbox environments: image, resources, network policy, secrets
     Environment(Remote<environment::Environment>),
+    /// Upload, list, read and delete files for messages
+    File(Remote<file::File>),
     /// Create, rotate and revoke API keys
     Key(Remote<key::Key>),
     /// Manage webhooks, inspect deliveries, receive them locally
@@ -150,6 +153,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Trigger(of) => trigger::run(of.command, &of.connection).await?,
         Command::Credential(of) => credential::run(of.command, &of.connection).await?,
         Command::Environment(of) => environment::run(of.command, &of.connection).await?,
+        Command::File(of) => file::run(of.command, &of.connection).await?,
         Command::Key(of) => key::run(of.command, &of.connection).await?,
         Command::Webhook(of) => return webhook::run(of.command, &of.connection).await,
         Command::Usage(of) => report::usage(of.command, &of.connection).await?,

@@ -7,6 +7,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::{
+    content::{Content, text_of},
     custom_tool::OnExpiry,
     ids::*,
     permission::{Grant, Rule},
@@ -120,14 +121,6 @@ impl ActionKind {
 /// The result of a call that was rejected with another one, for the model.
 pub const REJECTED_TOO: &str = "This call was rejected together with another one, so it did not run.";
 
-/// A part of a result.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
-#[schema(as = ResultContent)]
-pub enum Content {
-    Text { text: String },
-}
-
 /// A caller's result of a call.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = CustomToolResult)]
@@ -140,11 +133,27 @@ pub struct ToolAnswer {
 }
 
 impl ToolAnswer {
+    /// Whether both say the same. Files are compared by what they contain.
+    fn is_same(&self, other: &Self) -> bool {
+        let parts = |answer: &Self| -> Vec<_> {
+            let part = |part: &Content| match part {
+                Content::Text { text } => (None, text.clone()),
+                Content::Image(file) => (Some(true), file.sha256.clone()),
+                Content::Document(file) => (Some(false), file.sha256.clone()),
+            };
+            answer.content.iter().map(part).collect()
+        };
+        self.is_error == other.is_error && parts(self) == parts(other)
+    }
+
     /// Returns the text for the model.
     pub fn text(&self) -> String {
-        let texts = self.content.iter().map(|Content::Text { text }| text.as_str());
-        let text = texts.collect::<Vec<_>>().join("\n");
-        if text.is_empty() { "(no output)".to_owned() } else { text }
+        let text = text_of(&self.content);
+        if text.is_empty() && self.content.iter().all(|part| part.file().is_none()) {
+            "(no output)".to_owned()
+        } else {
+            text
+        }
     }
 }
 
@@ -257,7 +266,7 @@ impl ActionAnswer {
     pub fn is_that_of(&self, body: &str) -> bool {
         match self {
             Self::Result(answer) => {
-                serde_json::from_str::<ToolAnswer>(body).is_ok_and(|first| first == *answer)
+                serde_json::from_str::<ToolAnswer>(body).is_ok_and(|first| first.is_same(answer))
             }
             Self::Confirmation(answer) => {
                 serde_json::from_str::<Confirmation>(body).is_ok_and(|first| first == *answer)

@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
+use super::ids::FileId;
+
 /// Shortening of the history of an agent's sessions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
@@ -85,10 +87,13 @@ pub struct CompactionFailed {
     pub after_tokens: u64,
 }
 
-/// Results of tools that are left out of the history.
+/// Results of tools and files that are left out of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pruned {
     pub call_ids: Vec<String>,
+    /// Files that the model refused.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub file_ids: Vec<FileId>,
     /// `seq` of the last step whose results are left out.
     pub to_seq: i64,
     /// Estimated tokens that this saves.

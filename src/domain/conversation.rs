@@ -4,6 +4,9 @@
 //! byte for byte, because thinking signatures depend on it. The neutral blocks of this file are
 //! understood by every reader.
 
+use std::{collections::HashMap, iter};
+
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
@@ -11,6 +14,8 @@ use utoipa::ToSchema;
 use crate::base::json;
 
 use super::{
+    content::Content,
+    ids::FileId,
     tool::{ToolCall, ToolResult, ToolSpec},
     usage::Usage,
 };
@@ -71,11 +76,41 @@ impl Answer {
 #[serde(tag = "role", rename_all = "snake_case")]
 pub enum Message {
     /// The caller's message.
-    User { text: String },
+    User {
+        text: String,
+        /// Its parts in order, texts among them, if it has files.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        content: Vec<Content>,
+    },
     /// The model's response: `raw` for the same provider, `blocks` for all others.
     Assistant { provider: String, raw: Vec<Value>, blocks: Vec<Block> },
     /// The results of every tool call of the previous response, in its order.
     Results { results: Vec<ToolResult> },
+}
+
+impl Message {
+    /// Creates a message without files.
+    pub fn user(text: impl Into<String>) -> Self {
+        Self::User { text: text.into(), content: Vec::new() }
+    }
+
+    /// Returns the parts of the message, or of its results, if it has files.
+    pub fn content(&self) -> Box<dyn Iterator<Item = &Content> + '_> {
+        match self {
+            Self::User { content, .. } => Box::new(content.iter()),
+            Self::Assistant { .. } => Box::new(iter::empty()),
+            Self::Results { results } => Box::new(results.iter().flat_map(|result| &result.content)),
+        }
+    }
+
+    /// Returns the parts of the message, or of its results, if it has files.
+    pub fn content_mut(&mut self) -> Box<dyn Iterator<Item = &mut Content> + '_> {
+        match self {
+            Self::User { content, .. } => Box::new(content.iter_mut()),
+            Self::Assistant { .. } => Box::new(iter::empty()),
+            Self::Results { results } => Box::new(results.iter_mut().flat_map(|result| &mut result.content)),
+        }
+    }
 }
 
 /// Begins a message that takes the place of the beginning of a conversation; the `seq` of its last event follows.
@@ -84,7 +119,7 @@ pub const SUMMARY: &str = "[Summary of the conversation up to event ";
 /// Returns the `seq` up to which a history begins with a summary.
 pub fn summarized_to(history: &[Message]) -> Option<&str> {
     match history.first()? {
-        Message::User { text } => text.strip_prefix(SUMMARY)?.split(']').next(),
+        Message::User { text, .. } => text.strip_prefix(SUMMARY)?.split(']').next(),
         Message::Assistant { .. } | Message::Results { .. } => None,
     }
 }
@@ -107,6 +142,9 @@ pub struct ModelRequest {
     pub max_tokens: u64,
     /// Options of the agent beyond the prompt.
     pub options: ModelOptions,
+    /// Bytes of the files in the history; a file that is missing here is named, and not shown.
+    #[serde(skip)]
+    pub files: HashMap<FileId, Bytes>,
 }
 
 /// Model options of an agent; they apply where the provider supports them.

@@ -44,6 +44,8 @@ kinds! {
     SandboxKind SandboxId "sbx"
     /// A checkpoint of a session's files.
     CheckpointKind CheckpointId "ckp"
+    /// A stored file.
+    FileKind FileId "fil"
     /// An operation on a session's sandbox by a caller.
     OperationKind OperationId "opr"
     /// A webhook destination of a session.

@@ -4,6 +4,7 @@ use serde::Deserialize;
 
 use super::{
     action::{ActionKind, Closed, Confirmation, Decision, REJECTED_TOO, ToolAnswer},
+    content::Content,
     ids::*,
     permission::Policy,
     question::Answers,
@@ -16,6 +17,8 @@ pub enum CallEnd {
     Answered {
         text: String,
         is_error: bool,
+        /// Files of the answer.
+        content: Vec<Content>,
     },
     /// It may run.
     Confirmed,
@@ -113,12 +116,13 @@ impl OpenWork {
 impl CallEnd {
     /// Returns the end that a caller's result makes.
     pub fn result(answer: &ToolAnswer) -> Self {
-        Self::Answered { text: answer.text(), is_error: answer.is_error }
+        let content = answer.content.iter().filter(|part| part.file().is_some()).cloned().collect();
+        Self::Answered { text: answer.text(), is_error: answer.is_error, content }
     }
 
     /// Returns the end that answers make.
     pub fn answers(answers: &Answers) -> Self {
-        Self::Answered { text: answers.text(), is_error: false }
+        Self::Answered { text: answers.text(), is_error: false, content: Vec::new() }
     }
 
     /// Returns the end that a confirmation makes.

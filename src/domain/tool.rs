@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::content::Content;
 use crate::base::{limit::TOOL_SUMMARY_BYTES_MAX, text};
 
 /// The only key of a tool input that was not a JSON object; holds the model's text.
@@ -71,6 +72,9 @@ pub struct ToolResult {
     pub output: String,
     /// Whether the tool failed; the model sees this and may try something else.
     pub is_error: bool,
+    /// Files of the result.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub content: Vec<Content>,
 }
 
 /// The tool with which an agent asks its caller a question; it ends the turn.

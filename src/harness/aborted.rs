@@ -110,9 +110,10 @@ mod tests {
             model: "m".to_owned(),
             system: "12345678".to_owned(),
             tools: Vec::new(),
-            history: vec![Message::User { text: "1234".to_owned() }],
+            history: vec![Message::user("1234")],
             max_tokens: 1,
             options: ModelOptions::default(),
+            files: std::collections::HashMap::new(),
         }
     }
 

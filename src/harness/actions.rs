@@ -158,8 +158,9 @@ impl Run<'_> {
     /// Returns the result of a call whose action has ended.
     pub(super) fn caller_result(&self, call_id: &str) -> Option<CallResult> {
         Some(match self.own()?.ended_action(call_id)? {
-            ActionEnd::Answered { text, is_error, after_ms } => CallResult {
+            ActionEnd::Answered { text, is_error, after_ms, content } => CallResult {
                 is_error: *is_error,
+                content: content.clone(),
                 duration: Duration::from_millis(*after_ms),
                 ..CallResult::ok(text.clone())
             },

@@ -150,7 +150,7 @@ impl Run<'_> {
             return self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await;
         };
         let step: StepId = self.ports.origin.id();
-        let (answer, started) = match self.ask_model(&request, step, false, failures).await? {
+        let (answer, started) = match self.ask_model(request, step, false, failures).await? {
             Asked::Answered(answer, started) => (answer, started),
             Asked::Cut(ended) => return Ok(ended),
         };
@@ -195,7 +195,7 @@ impl Run<'_> {
         }
         let of_request = self.fold.compaction_request().and_then(|request| request.instructions.as_deref());
         let more = of_request.or(self.turn.compaction.instructions.as_deref()).unwrap_or_default();
-        request.history.push(Message::User { text: format!("{ASK}\n\n{more}").trim_end().to_owned() });
+        request.history.push(Message::user(format!("{ASK}\n\n{more}").trim_end()));
         Some(request)
     }
 }

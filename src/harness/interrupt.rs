@@ -225,6 +225,7 @@ impl Run<'_> {
             is_error: true,
             outcome: Outcome::Unknown,
             duration_ms: 0,
+            content: Vec::new(),
         };
         exec.into_iter().chain([self.draft(body, Actor::system())]).collect()
     }

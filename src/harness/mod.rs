@@ -7,6 +7,7 @@
 mod aborted;
 mod actions;
 mod compaction;
+mod files;
 mod interrupt;
 mod limits;
 mod loops;
@@ -18,13 +19,15 @@ mod step;
 mod tools;
 pub(crate) mod turn;
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::domain::{
-    Event, Session,
+    Event, FileId, Session,
     budget::{Budget, MaxUsage},
+    content::{Content, FileRef},
     custom_tool::CustomTool,
     event::Draft,
     log_fold::{LogFold, ReadTo},
@@ -61,6 +64,10 @@ pub trait Journal: Send + Sync {
     /// log.
     async fn read_steers(&self, fold: &mut LogFold) -> Result<(), Halt> {
         self.catch_up(fold).await
+    }
+    /// Reads the files of parts in the form in which a model gets them. One that is gone is missing.
+    async fn files(&self, _parts: Vec<Content>) -> Result<HashMap<FileId, Bytes>, Halt> {
+        Ok(HashMap::new())
     }
     /// Returns the current session; its limits may have been raised.
     async fn session(&self) -> Result<Session, Halt>;
@@ -124,6 +131,8 @@ pub trait Tools: Send + Sync {
     fn decision(&self, _call: &ToolCall, _granted: &[Grant]) -> PolicyDecision {
         PolicyDecision::default()
     }
+    /// Names the files that the sandbox has to have before a call runs in it.
+    fn want_files(&self, _files: &[FileRef]) {}
     /// Returns the hash of a call and of what it runs with, which a confirmation is bound to.
     fn args_hash(&self, _call: &ToolCall) -> String {
         String::new()

@@ -1,6 +1,6 @@
 //! One step: a model call, and the append that records its response.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use super::{
     Halt,
@@ -20,6 +20,7 @@ use crate::{
         event::{Aborted, Body, Draft, Failure, StepCompleted, StepPurpose},
         log_fold::CONTEXT_TOO_LONG,
         piece::ResponseDelta,
+        shown_files,
         tool::ToolCall,
     },
     model::{Delta, Fault},
@@ -73,7 +74,7 @@ impl<'a> Run<'a> {
         }
         let request = self.request();
         let step: StepId = self.ports.origin.id();
-        let (answer, started) = match self.ask_model(&request, step, true, failures).await? {
+        let (answer, started) = match self.ask_model(request, step, true, failures).await? {
             Asked::Answered(answer, started) => (answer, started),
             Asked::Cut(ended) => return Ok(ended),
         };
@@ -93,11 +94,13 @@ impl<'a> Run<'a> {
     /// Makes a model call; `streams` tells its deltas to readers.
     pub(super) async fn ask_model(
         &mut self,
-        request: &ModelRequest,
+        mut request: ModelRequest,
         step: StepId,
         streams: bool,
         failures: u32,
     ) -> Result<Asked, Halt> {
+        self.read_files(&mut request).await?;
+        let request = &request;
         if let Some(ended) = self.reserve(request).await? {
             return Ok(Asked::Cut(ended));
         }
@@ -122,7 +125,7 @@ impl<'a> Run<'a> {
                 let received = Some(received).filter(Received::is_anything);
                 let cut = received.map(|received| Cut { reason: Aborted::Failed, received, started });
                 let cut = cut.map(|cut| self.aborted(cut, self.turn.attempt, request));
-                self.model_failed(fault, failures + 1, cut).await.map(Asked::Cut)
+                self.model_failed(fault, failures + 1, cut, request).await.map(Asked::Cut)
             }
             Err(interrupt) => {
                 let cut = Cut { reason: interrupt.cuts().unwrap_or(Aborted::WorkerLost), received, started };
@@ -175,14 +178,17 @@ impl<'a> Run<'a> {
         let affordable = limits::micros_left(limits, used);
         let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
         let left = tokens.into_iter().chain(affordable).chain(self.shared_tokens_left()).min();
+        let mut history = self.fold.conversation().messages();
+        shown_files::limit_files(&mut history);
         ModelRequest {
             model: self.turn.model_name.clone(),
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
-            history: self.fold.conversation().messages(),
+            history,
             // At least 1; that some budget is left was checked before.
             max_tokens: left.map_or(wanted, |left| wanted.min(left.max(1))),
             options: self.turn.options.clone(),
+            files: HashMap::new(),
         }
     }
 
@@ -300,8 +306,17 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn model_failed(&mut self, fault: Fault, failures: u32, cut: Option<Draft>) -> Result<bool, Halt> {
+    async fn model_failed(
+        &mut self,
+        fault: Fault,
+        failures: u32,
+        cut: Option<Draft>,
+        request: &ModelRequest,
+    ) -> Result<bool, Halt> {
         let message = fault.to_string();
+        if let (Fault::Refused { .. }, Some(pruned)) = (&fault, self.refused_files(request, &message)) {
+            return self.files_refused(message, pruned, cut).await;
+        }
         let (code, retry_after) = match fault {
             Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
             Fault::ContextTooLong { .. } if self.may_shorten() => {

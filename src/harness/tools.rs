@@ -75,6 +75,7 @@ impl Run<'_> {
             Reserved::Ended(ended) => return Ok(ended),
             Reserved::First(count) => &batch[..count],
         };
+        self.ports.tools.want_files(self.fold.files());
         let settled = tokio::select! {
             biased; // completed calls are recorded even if the turn ends now
             settled = join_all(batch.iter().map(|call| self.settle(call))) => settled,
@@ -243,6 +244,7 @@ impl Run<'_> {
             is_error: done.is_error,
             outcome: done.outcome,
             duration_ms,
+            content: done.content,
         };
         exec.into_iter().chain([self.draft(body, Actor::agent())]).collect()
     }

@@ -7,11 +7,15 @@ use tokio::sync::Semaphore;
 use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates, unauthenticated::Lookups};
 use crate::{
     base::{
-        limit::{ARCHIVES_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND},
+        limit::{
+            ARCHIVES_MAX, FILE_UPLOADS_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR,
+            TRIGGER_MESSAGES_PER_SECOND,
+        },
         seal::sha256,
     },
     blob::Blobs,
     domain::{environment::Size, rootfs::RootFs},
+    file::Files,
     journal::{CreationCommitter, Journal},
     model::ModelName,
     net,
@@ -33,6 +37,9 @@ pub(super) struct Inner {
     pub(super) streams: Streams,
     pub(super) webhooks: net::Client,
     pub(super) models: net::Client,
+    /// Fetches files of messages.
+    pub(super) file_addresses: net::Client,
+    pub(super) files: Files,
     /// Whether agents may use `scripted/...` models.
     pub(super) scripted: bool,
     pub(super) local_sources: net::LocalDirectories,
@@ -46,6 +53,7 @@ pub(super) struct Inner {
     pub(super) trigger_rates: Rates,
     pub(super) imports: Semaphore,
     pub(super) archives: Semaphore,
+    pub(super) uploads: Arc<Semaphore>,
     /// SHA-256 of the operator's key.
     pub(super) operator: Option<[u8; 32]>,
 }
@@ -79,6 +87,8 @@ pub struct Parts {
     /// Clients that check which addresses an organization may use for webhooks and for models.
     pub webhooks: net::Client,
     pub models: net::Client,
+    /// Client that fetches files from addresses that an organization names.
+    pub file_addresses: net::Client,
     pub scripted: bool,
     /// Local directories whose repositories may be cloned.
     pub local_sources: net::LocalDirectories,
@@ -97,6 +107,8 @@ impl App {
     /// Builds the API from its parts.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
+            files: Files::new(parts.store.clone(), parts.blobs.clone(), parts.journal.origin().clone()),
+            file_addresses: parts.file_addresses,
             store: parts.store,
             creations: CreationCommitter::new(parts.journal.clone(), Answer::stored),
             journal: parts.journal,
@@ -117,6 +129,7 @@ impl App {
             ),
             trigger_rates: Rates::new(TRIGGER_MESSAGES_PER_SECOND),
             imports: Semaphore::new(IMPORTS_MAX),
+            uploads: Arc::new(Semaphore::new(FILE_UPLOADS_MAX)),
             archives: Semaphore::new(ARCHIVES_MAX),
             operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
         }))

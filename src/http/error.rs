@@ -7,7 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{blob, domain::decide::Rejection, journal, net, store, trigger::Refused, wire::ErrorType};
+use crate::{blob, domain::decide::Rejection, file, journal, net, store, trigger::Refused, wire::ErrorType};
 
 /// Result of a handler.
 pub(super) type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -231,6 +231,17 @@ impl From<blob::Error> for ApiError {
                 tracing::warn!(reason, "blob store unavailable");
                 Self::unavailable(Duration::from_secs(5))
             }
+        }
+    }
+}
+
+impl From<file::Error> for ApiError {
+    fn from(error: file::Error) -> Self {
+        match error {
+            file::Error::Refused(reason) => Self::new(ErrorType::Invalid, reason),
+            file::Error::Full => Self::conflict("file_storage_full", error.to_string()),
+            file::Error::Store(error) => error.into(),
+            file::Error::Blob(error) => error.into(),
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
     base::{
         limit::{
             ARCHIVE_BYTES_MAX, ARCHIVE_UPLOAD_TIMEOUT, BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX,
-            FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
+            CONTENT_BODY_BYTES_MAX, FILE_BYTES_MAX, FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
         },
         trace,
     },
@@ -83,8 +83,16 @@ fn body_bytes_max(path: &str) -> usize {
         "/v3/sessions/import" => IMPORT_BYTES_MAX,
         path if path.starts_with("/v3/sessions/") && path.ends_with("/files") => FILE_WRITE_BYTES_MAX,
         path if is_archive(path) => ARCHIVE_BYTES_MAX as usize,
+        "/v3/files" => FILE_BYTES_MAX,
+        path if may_have_files(path) => CONTENT_BODY_BYTES_MAX,
         _ => BODY_BYTES_MAX,
     }
+}
+
+/// Whether a request may have files in base64.
+fn may_have_files(path: &str) -> bool {
+    path == "/v3/sessions"
+        || (path.starts_with("/v3/sessions/") && (path.ends_with("/messages") || path.ends_with("/events")))
 }
 
 fn is_archive(path: &str) -> bool {
@@ -97,8 +105,10 @@ fn is_archive(path: &str) -> bool {
 /// The request's work is dropped: an uncommitted transaction is rolled back; a transaction that was being
 /// committed may have taken effect.
 pub(super) async fn limit_time(request: Request, next: Next) -> Response {
-    // The upload of an archive may take long.
-    let is_upload = request.method() == Method::PUT && is_archive(request.uri().path());
+    // The upload of an archive or a file may take long.
+    let path = request.uri().path();
+    let is_upload = (request.method() == Method::PUT && is_archive(path))
+        || (request.method() == Method::POST && path == "/v3/files");
     let time_limit = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
     match tokio::time::timeout(time_limit, next.run(request)).await {
         Ok(response) => response,

@@ -10,6 +10,7 @@ mod auth;
 mod body;
 mod download;
 mod error;
+mod files;
 mod health;
 mod idempotency;
 mod key_cache;
@@ -67,6 +68,7 @@ impl App {
 fn routes_and_document() -> OpenApiRouter<App> {
     let v3 = agents::routes()
         .merge(triggers::routes())
+        .merge(files::routes())
         .merge(sessions::routes())
         .merge(webhooks::routes())
         .merge(organization::routes());

@@ -88,6 +88,10 @@ scopes! {
     ReadCredentials "credentials:read" None;
     /// Create and change credentials.
     WriteCredentials "credentials:write" None;
+    /// Read stored files.
+    ReadFiles "files:read" None;
+    /// Store and delete files.
+    WriteFiles "files:write" None;
     /// Read environments, never the values of their secrets.
     ReadEnvironments "environments:read" None;
     /// Create and change environments.

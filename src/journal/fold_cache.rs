@@ -104,8 +104,14 @@ mod tests {
     fn fold(text: &str) -> ReadFold {
         let origin = Origin::system();
         let text = text.to_owned();
-        let body =
-            Body::UserMessage { text, input: None, envelope: None, steers: false, output_schema: None };
+        let body = Body::UserMessage {
+            text,
+            input: None,
+            envelope: None,
+            steers: false,
+            output_schema: None,
+            content: Vec::new(),
+        };
         let (id, level, turn_id) = (origin.id(), body.level(), Some(origin.id()));
         let draft =
             Draft { id, actor: Actor::agent(), level, turn_id, step_id: None, refs: Map::new(), body };

@@ -46,6 +46,9 @@ pub(super) fn count(events: &[Packed]) {
             }
             Body::HistoryCompacted(compacted) => compaction(compacted.trigger, "compacted"),
             Body::HistoryCompactionFailed(failed) => compaction(failed.trigger, "failed"),
+            Body::HistoryPruned(pruned) => {
+                counter!("sojourn_files_refused_total").increment(pruned.file_ids.len() as u64);
+            }
             Body::AgentMessage { output: Some(_), .. } => output("accepted"),
             Body::OutputRejected(_) => output("rejected"),
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),

@@ -15,13 +15,15 @@ use super::{
     egress::{EgressAttachment, EgressPolicy},
     hook,
     nodes::{NODE_SILENT, NodeState},
+    placed_files::PlacedFiles,
     session::{Attached, NODE_GONE, Place, SandboxSession},
     spec::SandboxSpec,
 };
 use crate::{
     base::backoff::Backoff,
     domain::{
-        Actor, CheckpointId, SandboxId, context::Context, exit::PreparationFailure, price::SandboxSize,
+        Actor, CheckpointId, SandboxId, content::FileRef, context::Context, exit::PreparationFailure,
+        price::SandboxSize,
     },
     journal::Writer,
     sandbox::{Fault, Sandbox, SandboxFence},
@@ -59,6 +61,7 @@ pub(crate) struct LeasedSandbox {
     /// The sandbox whose lifecycle hooks have run and that contains the session's sources.
     prepared: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<Attached>>,
+    files: PlacedFiles,
     /// Number of calls in progress.
     uses: AtomicUsize,
 }
@@ -80,6 +83,7 @@ impl LeasedSandbox {
         egress: Arc<EgressAttachment>,
         spec: SandboxSpec,
     ) -> Self {
+        let files = sandboxes.files.clone();
         Self {
             session: SandboxSession { sandboxes, fence: writer.fence(), turn: writer.turn(), spec },
             writer,
@@ -87,6 +91,7 @@ impl LeasedSandbox {
             opened: std::sync::Mutex::default(),
             prepared: std::sync::Mutex::default(),
             attached: Mutex::new(None),
+            files: PlacedFiles::new(files),
             uses: AtomicUsize::new(0),
         }
     }
@@ -286,11 +291,17 @@ impl LeasedSandbox {
         backoff.delay(attempt, self.session.sandboxes.journal.origin())
     }
 
-    /// Attaches egress, runs lifecycle hooks and clones sources, each if it is missing.
+    /// Names the files of callers that the sandbox has to have.
+    pub(crate) fn want_files(&self, files: &[FileRef]) {
+        self.files.want(files);
+    }
+
+    /// Attaches egress, runs lifecycle hooks, clones sources and writes files of callers, each if it is missing.
     async fn prepare(&self, met: Attached) -> Result<SandboxHandle, Error> {
         let (sandbox, id) = (self.sandboxes_of(&met)?, met.id);
         self.attach_egress(&*sandbox, id).await?;
         self.make_ready(&*sandbox, id).await?;
+        self.files.place(&*sandbox, self.session.sandbox_fence(id)).await?;
         Ok(self.handle(sandbox, id))
     }
 

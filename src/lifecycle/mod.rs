@@ -13,6 +13,7 @@ mod hook;
 mod idle;
 mod leased_sandbox;
 mod nodes;
+mod placed_files;
 mod rootfs;
 mod session;
 mod source;
@@ -22,6 +23,7 @@ use std::time::Duration;
 
 use crate::{
     blob::Blobs,
+    file::Files,
     journal::Journal,
     net::LocalDirectories,
     sandbox::FreeSpace,
@@ -48,6 +50,8 @@ pub(crate) struct Sandboxes {
     pub notifications: Notifications,
     /// Stores checkpoints.
     pub blobs: Blobs,
+    /// Files of the sessions' messages.
+    pub files: Files,
     /// The machines on which sandboxes are created.
     pub nodes: Nodes,
     /// Image of environments that name none.

@@ -9,6 +9,7 @@ mod exchange;
 mod openai;
 mod registry;
 mod scripted;
+mod sent_file;
 mod sse;
 mod strict;
 mod tool_input;

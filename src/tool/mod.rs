@@ -26,6 +26,7 @@ mod write;
 use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -33,6 +34,7 @@ use crate::{
     base::Timestamp,
     domain::{
         SessionId,
+        content::{Content, FileRef},
         event::Outcome,
         scheduled_wake::When,
         tool::{Replay, ToolCall, ToolSpec},
@@ -67,6 +69,12 @@ pub struct SandboxHandle {
 pub trait Services: Send + Sync {
     /// Fetches a page under the rules of the session's environment; or why not, in words for the model.
     async fn fetch(&self, url: &str) -> Result<Page, String>;
+
+    /// Stores an image of the sandbox for the model.
+    ///
+    /// # Errors
+    /// `TellModel` when it is no image that a model can get.
+    async fn store_image(&self, path: &str, content: Bytes) -> Result<FileRef, Fault>;
 
     /// Schedules a wake of the session, once per call; returns its time.
     ///
@@ -224,6 +232,8 @@ pub struct CallResult {
     pub duration: Duration,
     /// The command that ran, if the tool runs one.
     pub exec: Option<ExecSummary>,
+    /// Files for the model.
+    pub content: Vec<Content>,
 }
 
 impl CallResult {
@@ -235,6 +245,7 @@ impl CallResult {
             outcome: Outcome::Ran,
             duration: Duration::ZERO,
             exec: None,
+            content: Vec::new(),
         }
     }
 

@@ -4,13 +4,19 @@
 //! until the requested lines are found.
 
 use async_trait::async_trait;
+use bytes::BytesMut;
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{CallResult, Fault, Invocation, SandboxHandle, Tool, at, output, parse, tell};
 use crate::{
     base::{limit, text},
-    domain::tool::{Replay, ToolSpec},
+    domain::{
+        content::Content,
+        media_type::{self, is_image},
+        tool::{Replay, ToolSpec},
+    },
+    sandbox::FilePart,
 };
 
 #[derive(Debug, Deserialize)]
@@ -27,7 +33,7 @@ fn spec() -> ToolSpec {
     ToolSpec {
         name: "read".to_owned(),
         description: format!(
-            "Reads a text file. Each line is prefixed with its number and a tab, not part of the file. Returns at \
+            "Reads a text file, or shows a PNG, JPEG, GIF or WebP image. Each line is prefixed with its number and a tab, not part of the file. Returns at \
              most {lines} lines; use `offset` to continue. For directories use `glob`."
         ),
         input_schema: json!({
@@ -72,6 +78,9 @@ impl Invocation for Args {
                 .await
                 .map_err(at(&path))?;
             size = part.size;
+            if offset == 0 && is_image(media_type::of(&part.content)) {
+                return show_image(handle, &path, part).await;
+            }
             if offset == 0 && part.content.iter().take(limit::READ_PROBE_BYTES).any(|&byte| byte == 0) {
                 return tell(format!("{path} is a binary file of {size} bytes. Use `bash` to inspect it."));
             }
@@ -101,6 +110,30 @@ impl Invocation for Args {
             (_, false) => page.shown,
         }))
     }
+}
+
+/// Shows an image to the model.
+async fn show_image(handle: &SandboxHandle, path: &str, first: FilePart) -> Result<CallResult, Fault> {
+    let size = first.size;
+    if size > limit::FILE_BYTES_MAX as u64 {
+        return tell(format!("{path} has {size} bytes, too many for an image that you can see."));
+    }
+    let mut content = BytesMut::from(&first.content[..]);
+    while (content.len() as u64) < size {
+        let offset = content.len() as u64;
+        let read = handle.sandbox.read_file(handle.fence, path, offset, limit::TOOL_FILE_BYTES_MAX);
+        let part = read.await.map_err(at(path))?;
+        if part.content.is_empty() {
+            break;
+        }
+        content.extend_from_slice(&part.content);
+    }
+    let file = handle.services.store_image(path, content.freeze()).await?;
+    let output = match &file.image {
+        Some(image) => format!("The image {path} of {} x {} pixels follows.", image.width, image.height),
+        None => format!("{path} is no image."),
+    };
+    Ok(CallResult { content: vec![Content::Image(file)], ..CallResult::ok(output) })
 }
 
 /// Formats a line with its number; `bytes` is the line's length in the file.

@@ -52,6 +52,7 @@ pub(crate) async fn end_early(
         agent: None,
         kept: KeptDrafts::default(),
         started: watch::Sender::default(),
+        files: runtime.sandboxes.files.clone(),
     };
     let fold = writer.fold(reads_objects(session)).await.map_err(unavailable)?.fold;
     let origin = runtime.sandboxes.journal.origin();
@@ -126,6 +127,7 @@ fn unsettled(fold: &LogFold, turn: TurnId, open: Vec<ToolCall>) -> Vec<Body> {
             is_error: true,
             outcome,
             duration_ms: 0,
+            content: Vec::new(),
         }
     };
     let actions = state.into_iter().flat_map(|state| state.open_actions());

@@ -1,8 +1,9 @@
 //! The harness's port `Journal` over the log writer of a lease.
 
-use std::sync::Arc;
+use std::{collections::HashMap, sync::Arc};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use tokio::sync::watch;
 
 use super::{
@@ -11,13 +12,15 @@ use super::{
 };
 use crate::{
     domain::{
-        AgentId, Body, Event, Session,
+        AgentId, Body, Event, FileId, Session,
         budget::{Budget, MaxUsage},
+        content::Content,
         event::Draft,
         log_fold::{LogFold, ReadTo},
         piece::ResponseDelta,
         spend::Verdict,
     },
+    file::Files,
     harness::{self, Halt},
     journal::{AppendError, Halted, Writer},
     lifecycle::LeasedSandbox,
@@ -35,6 +38,7 @@ pub(super) struct LeasedJournal {
     pub(super) kept: KeptDrafts,
     /// Set once `turn.started` is in the log.
     pub(super) started: watch::Sender<bool>,
+    pub(super) files: Files,
 }
 
 impl LeasedJournal {
@@ -69,6 +73,11 @@ impl LeasedJournal {
 impl harness::Journal for LeasedJournal {
     async fn record(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, Halt> {
         self.record_with_egress(drafts, read_to).await.map_err(halt)
+    }
+
+    async fn files(&self, parts: Vec<Content>) -> Result<HashMap<FileId, Bytes>, Halt> {
+        let read = self.files.for_model(self.writer.fence().org, parts).await;
+        read.map_err(|error| Halt::Unavailable(error.to_string()))
     }
 
     async fn read_steers(&self, fold: &mut LogFold) -> Result<(), Halt> {

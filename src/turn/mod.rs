@@ -256,7 +256,8 @@ impl LeasedTurn {
         );
         let tools = TracedTools(&leased);
         let agent = session.created.agent_id;
-        let journal = LeasedJournal { writer, sandbox, agent, kept, started };
+        let journal =
+            LeasedJournal { writer, sandbox, agent, kept, started, files: runtime.sandboxes.files.clone() };
         let origin = runtime.sandboxes.journal.origin();
         let ports =
             harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use bytes::Bytes;
 
 use crate::{
     base::{
@@ -16,12 +17,14 @@ use crate::{
     },
     domain::{
         Actor, ActorKind, AgentId, Body, SessionId,
+        content::FileRef,
         decide::{Input, Stamp},
         event::Draft,
         schedule::SessionTemplate,
         scheduled_wake::When,
         session::Source,
     },
+    file,
     journal::{Halted, Unit, Writer},
     lifecycle::{EgressAttachment, LeasedSandbox, Sandboxes},
     store::{
@@ -80,6 +83,17 @@ impl Services for SessionServices {
             content: fetched.content,
             is_cut: fetched.is_cut,
         })
+    }
+
+    async fn store_image(&self, path: &str, content: Bytes) -> Result<FileRef, Fault> {
+        let fence = self.writer.fence();
+        match self.sandboxes.files.create_for_session(fence.org, fence.session, path, content).await {
+            Ok(file) => Ok(FileRef { path: path.to_owned(), ..file.reference() }),
+            Err(error @ (file::Error::Refused(_) | file::Error::Full)) => {
+                Err(Fault::TellModel(format!("{path} cannot be shown: {error}.")))
+            }
+            Err(error) => Err(unavailable(error)),
+        }
     }
 
     async fn schedule_wake(&self, call_id: &str, when: When, note: &str) -> Result<Timestamp, Fault> {

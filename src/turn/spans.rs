@@ -13,6 +13,7 @@ use crate::{
     base::trace::EXPORTED,
     domain::{
         Answer, Session,
+        content::FileRef,
         conversation::ModelRequest,
         custom_tool::CustomTool,
         permission::{Grant, PolicyDecision},
@@ -152,6 +153,10 @@ impl harness::Tools for TracedTools<'_> {
 
     fn decision(&self, call: &ToolCall, granted: &[Grant]) -> PolicyDecision {
         self.0.decision(call, granted)
+    }
+
+    fn want_files(&self, files: &[FileRef]) {
+        self.0.want_files(files);
     }
 
     fn args_hash(&self, call: &ToolCall) -> String {

@@ -18,6 +18,7 @@ use crate::{
         limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
+        content::FileRef,
         custom_tool::{AgentTool, CustomTool},
         log_fold::{SANDBOX_TRACE, SandboxTrace},
         permission::{Grant, Permissions, PolicyDecision},
@@ -364,6 +365,10 @@ impl harness::Tools for LeasedTools {
             return PolicyDecision::default();
         }
         Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() }.evaluate(call, spec)
+    }
+
+    fn want_files(&self, files: &[FileRef]) {
+        self.sandbox.want_files(files);
     }
 
     fn args_hash(&self, call: &ToolCall) -> String {

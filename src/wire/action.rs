@@ -6,16 +6,19 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::message::{SessionRef, SteerMode};
+use super::{
+    content::ContentInput,
+    message::{SessionRef, SteerMode},
+};
 use crate::{
     base::json,
     base::limit::{
-        ACTION_CLAIM_SECONDS, CONFIRMATION_MESSAGE_BYTES_MAX, EVENTS_SENT_MAX, QUESTIONS_MAX,
-        RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
+        ACTION_CLAIM_SECONDS, CONFIRMATION_MESSAGE_BYTES_MAX, EVENTS_SENT_MAX, MESSAGE_CONTENT_MAX,
+        QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
     },
     domain::{
         ActionId, ClaimId, EventId, SessionId,
-        action::{Action, Content, Decision, Others, Then},
+        action::{Action, Decision, Others, Then},
         permission::Rule,
         question::Answer,
     },
@@ -49,8 +52,13 @@ pub(crate) enum SentEvent {
     /// A message.
     #[serde(rename = "user.message")]
     Message {
-        #[garde(length(bytes, min = 1, max = TEXT_BYTES_MAX))]
-        text: String,
+        #[garde(inner(length(bytes, min = 1, max = TEXT_BYTES_MAX)))]
+        #[serde(default)]
+        text: Option<String>,
+        /// Parts of the message behind `text`: texts, images and documents.
+        #[garde(length(max = MESSAGE_CONTENT_MAX), dive)]
+        #[serde(default, deserialize_with = "json::objects")]
+        content: Vec<ContentInput>,
         /// Handling of a running turn, as for `POST /v3/sessions/:id/messages`.
         #[garde(skip)]
         #[serde(default)]
@@ -68,9 +76,10 @@ pub(crate) enum SentEvent {
     CustomToolResult {
         #[garde(skip)]
         action_id: ActionId,
-        /// At most 30,000 bytes as JSON; put more into a file and name it.
-        #[garde(length(min = 1, max = RESULT_CONTENT_MAX), custom(validate_size))]
-        content: Vec<Content>,
+        /// At most 30,000 bytes as JSON, without the bytes of files; put more into a file and name it.
+        #[garde(length(min = 1, max = RESULT_CONTENT_MAX), dive)]
+        #[serde(deserialize_with = "json::objects")]
+        content: Vec<ContentInput>,
         /// Whether the call failed; the model sees this.
         #[garde(skip)]
         #[serde(default)]

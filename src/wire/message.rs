@@ -6,21 +6,25 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::metadata::small_object;
+use super::{content::ContentInput, metadata::small_object};
 use crate::{
     base::{
         json,
-        limit::{IDEMPOTENCY_KEY_BYTES_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
+        limit::{IDEMPOTENCY_KEY_BYTES_MAX, MESSAGE_CONTENT_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     },
     domain::{EventId, SessionId, Status},
 };
 
-/// Message to the agent: either `text`, or an `envelope` that contains the text.
+/// Message to the agent: `text`, `content` or both, or an `envelope` that contains the text.
 #[derive(Debug, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Steer {
     #[garde(inner(length(bytes, min = 1, max = TEXT_BYTES_MAX)))]
     pub text: Option<String>,
+    /// Parts of the message behind `text`: texts, images and documents.
+    #[garde(length(max = MESSAGE_CONTENT_MAX), dive)]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub content: Vec<ContentInput>,
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub envelope: Option<Envelope>,

@@ -9,6 +9,7 @@ pub(crate) mod agent;
 pub(crate) mod budget;
 pub(crate) mod capacity;
 pub(crate) mod client_token;
+pub(crate) mod content;
 pub(crate) mod context;
 pub(crate) mod control;
 pub(crate) mod credential;

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::{
     agent::{validate_ask, validate_compaction, validate_loops},
     budget::BudgetConsumed,
+    content::ContentInput,
     context::{ContextInput, ContextView},
     environment::validate_environment_choice,
     limits::LimitsInput,
@@ -22,8 +23,8 @@ use crate::{
     base::{
         json,
         limit::{
-            AGENT_TOOLS_MAX, DESTINATIONS_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX,
-            TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, DESTINATIONS_MAX, MESSAGE_CONTENT_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
+            OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -53,6 +54,10 @@ pub(crate) struct CreateSession {
     #[garde(custom(text_or_object))]
     #[schema(value_type = Option<InputSchema>)]
     pub input: Option<Value>,
+    /// Parts of the first input behind `input`: texts, images and documents.
+    #[garde(length(max = MESSAGE_CONTENT_MAX), dive)]
+    #[serde(default, deserialize_with = "json::objects")]
+    pub content: Vec<ContentInput>,
     /// Unique key of the session: creating it again with the same body returns the existing session.
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub key: Option<String>,

@@ -60,6 +60,7 @@ impl Worker {
         let (store, journal) = (&self.runtime.sandboxes.store, &self.runtime.sandboxes.journal);
         let until = Instant::now() + RETENTION_ROUND;
         let permits = Semaphore::new(RETENTION_CONNECTIONS);
+        let files = rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH));
         let done = join!(
             rows(&permits, "organization", until, || store.purge_deleted_orgs()),
             rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
@@ -79,7 +80,7 @@ impl Worker {
             pages(&permits, "late_blobs", until, &mut scans.late_blobs, |after| journal
                 .remove_purged_blobs(Last, after)),
         );
-        <[bool; 12]>::from(done).into_iter().all(|is_done| is_done)
+        files.await && <[bool; 12]>::from(done).into_iter().all(|is_done| is_done)
     }
 }
 

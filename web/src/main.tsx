@@ -6,6 +6,7 @@ import "@fontsource-variable/inter/wght.css";
 import "./style/base.css";
 import "./style/parts.css";
 import "./style/timeline.css";
+import "./style/files.css";
 
 const root = document.getElementById("root");
 if (root) {

@@ -1,13 +1,15 @@
-// Client of Sojourn: typed calls, streams that resume, webhook verification.
+// Client of Sojourn: typed calls, streams that resume, files, webhook verification.
 //
 // Uses `fetch` and WebCrypto only, so it runs in Node, Deno, Bun, workers and browsers.
 import createClient, { type Client } from "openapi-fetch";
 import { SojournError } from "./error.js";
+import { type ContentPart, Files } from "./files.js";
 import { type ExecFrame, follow, followExec, type FollowOptions } from "./follow.js";
 import { run, type RunOptions, type ToolHandlers } from "./run.js";
 import type { components, paths } from "./schema.js";
 
 export { SojournError } from "./error.js";
+export { type ContentPart, type FileData, Files, type StoredFile } from "./files.js";
 export type { Event, ExecFrame, FollowOptions } from "./follow.js";
 export type { Decision, Replies, Reply, RunOptions, ToolHandler, ToolHandlers } from "./run.js";
 export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
@@ -25,6 +27,13 @@ export interface Options {
   tries?: number;
 }
 
+/** Options of `steer`. */
+export interface SteerOptions {
+  mode?: Schemas["SteerMode"];
+  /** Parts of the message behind its text; see `files.part`. */
+  content?: ContentPart[];
+}
+
 /** Base of the back-off after a network error. */
 const PAUSE_MS = 500;
 /** Poll interval for a running command. */
@@ -36,6 +45,8 @@ const PART_BYTES = 64 << 20;
 export class Sojourn {
   /** Every operation of openapi.yaml, typed, by its path. */
   readonly api: Client<paths>;
+  /** Stored files, and parts of messages and results that are files. */
+  readonly files: Files;
   private readonly url: string;
   private readonly key: string;
   private readonly tries: number;
@@ -45,6 +56,7 @@ export class Sojourn {
     this.key = options.key;
     this.tries = Math.max(1, options.tries ?? 4);
     this.api = createClient<paths>({ baseUrl: this.url, fetch: (request) => this.send(request) });
+    this.files = new Files(this);
     this.api.use({
       onRequest: ({ request }) => {
         request.headers.set("Authorization", `Bearer ${this.key}`);
@@ -74,10 +86,15 @@ export class Sojourn {
     return this.take(this.api.POST("/v3/agents/{agent_id}/invoke", { params: { path: { agent_id: agent } }, body }));
   }
 
-  /** Sends a message. It is durable when this returns. */
-  steer(session: string, text: string, mode?: Schemas["SteerMode"]): Promise<Schemas["Steered"]> {
+  /** Sends a message: a text, parts, or a text and parts behind it. It is durable when this returns. */
+  steer(
+    session: string,
+    text: string | undefined,
+    options?: Schemas["SteerMode"] | SteerOptions,
+  ): Promise<Schemas["Steered"]> {
     const params = { path: { session_id: session } };
-    return this.take(this.api.POST("/v3/sessions/{session_id}/messages", { params, body: { text, mode } }));
+    const body = { text, ...(typeof options === "string" ? { mode: options } : options) };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/messages", { params, body }));
   }
 
   /** Asks the running turn to end and ends the queued one. */

@@ -1,13 +1,15 @@
 // Runs the custom tools of a session in this process.
 import { SojournError } from "./error.js";
+import type { ContentPart } from "./files.js";
 import type { Sojourn } from "./index.js";
 import type { components } from "./schema.js";
 
 type Action = components["schemas"]["PendingAction"];
 
 /**
- * Runs a call of a custom tool. What it returns is the result for the model: a string, or another value as JSON,
- * cut where it is too long. If it throws, the model is told. Use `callId` as the key of whatever must happen once.
+ * Runs a call of a custom tool. What it returns is the result for the model: a string, parts (see `files.part`), or
+ * another value as JSON; a long text is cut. If it throws, the model is told. Use `callId` as the key of whatever must
+ * happen once.
  */
 export type ToolHandler = (input: any, callId: string) => unknown;
 
@@ -44,6 +46,10 @@ const CLAIM_SECONDS = 600;
 /** Longest text of a result as JSON; the service accepts 30,000 bytes with what surrounds it. */
 const RESULT_BYTES = 29_900;
 const CUT = "\n[the rest was cut]";
+/** Most bytes that a file has in a result as JSON, without what it contains. */
+const FILE_REF_BYTES = 1_200;
+/** Least space of a text in a result. */
+const TEXT_BYTES = 100;
 /** Pause before a call is repeated: doubled after each failure. */
 const PAUSE_MS = { first: 250, longest: 5_000 };
 /** Poll interval while another process has claimed a call. */
@@ -137,17 +143,24 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
       signal,
     );
     const input = action.input ?? (await largeInput(client, action, signal));
-    let text: string;
+    let content: ContentPart[];
     let is_error = false;
     try {
-      text = textOf(await handler(input, action.call_id));
+      content = contentOf(await handler(input, action.call_id));
     } catch (error) {
-      [text, is_error] = [textOf(String(error)), true];
+      [content, is_error] = [contentOf(String(error)), true];
     }
-    const content = [{ type: "text" as const, text }];
-    const event = { type: "user.custom_tool_result" as const, action_id: action.id, content, is_error, claim };
-    const sending = { params: { path, header: once() }, body: { events: [event] } };
-    await untilAnswered(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
+    const result = { type: "user.custom_tool_result" as const, action_id: action.id, claim };
+    const sendResult = (fields: { content: ContentPart[]; is_error: boolean }) => {
+      const sending = { params: { path, header: once() }, body: { events: [{ ...result, ...fields }] } };
+      return untilAnswered(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
+    };
+    try {
+      await sendResult({ content, is_error });
+    } catch (error) {
+      if (!refusesFiles(error, content)) throw error;
+      await sendResult({ content: contentOf(String(error)), is_error: true });
+    }
   } catch (error) {
     if (!(error instanceof SojournError)) throw error;
     if (error.code === "action_claimed") return false;
@@ -181,13 +194,42 @@ async function untilAnswered<T>(call: () => Promise<T>, signal?: AbortSignal): P
 /** One key for all repetitions of a request. */
 const once = () => ({ "Idempotency-Key": crypto.randomUUID() });
 
-function textOf(result: unknown): string {
+/** Whether the service refused the files of a result, such as for a damaged image. */
+function refusesFiles(error: unknown, content: ContentPart[]): boolean {
+  if (!(error instanceof SojournError) || content.every(({ type }) => type === "text")) return false;
+  return [400, 413].includes(error.status) || ["file_storage_full", "too_many_files"].includes(error.code ?? "");
+}
+
+/** The parts of a result: parts as they are, another value as a text; texts are cut where they are too long. */
+function contentOf(result: unknown): ContentPart[] {
+  const given: unknown[] = Array.isArray(result) ? result : [result];
+  if (given.length === 0 || !given.every(isPart)) return [{ type: "text", text: textOf(result) }];
+  let left = RESULT_BYTES - FILE_REF_BYTES * given.filter(({ type }) => type !== "text").length;
+  return given.map((part) => {
+    if (part.type !== "text") return part;
+    const text = textOf(part.text, Math.max(left, TEXT_BYTES));
+    left -= TEXT_BYTES + new TextEncoder().encode(JSON.stringify(text)).length;
+    return { type: "text", text };
+  });
+}
+
+/** Whether a value is a part of a result, and not other data. */
+function isPart(value: unknown): value is ContentPart {
+  if (typeof value !== "object" || value === null) return false;
+  const { type, text, source, name: _, ...others } = value as Record<string, unknown>;
+  if (Object.keys(others).length > 0) return false;
+  if (type === "text") return typeof text === "string" && Object.keys(value).length === 2;
+  return (type === "image" || type === "document") && typeof source === "object" && source !== null && text === undefined;
+}
+
+/** The text for the model: a string as it is, everything else as JSON; cut if it has more bytes as JSON. */
+function textOf(result: unknown, most = RESULT_BYTES): string {
   const given = typeof result === "string" ? result : (JSON.stringify(result) ?? "");
   // Half of a surrogate pair is no text.
   const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new TextEncoder().encode(given));
   const bytes = new TextEncoder().encode(JSON.stringify(text));
-  if (bytes.length <= RESULT_BYTES) return text;
-  const limit = RESULT_BYTES - JSON.stringify(CUT).length;
+  if (bytes.length <= most) return text;
+  const limit = most - JSON.stringify(CUT).length;
   let begin = new TextDecoder("utf-8", { ignoreBOM: true }).decode(bytes.subarray(0, limit), { stream: true });
   for (;;) {
     // A character whose escape was cut in two is left out.

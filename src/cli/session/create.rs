@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{input, limits::Limits, output::Output, source};
+use crate::cli::{client::Client, file, input, limits::Limits, output::Output, source};
 
 /// Session fields.
 #[derive(Debug, Args, Serialize)]
@@ -21,6 +21,10 @@ pub(crate) struct Fields {
     #[arg(long, value_name = "FILE", conflicts_with = "input")]
     #[serde(skip)]
     input_json: Option<PathBuf>,
+    /// File for the agent; may be repeated
+    #[arg(long = "attach", value_name = "FILE")]
+    #[serde(skip)]
+    files: Vec<PathBuf>,
     #[arg(long)]
     title: Option<String>,
     /// Client-defined key; at most one session per key
@@ -47,11 +51,15 @@ pub(crate) struct Fields {
 }
 
 impl Fields {
-    /// Body of the create request.
-    pub(super) fn body(self) -> anyhow::Result<Value> {
+    /// Body of the create request; its files are uploaded first.
+    pub(super) async fn body(self, client: &Client) -> anyhow::Result<Value> {
+        let content = file::attach(client, &self.files).await?;
         let input = self.input_json.as_deref().map(input::json).transpose()?;
         let mut body = input::body(input.map_or(json!({}), |input| json!({ "input": input })), &self)?;
         self.output.fill(&mut body)?;
+        if !content.is_empty() {
+            body["content"] = content.into();
+        }
         Ok(body)
     }
 }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::{
     client::{Client, Connection, query},
-    input, print,
+    file, input, print,
 };
 
 /// Session commands.
@@ -59,7 +59,11 @@ pub(super) enum Session {
     #[command(visible_alias = "send")]
     Steer {
         session: String,
-        text: String,
+        #[arg(required_unless_present = "files")]
+        text: Option<String>,
+        /// File for the agent; may be repeated
+        #[arg(long = "attach", value_name = "FILE")]
+        files: Vec<PathBuf>,
         /// While a turn runs: queue waits for the next one [default], steer is read before its next model call, interrupt
         /// ends it first
         #[arg(long, value_parser = ["queue", "steer", "interrupt"])]
@@ -133,7 +137,7 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
     let json = connection.json;
     match command {
         Session::Create { fields, watch } => {
-            let created = client.post("/sessions", &fields.body()?).await?;
+            let created = client.post("/sessions", &fields.body(&client).await?).await?;
             let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
             if watch {
                 eprintln!("session {id}");
@@ -161,11 +165,9 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
         Session::Get { session, watch: false } => {
             print::document(&client.get(&format!("/sessions/{session}")).await?)
         }
-        Session::Steer { session, text, mode, watch } => {
-            let mut message = json!({ "text": text });
-            if let Some(mode) = mode {
-                message["mode"] = json!(mode);
-            }
+        Session::Steer { session, text, files, mode, watch } => {
+            let content = file::attach(&client, &files).await?;
+            let message = input::given(json!({ "text": text, "content": content, "mode": mode }));
             return send_message(&client, &session, &message, watch, json).await;
         }
         Session::Action(wanted) => return actions::run(&client, wanted, json).await,

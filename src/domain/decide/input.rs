@@ -4,6 +4,7 @@ use serde_json::{Map, Value};
 
 use super::Stamp;
 use crate::domain::{
+    content::{Content, files_of, text_of},
     event::{Body, Draft},
     ids::TurnId,
 };
@@ -20,6 +21,8 @@ pub struct Input {
     pub mode: InputMode,
     /// JSON Schema of the output of its turn.
     pub output_schema: Option<Map<String, Value>>,
+    /// Its parts in order, if it has files.
+    pub content: Vec<Content>,
 }
 
 /// Effect of a message on the running turn. Without one, all are the same.
@@ -37,10 +40,24 @@ pub enum InputMode {
 impl Input {
     /// Returns the event of the message, which joins a turn.
     pub(super) fn message(self, turn: TurnId, stamp: &Stamp) -> Draft {
-        let Self { text, object: input, envelope, refs, mode, output_schema } = self;
+        let Self { text, object: input, envelope, refs, mode, output_schema, content } = self;
         let steers = mode == InputMode::Steer;
-        let body = Body::UserMessage { text, input, envelope, steers, output_schema };
+        let body = Body::UserMessage { text, input, envelope, steers, output_schema, content };
         Draft { refs, ..stamp.draft(Some(turn), body) }
+    }
+
+    /// Adds parts behind the text. Without parts with a file, only the text becomes longer.
+    pub fn with_content(mut self, content: Vec<Content>) -> Self {
+        if content.is_empty() {
+            return self;
+        }
+        let own = (!self.text.is_empty()).then(|| Content::Text { text: self.text.clone() });
+        let parts: Vec<_> = own.into_iter().chain(content).collect();
+        self.text = text_of(&parts);
+        if files_of(&parts).next().is_some() {
+            self.content = parts;
+        }
+        self
     }
 
     /// Parses input: a string, or an object with a `text` field.

@@ -83,7 +83,7 @@ pub(super) fn withdrawn(
         let not_run = || (Outcome::NotRun, format!("The turn was {why} before anybody ran this tool."));
         let mut is_error = true;
         let (outcome, output) = match &call.action {
-            Some((_, _, Some(CallEnd::Answered { text, is_error: failed }))) => {
+            Some((_, _, Some(CallEnd::Answered { text, is_error: failed, .. }))) => {
                 is_error = *failed;
                 (Outcome::Ran, text.clone())
             }
@@ -107,6 +107,7 @@ pub(super) fn withdrawn(
             is_error,
             outcome,
             duration_ms: 0,
+            content: Vec::new(),
         }
     };
     let withdrawn = |call: &OpenCall| match call.action {

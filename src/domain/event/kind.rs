@@ -5,7 +5,8 @@ use utoipa::ToSchema;
 
 use super::{Body, history_events, informational};
 use crate::domain::{
-    action::{Closed, Content, ToolAnswer},
+    action::{Closed, ToolAnswer},
+    content::Content,
     turn::YieldReason,
 };
 

@@ -14,6 +14,7 @@ use utoipa::ToSchema;
 use super::{
     action::{Action, Closed, Confirmation, ToolAnswer},
     compaction::{Compacted, CompactionFailed, CompactionRequest, Pruned},
+    content::Content,
     context::ContextChange,
     ids::*,
     permission::{Grant, Policy, Rule},
@@ -140,6 +141,9 @@ pub enum Body {
         /// JSON Schema of the output of the turn that starts with the message.
         #[serde(skip_serializing_if = "Option::is_none", default)]
         output_schema: Option<Map<String, Value>>,
+        /// The parts of the message in order, if it has files.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        content: Vec<Content>,
     },
     /// A caller requested that the running turn end; it ends at its next checkpoint.
     #[serde(rename = "turn.cancel_requested")]
@@ -257,6 +261,9 @@ pub enum Body {
         /// Origin of the result.
         outcome: Outcome,
         duration_ms: u64,
+        /// Files of the result.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        content: Vec<Content>,
     },
     /// The turn needs this from a caller. In the append of its step, after the `tool.call`.
     #[serde(rename = "action.required")]

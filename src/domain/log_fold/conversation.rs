@@ -13,6 +13,7 @@ use crate::{
     base::{Timestamp, limit::CONVERSATION_BYTES_MAX},
     domain::{
         Event, Message, TurnId,
+        content::Content,
         conversation::{Block, NO_OUTPUT},
         event::{Body, RejectedOutput, StepCompleted, action_events, caller_events, informational},
         tool::ToolResult,
@@ -51,7 +52,7 @@ pub struct Conversation {
     #[serde(with = "time::serde::rfc3339::option")]
     last_step_at: Option<Timestamp>,
     /// Input of turns that ended while another turn ran; placed after that turn.
-    later: Vec<String>,
+    later: Vec<Message>,
     /// Calls of the last response and their results, in its order.
     pub(super) calls: Vec<(String, Option<ToolResult>)>,
     /// `seq` of that response.
@@ -79,7 +80,7 @@ pub(super) struct HistorySize {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Waiting {
     seq: i64,
-    text: String,
+    message: Message,
     steers: bool,
 }
 
@@ -113,13 +114,14 @@ impl Conversation {
             return;
         }
         match &event.draft.body {
-            Body::UserMessage { text, input, steers, .. } => {
+            Body::UserMessage { text, input, steers, content, .. } => {
                 let text = match input {
                     Some(object) if self.objects => object.to_string(),
                     Some(_) | None => text.clone(),
                 };
                 if let Some(turn) = event.draft.turn_id {
-                    let waiting = Waiting { seq: event.seq, text, steers: *steers };
+                    let message = Message::User { text, content: content.clone() };
+                    let waiting = Waiting { seq: event.seq, message, steers: *steers };
                     self.waiting.entry(turn).or_default().push(waiting);
                 }
             }
@@ -146,9 +148,11 @@ impl Conversation {
                 };
                 self.messages.push(Placed { seq: event.seq, message });
             }
-            Body::ToolResult { call_id, output, is_error, .. } => self.answer(call_id, output, *is_error),
+            Body::ToolResult { call_id, output, is_error, content, .. } => {
+                self.answer(call_id, output, *is_error, content);
+            }
             Body::OutputRejected(RejectedOutput { call_id: None, .. }) => {
-                self.say(vec![NO_OUTPUT.to_owned()], event.seq);
+                self.say(vec![Message::user(NO_OUTPUT)], event.seq);
             }
             Body::HistoryCompacted(compacted) => self.compact(compacted),
             Body::HistoryPruned(pruned) => self.prune(pruned),
@@ -191,11 +195,14 @@ impl Conversation {
         self.last_step_at
     }
 
-    fn answer(&mut self, call_id: &str, output: &str, is_error: bool) {
+    fn answer(&mut self, call_id: &str, output: &str, is_error: bool, content: &[Content]) {
         let open = self.calls.iter_mut().find(|(id, result)| id == call_id && result.is_none());
         if let Some((id, result)) = open {
-            self.size.bytes_since += output.len();
-            *result = Some(ToolResult { call_id: id.clone(), output: output.to_owned(), is_error });
+            let call_id = id.clone();
+            let answer =
+                ToolResult { call_id, output: output.to_owned(), is_error, content: content.to_vec() };
+            self.size.bytes_since += result_bytes(&answer);
+            *result = Some(answer);
         }
     }
 
@@ -203,12 +210,13 @@ impl Conversation {
     /// another turn, because the worker of those steps does not know of it.
     fn end_turn(&mut self, turn: TurnId, seq: i64) {
         if self.running.is_some_and(|running| running != turn) {
-            self.later.extend(self.waiting.remove(&turn).into_iter().flatten().map(|waiting| waiting.text));
+            let waiting = self.waiting.remove(&turn).into_iter().flatten();
+            self.later.extend(waiting.map(|waiting| waiting.message));
             return;
         }
         self.running = None;
         // The next turn may need no output.
-        self.messages.pop_if(|last| matches!(&last.message, Message::User { text } if text == NO_OUTPUT));
+        self.messages.pop_if(|last| matches!(&last.message, Message::User { text, .. } if text == NO_OUTPUT));
         self.take_input(turn, seq);
         let later = mem::take(&mut self.later);
         self.say(later, seq);
@@ -217,7 +225,7 @@ impl Conversation {
     fn take_input(&mut self, turn: TurnId, seq: i64) {
         // The input of a resumed turn is already in the history.
         if let Some(waiting) = self.waiting.remove(&turn) {
-            self.say(waiting.into_iter().map(|waiting| waiting.text).collect(), seq);
+            self.say(waiting.into_iter().map(|waiting| waiting.message).collect(), seq);
         }
     }
 
@@ -229,7 +237,7 @@ impl Conversation {
         if !left.is_empty() {
             self.waiting.insert(from, left);
         }
-        self.say(read.into_iter().map(|waiting| waiting.text).collect(), seq);
+        self.say(read.into_iter().map(|waiting| waiting.message).collect(), seq);
     }
 
     #[cfg(test)]
@@ -248,12 +256,11 @@ impl Conversation {
         others.flat_map(|(_, waiting)| waiting).any(|waiting| waiting.steers)
     }
 
-    fn say(&mut self, texts: Vec<String>, seq: i64) {
-        if !texts.is_empty() {
+    fn say(&mut self, messages: Vec<Message>, seq: i64) {
+        if !messages.is_empty() {
             self.settle();
-            self.size.bytes_since += texts.iter().map(String::len).sum::<usize>();
-            self.messages
-                .extend(texts.into_iter().map(|text| Placed { seq, message: Message::User { text } }));
+            self.size.bytes_since += messages.iter().map(message_bytes).sum::<usize>();
+            self.messages.extend(messages.into_iter().map(|message| Placed { seq, message }));
         }
     }
 
@@ -276,14 +283,23 @@ fn added_bytes(body: &Body) -> usize {
     }
 }
 
-/// Bytes of a message for a model; of a response, those of its blocks.
+/// Bytes of a message for a model, with 4 bytes for each token of a file; of a response, those of its blocks.
 pub(super) fn message_bytes(message: &Message) -> usize {
     match message {
-        Message::User { text } => text.len(),
+        Message::User { text, content } if content.is_empty() => text.len(),
+        Message::User { content, .. } => content.iter().map(part_bytes).sum(),
         Message::Assistant { raw, blocks, .. } if raw.is_empty() => blocks.iter().map(block_bytes).sum(),
         Message::Assistant { raw, .. } => raw.iter().map(value_bytes).sum(),
-        Message::Results { results } => results.iter().map(|result| result.output.len()).sum(),
+        Message::Results { results } => results.iter().map(result_bytes).sum(),
     }
+}
+
+pub(super) fn result_bytes(result: &ToolResult) -> usize {
+    result.output.len() + result.content.iter().map(part_bytes).sum::<usize>()
+}
+
+fn part_bytes(part: &Content) -> usize {
+    usize::try_from(part.tokens()).unwrap_or(usize::MAX).saturating_mul(4)
 }
 
 /// Approximate memory of a message, in bytes.
@@ -292,7 +308,8 @@ pub(super) fn memory_bytes(message: &Message) -> usize {
         Message::Assistant { raw, blocks, .. } => {
             raw.iter().map(value_bytes).sum::<usize>() + blocks.iter().map(block_bytes).sum::<usize>()
         }
-        other => message_bytes(other),
+        Message::User { text, .. } => text.len(),
+        Message::Results { results } => results.iter().map(|result| result.output.len()).sum(),
     }
 }
 
@@ -319,7 +336,13 @@ fn value_bytes(value: &Value) -> usize {
 
 fn settled(calls: Vec<(String, Option<ToolResult>)>) -> Message {
     let results = calls.into_iter().map(|(call_id, result)| {
-        result.unwrap_or_else(|| ToolResult { call_id, output: LOST_RESULT.to_owned(), is_error: true })
+        let lost = |call_id| ToolResult {
+            call_id,
+            output: LOST_RESULT.to_owned(),
+            is_error: true,
+            content: Vec::new(),
+        };
+        result.unwrap_or_else(|| lost(call_id))
     });
     Message::Results { results: results.collect() }
 }

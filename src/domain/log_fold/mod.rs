@@ -12,7 +12,9 @@ mod turn_fold;
 use serde::{Deserialize, Serialize};
 
 use super::{
+    action::ToolAnswer,
     compaction::CompactionRequest,
+    content::{FileRef, files_of},
     custom_tool::CustomTool,
     event::{Body, Draft, Event, Level},
     ids::*,
@@ -82,6 +84,8 @@ pub struct LogFold {
     grants: Vec<(EventId, Grant)>,
     /// A caller's request for a summary that has not been met.
     compaction_request: Option<CompactionRequest>,
+    /// Files that callers sent, for the sandbox.
+    files: Vec<FileRef>,
 }
 
 /// Newest events that callers sent the running turn, as far as a fold has them; 0 without one.
@@ -113,6 +117,7 @@ impl LogFold {
             tools: Vec::new(),
             grants: Vec::new(),
             compaction_request: None,
+            files: Vec::new(),
         }
     }
 
@@ -153,6 +158,9 @@ impl LogFold {
             Body::ToolRegistered(tool) => {
                 self.tools.retain(|known| known.name != tool.name);
                 self.tools.extend(tool.custom());
+            }
+            Body::UserMessage { content, .. } | Body::UserCustomToolResult(ToolAnswer { content, .. }) => {
+                self.files.extend(files_of(content).cloned());
             }
             Body::HistoryCompactionRequested(request) => self.compaction_request = Some(request.clone()),
             Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) => self.compaction_request = None,
@@ -217,6 +225,11 @@ impl LogFold {
     /// Returns a caller's request for a summary that has not been met.
     pub fn compaction_request(&self) -> Option<&CompactionRequest> {
         self.compaction_request.as_ref()
+    }
+
+    /// Returns the files that callers sent, in order.
+    pub fn files(&self) -> &[FileRef] {
+        &self.files
     }
 
     /// Returns the rules that were granted for the session.

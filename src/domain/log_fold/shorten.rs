@@ -2,13 +2,14 @@
 //!
 //! Cuts are chosen here and recorded as events, so the conversation stays a function of the log.
 
-use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes};
+use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes, result_bytes};
 use crate::{
     base::limit::{PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_TURNS_KEPT},
     domain::{
         Message,
         compaction::{Compacted, Pruned},
         conversation::SUMMARY,
+        shown_files::drop_files,
         tool::ToolResult,
     },
 };
@@ -38,7 +39,7 @@ impl Conversation {
     pub fn cut(&self, tail_tokens: u64) -> Option<HistoryCut> {
         let first_step = self.messages.iter().position(is_assistant)?;
         let open = self.calls.iter().filter_map(|(_, result)| result.as_ref());
-        let mut tail = open.map(|result| result.output.len()).sum();
+        let mut tail = open.map(result_bytes).sum();
         let mut place = None;
         for at in (first_step + 1..self.messages.len()).rev() {
             tail += message_bytes(&self.messages[at].message);
@@ -66,7 +67,7 @@ impl Conversation {
         };
         let fitting = (0..before.len()).rev().take_while(fits);
         let start = fitting.filter(|at| is_assistant(before[*at])).last()?;
-        let line = Message::User { text: LEFT_OUT.to_owned() };
+        let line = Message::user(LEFT_OUT);
         Some([line].into_iter().chain(before[start..].iter().map(|placed| placed.message.clone())).collect())
     }
 
@@ -80,15 +81,20 @@ impl Conversation {
             for result in results.iter().rev() {
                 let line = pruned(&result.output).len();
                 let is_old = at < boundary && newer > PRUNE_KEPT_TOKENS;
-                newer += tokens(result.output.len());
-                if is_old && result.output.len() > 2 * line && !result.output.starts_with(PRUNED) {
-                    saved += tokens(result.output.len() - line);
+                newer += tokens(result_bytes(result));
+                if is_old && result_bytes(result) > 2 * line && !result.output.starts_with(PRUNED) {
+                    saved += tokens(result_bytes(result) - line);
                     to_seq = to_seq.max(placed.seq);
                     call_ids.push(result.call_id.clone());
                 }
             }
         }
-        (saved >= PRUNE_SAVED_TOKENS_MIN).then_some(Pruned { call_ids, to_seq, tokens: saved })
+        (saved >= PRUNE_SAVED_TOKENS_MIN).then_some(Pruned {
+            call_ids,
+            file_ids: Vec::new(),
+            to_seq,
+            tokens: saved,
+        })
     }
 
     /// Returns the place of the oldest input whose results are never left out.
@@ -114,7 +120,7 @@ impl Conversation {
         let words = format!("{SUMMARY}{to_seq}]\n\n{summary}");
         self.bytes += words.len();
         // It is no input of a turn.
-        let first = Placed { seq: 0, message: Message::User { text: words } };
+        let first = Placed { seq: 0, message: Message::user(words) };
         let (old, left): (Vec<_>, Vec<_>) = std::mem::take(&mut self.messages)
             .into_iter()
             .partition(|placed| self.is_replaced(placed, *to_seq));
@@ -126,6 +132,7 @@ impl Conversation {
 
     /// Leaves out results.
     pub(super) fn prune(&mut self, event: &Pruned) {
+        drop_files(self.messages.iter_mut().map(|placed| &mut placed.message), &event.file_ids);
         let mut saved = 0;
         for placed in self.messages.iter_mut().filter(|placed| placed.seq <= event.to_seq) {
             let Message::Results { results } = &mut placed.message else { continue };
@@ -167,6 +174,7 @@ fn leave_out(result: &mut ToolResult) -> usize {
     let line = pruned(&result.output);
     let saved = result.output.len().saturating_sub(line.len());
     result.output = line;
+    result.content.clear();
     saved
 }
 
@@ -191,12 +199,13 @@ mod tests {
         let blocks = vec![Block::ToolCall(call)];
         let answer = Message::Assistant { provider: "p".to_owned(), raw: Vec::new(), blocks };
         let output = "x".repeat(output_bytes);
-        let results = vec![ToolResult { call_id: call_id.to_owned(), output, is_error: false }];
+        let (call_id, is_error) = (call_id.to_owned(), false);
+        let results = vec![ToolResult { call_id, output, is_error, content: Vec::new() }];
         [Placed { seq, message: answer }, Placed { seq, message: Message::Results { results } }]
     }
 
     fn input(seq: i64) -> Placed {
-        Placed { seq, message: Message::User { text: format!("Input {seq}.") } }
+        Placed { seq, message: Message::user(format!("Input {seq}.")) }
     }
 
     /// Turns of one step each, with results of this size; the last turn runs.
@@ -261,7 +270,7 @@ mod tests {
         let conversation = turns(5, 8_000);
         let cut = conversation.cut(1_000).expect("a cut");
         let newest = conversation.before(cut, 4_500).expect("two steps");
-        assert_eq!(newest[0], Message::User { text: LEFT_OUT.to_owned() });
+        assert_eq!(newest[0], Message::user(LEFT_OUT));
         // Two steps, and the inputs behind each.
         assert!(matches!(newest[1], Message::Assistant { .. }) && newest.len() == 7, "{}", newest.len());
         assert_eq!(conversation.before(cut, 1_000), None);

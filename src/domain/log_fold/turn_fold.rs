@@ -7,6 +7,7 @@ use crate::{
     base::Timestamp,
     domain::{
         action::{Action, ActionKind, ConfirmationReason},
+        content::Content,
         conversation::{Block, StopReason},
         custom_tool::{CustomTool, OnExpiry},
         event::{Body, Event, Level, Outcome, StepCompleted},
@@ -103,7 +104,13 @@ struct TurnAction {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ActionEnd {
     /// A caller's result or answers, and the milliseconds until they came.
-    Answered { text: String, is_error: bool, after_ms: u64 },
+    Answered {
+        text: String,
+        is_error: bool,
+        after_ms: u64,
+        /// Files of the answer.
+        content: Vec<Content>,
+    },
     /// A person let it run.
     Confirmed,
     /// A person did not, with words for the model.
@@ -454,7 +461,9 @@ impl TurnAction {
 
     fn ended(&self, end: CallEnd, after_ms: u64) -> ActionEnd {
         match end {
-            CallEnd::Answered { text, is_error } => ActionEnd::Answered { text, is_error, after_ms },
+            CallEnd::Answered { text, is_error, content } => {
+                ActionEnd::Answered { text, is_error, after_ms, content }
+            }
             CallEnd::Confirmed => ActionEnd::Confirmed,
             CallEnd::Rejected(words) => ActionEnd::Rejected { words },
             CallEnd::Expired(kind) => {

@@ -20,10 +20,11 @@ use crate::{
     base::limit::{
         AGENT_TOOLS_MAX, COMPACTION_INSTRUCTIONS_BYTES_MAX, CONTEXT_TOKENS, COST_MICROS_MAX,
         CREDENTIAL_BYTES_MAX, CRON_BYTES_MAX, CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, DESCRIPTION_BYTES_MAX,
-        DESTINATIONS_MAX, EVENTS_SENT_MAX, IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX, LIST_ITEM_BYTES_MAX,
-        LIST_ITEMS_MAX, MODEL_NAME_BYTES_MAX, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
-        OUTPUT_REPAIRS, PACKAGE_BYTES_MAX, QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX,
-        TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX,
+        DESTINATIONS_MAX, EVENTS_SENT_MAX, FILE_NAME_BYTES_MAX, IDEMPOTENCY_KEY_BYTES_MAX, KEY_SCOPES_MAX,
+        LIST_ITEM_BYTES_MAX, LIST_ITEMS_MAX, MESSAGE_CONTENT_MAX, MODEL_NAME_BYTES_MAX,
+        MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, PACKAGE_BYTES_MAX,
+        QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN,
+        WEBHOOK_SECRET_BYTES_MAX,
     },
     domain::{compaction::THRESHOLD, secret::SECRETS_MAX, source::SOURCES_MAX},
     http::scope::scopes,
@@ -48,12 +49,16 @@ const SIZE: Text = (3, 22, "^[0-9]+[MG]i$");
 const SOURCE_NAME: Text = (1, 100, "^[A-Za-z0-9_][A-Za-z0-9._-]{0,99}$");
 const VARIABLE: Text = (1, 128, "^[A-Za-z_][A-Za-z0-9_]*$");
 const ANY_VARIABLE: Text = (1, usize::MAX, VARIABLE.2);
+const FILE_NAME: Text = (1, FILE_NAME_BYTES_MAX, "");
 const GITHUB_NAME: Text = (1, 39, "^[A-Za-z0-9-]+$");
 
 /// Texts by the path of their schema: `Schema.field`, with `[]` for the items of a list, `{}` for the names of
 /// a map, and `|N` for an alternative.
 const TEXTS: &[(&str, Text)] = &[
     ("Command|0", (1, usize::MAX, "")),
+    ("ContentInput|0.text", LONG),
+    ("ContentInput|1.name", FILE_NAME),
+    ("ContentInput|2.name", FILE_NAME),
     ("ContextInput.env_vars{}", ANY_VARIABLE),
     ("ContextInput.working_dir", DIRECTORY),
     ("Conversation|0", TITLE),
@@ -157,6 +162,8 @@ const TEXTS: &[(&str, Text)] = &[
     ("RegisterTool.description", (0, DESCRIPTION_BYTES_MAX, "")),
     ("RegisterTool.name", ITEM),
     ("RegisterTool.tool_type", ITEM),
+    ("FileSource|1.data", (1, usize::MAX, "^[A-Za-z0-9+/]+={0,2}$")),
+    ("FileSource|2.url", URL),
     ("Restore.checkpoint_id", (1, 64, "")),
     ("RotateCredential.key", KEY),
     ("RotateSecret.secret", SECRET),
@@ -214,6 +221,7 @@ const ITEMS: &[(&str, usize, usize)] = &[
     ("CreateDestination.types", 0, LIST_ITEMS_MAX),
     ("CreateEnvironment.secrets", 0, SECRETS_MAX),
     ("CreateKey.scopes", 1, KEY_SCOPES_MAX),
+    ("CreateSession.content", 0, MESSAGE_CONTENT_MAX),
     ("CreateSession.destinations", 0, DESTINATIONS_MAX),
     ("CreateSession.sources", 0, SOURCES_MAX),
     ("CreateSession.tools", 0, AGENT_TOOLS_MAX),
@@ -231,14 +239,27 @@ const ITEMS: &[(&str, usize, usize)] = &[
     ("PatchEnvironment.secrets", 0, SECRETS_MAX),
     ("PatchTrigger.react", 0, 16),
     ("SendEvents.events", 1, EVENTS_SENT_MAX),
+    ("SentEvent|0.content", 0, MESSAGE_CONTENT_MAX),
     ("SentEvent|2.content", 1, RESULT_CONTENT_MAX),
     ("SentEvent|3.answers", 1, QUESTIONS_MAX),
+    ("Steer.content", 0, MESSAGE_CONTENT_MAX),
     ("TriggerReact.actions", 1, usize::MAX),
 ];
 
 /// Alternatives that have no other fields: the derived schema of an `enum` does not say so.
-const CLOSED: &[&str] =
-    &["ResultContent|0", "SentEvent|0", "SentEvent|1", "SentEvent|2", "SentEvent|3", "SentEvent|4"];
+const CLOSED: &[&str] = &[
+    "ContentInput|0",
+    "ContentInput|1",
+    "ContentInput|2",
+    "FileSource|0",
+    "FileSource|1",
+    "FileSource|2",
+    "SentEvent|0",
+    "SentEvent|1",
+    "SentEvent|2",
+    "SentEvent|3",
+    "SentEvent|4",
+];
 
 /// Patterns of parameters by operation (`*`: all) and name.
 const PARAMETERS: &[(&str, &str, &str)] = &[

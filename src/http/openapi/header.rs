@@ -36,6 +36,7 @@ use crate::{
         (name = "environments", description = "Image, packages, network policy and secrets of sandboxes."),
         (name = "sandbox", description = "Run commands and access files in a session's sandbox."),
         (name = "schedules", description = "Cron schedules of an agent and their runs."),
+        (name = "files", description = "Stored files for messages, models and sandboxes."),
         (name = "triggers", description = "Inbound webhooks that start sessions of an agent."),
         (name = "webhooks", description = "Webhooks, destinations and deliveries of events."),
         (name = "keys", description = "API keys with scopes and an expiration."),

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use utoipa::IntoParams;
 
 use super::{
-    permissions, questions,
+    content, permissions, questions,
     steer::{check_output, mode_of},
 };
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     domain::{
         ActionId, SessionId,
         action::{ActionAnswer, ActionKind, Confirmation, Consequences, ToolAnswer},
+        content::Content,
         decide::{Command, Input},
         question::Answers,
     },
@@ -26,6 +27,7 @@ use crate::{
         Page,
         action::{
             ClaimAction, ClaimedAction, PendingAction, SendEvents, SentEvent, SentEventRef, SentEvents,
+            validate_size,
         },
         message::SessionRef,
     },
@@ -136,12 +138,16 @@ pub(super) async fn send(
             SentEvent::ToolConfirmation { .. } => caller.check::<ApproveActions>()?,
         }
     }
+    let mut parts = Vec::with_capacity(wanted.events.len());
+    for (index, event) in wanted.events.iter().enumerate() {
+        parts.push(store_content(&caller, event).await.map_err(|error| at_event(index, error))?);
+    }
     let mut answer = once
         .run(&caller.app, caller.org, async |unit: &mut Unit| {
             let mut data = Vec::with_capacity(wanted.events.len());
             let (mut is_new, mut session) = (false, None);
-            for (index, event) in wanted.events.iter().enumerate() {
-                let sent = match append(&caller, unit, event).await {
+            for (index, (event, parts)) in wanted.events.iter().zip(&parts).enumerate() {
+                let sent = match append(&caller, unit, event, parts).await {
                     Ok(sent) => sent,
                     Err(error) => return Err(of_event(&caller, unit, index, error).await),
                 };
@@ -219,27 +225,52 @@ impl Sent {
     }
 }
 
+/// Stores the files of an event. Returns its parts.
+async fn store_content(caller: &SessionCaller<scope::SendEvents>, event: &SentEvent) -> Result<Vec<Content>> {
+    let (SentEvent::Message { content: wanted, .. } | SentEvent::CustomToolResult { content: wanted, .. }) =
+        event
+    else {
+        return Ok(Vec::new());
+    };
+    content::check_sources(caller, wanted)?;
+    let parts = content::store(&caller.app, caller.org, wanted).await?;
+    if matches!(event, SentEvent::CustomToolResult { .. }) {
+        validate_size(&parts, &())
+            .map_err(|error| ApiError::invalid("content", format!("`content` {error}")))?;
+    }
+    Ok(parts)
+}
+
 async fn append(
     caller: &SessionCaller<scope::SendEvents>,
     unit: &mut Unit,
     event: &SentEvent,
+    parts: &[Content],
 ) -> Result<Sent> {
     let stamp = caller.stamp();
+    content::use_files(unit, caller.session, parts).await?;
     let (command, kind) = match event {
-        SentEvent::Message { text, mode, output_schema } => {
+        SentEvent::Message { text, mode, output_schema, .. } => {
             if mode.is_none()
                 && output_schema.is_none()
+                && parts.is_empty()
+                && let Some(text) = text
                 && let Some(answered) = questions::answer_by_message(caller, unit, text).await?
             {
                 return Ok(Sent::answer(answered, "user.answer"));
             }
             let mode = mode_of(*mode);
-            let (text, output_schema) = (text.clone(), output_schema.clone());
-            (Command::Steer(Input { text, mode, output_schema, ..Input::default() }), "user.message")
+            if text.is_none() && parts.is_empty() {
+                return Err(ApiError::invalid("text", "send `text` or `content`"));
+            }
+            let (text, output_schema) = (text.clone().unwrap_or_default(), output_schema.clone());
+            let input = Input { text, mode, output_schema, ..Input::default() }.with_content(parts.to_vec());
+            (Command::Steer(input), "user.message")
         }
         SentEvent::Interrupt {} => (Command::Interrupt, "user.interrupt"),
-        SentEvent::CustomToolResult { action_id, content, is_error, claim } => {
-            let answer = ToolAnswer { action_id: *action_id, content: content.clone(), is_error: *is_error };
+        SentEvent::CustomToolResult { action_id, is_error, claim, .. } => {
+            let content = parts.to_vec();
+            let answer = ToolAnswer { action_id: *action_id, content, is_error: *is_error };
             let answer = ActionAnswer::Result(answer);
             let answered =
                 unit.answer(caller.session, answer, Consequences::default(), *claim, &stamp).await?;

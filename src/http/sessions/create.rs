@@ -8,11 +8,12 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 use tracing::Instrument;
 
-use super::context::validate;
+use super::{content, context::validate};
 use crate::{
     base::limit::{CLIENT_TOKEN_TTL_SECONDS, DESTINATIONS_MAX},
     domain::{
         Actor, InvokeTokenId, Level, OrgId, SessionId, Status,
+        content::Content,
         context::Context,
         decide::{Input, NewSession, Stamp},
         session::{Created, Limits, Pins, Source},
@@ -74,7 +75,8 @@ pub(crate) struct Creator {
 
 /// Creates a session, or returns the one that an equal request created.
 pub(crate) async fn run(creator: Creator, wanted: CreateSession, once: IdempotentRequest) -> Result<Answer> {
-    let request = Arc::new(CreateRequest { creator, wanted });
+    let parts = content::store(&creator.app, creator.org, &wanted.content).await?;
+    let request = Arc::new(CreateRequest { creator, wanted, parts });
     let mut answer = match create_batched(&request, &once).await? {
         Some(answer) => answer,
         None => create_unbatched(&request, &once).await?,
@@ -93,6 +95,8 @@ pub(crate) async fn run(creator: Creator, wanted: CreateSession, once: Idempoten
 
 /// A request to create a session, with its caller.
 struct CreateRequest {
+    /// Parts of the input, whose files are stored.
+    parts: Vec<Content>,
     creator: Creator,
     wanted: CreateSession,
 }
@@ -108,6 +112,7 @@ async fn create_batched(request: &Arc<CreateRequest>, once: &IdempotentRequest) 
         || wanted.slug.is_some()
         || wanted.parent_session_id.is_some()
         || request.creator.source == Source::Invoke
+        || !request.parts.is_empty()
         || !destinations_of(wanted).is_empty();
     if is_apart {
         return Ok(None);
@@ -181,11 +186,14 @@ async fn create_new(request: &CreateRequest, unit: &mut Unit) -> Result<Answer> 
     }
     let (creation, mut answer) = decide_new(request, unit, &mut AgentCache::default()).await?;
     if destinations.is_empty() {
+        let id = creation.session.id;
         unit.create(creation).await?;
+        content::use_files(unit, id, &request.parts).await?;
         return Ok(answer);
     }
     // Destinations are stored before the first events are appended, so that these are delivered.
     let creation = unit.create_row(creation).await?;
+    content::use_files(unit, creation.session.id, &request.parts).await?;
     let mut views = Vec::with_capacity(destinations.len());
     for destination in destinations {
         views.push(
@@ -203,13 +211,16 @@ async fn decide_new(
     unit: &mut Unit,
     agents: &mut AgentCache,
 ) -> Result<(Creation, Answer)> {
-    let CreateRequest { creator, wanted } = request;
+    let CreateRequest { creator, wanted, parts } = request;
     let app = &creator.app;
     let wanted = wanted.clone();
     sources::check_local(app, "sources", &wanted.sources)?;
     sources::check_choice(app, wanted.environment.as_ref())?;
     let mut of_agent = Vec::new();
-    let input = wanted.input.map(Input::of);
+    let input = (wanted.input.is_some() || !parts.is_empty()).then(|| {
+        let input = wanted.input.map(Input::of).unwrap_or_default();
+        input.with_content(parts.clone())
+    });
     let mut created = Created {
         agent_id: None,
         credential_id: None,
@@ -265,12 +276,13 @@ async fn pinned(
 ) -> Result<Option<(Agent, Pins)>> {
     let Some(agent) = &wanted.agent else {
         let needs_agent = wanted.input.is_some()
+            || !wanted.content.is_empty()
             || wanted.model.is_some()
             || wanted.tools.is_some()
             || !wanted.permissions.is_empty()
             || !wanted.settings().is_default()
             || wanted.revision.is_some();
-        let message = "`input`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs` and \
+        let message = "`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs` and \
              `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };

@@ -5,6 +5,7 @@ mod archives;
 mod change;
 mod checkpoints;
 mod compact;
+mod content;
 mod context;
 mod control;
 pub(crate) mod create;

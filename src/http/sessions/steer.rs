@@ -2,10 +2,13 @@
 
 use serde_json::{Map, Value};
 
-use super::questions;
+use super::{content, questions};
 
 use crate::{
-    domain::decide::{Command, Input, InputMode},
+    domain::{
+        content::Content,
+        decide::{Command, Input, InputMode},
+    },
     http::{
         agents::check_output_schema,
         auth::SessionCaller,
@@ -29,10 +32,12 @@ pub(super) async fn steer(
     Idempotent(once, Body(message)): Idempotent<Body<Steer>>,
 ) -> Result<Answer> {
     check_output(&caller, message.mode, message.output_schema.as_ref()).await?;
+    content::check_sources(&caller, &message.content)?;
+    let parts = content::store(&caller.app, caller.org, &message.content).await?;
     let mut answer = once
         .run(&caller.app, caller.org, async |unit: &mut Unit| match own_key(&message) {
-            Some(key) => steer_once(&caller, unit, message, key, once.digest()).await,
-            None => append(&caller, unit, message).await,
+            Some(key) => steer_once(&caller, unit, message, parts, key, once.digest()).await,
+            None => append(&caller, unit, message, parts).await,
         })
         .await?;
     if answer.replayed {
@@ -54,13 +59,14 @@ async fn steer_once(
     caller: &SessionCaller<SteerSession>,
     unit: &mut Unit,
     message: Steer,
+    parts: Vec<Content>,
     key: String,
     digest: [u8; 32],
 ) -> Result<Answer> {
     let slot = Slot { scope: format!("steer/{}", caller.session), key, fingerprint: digest };
     match unit.tx().claim_slot(slot, caller.app.0.store.master()).await? {
         SlotState::Fresh(claimed) => {
-            let answer = append(caller, unit, message).await?;
+            let answer = append(caller, unit, message, parts).await?;
             let (status, body) = (answer.status.as_u16(), answer.body.to_string());
             unit.tx().answer(claimed, status, body.as_bytes(), caller.app.0.journal.origin()).await?;
             Ok(answer)
@@ -76,8 +82,13 @@ async fn steer_once(
     }
 }
 
-async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: Steer) -> Result<Answer> {
-    if let (None, Some(text), None) = (message.mode, &message.text, &message.output_schema)
+async fn append(
+    caller: &SessionCaller<SteerSession>,
+    unit: &mut Unit,
+    message: Steer,
+    parts: Vec<Content>,
+) -> Result<Answer> {
+    if let (None, Some(text), None, []) = (message.mode, &message.text, &message.output_schema, &*parts)
         && let Some(Answered { event, seq, session, .. }) =
             questions::answer_by_message(caller, unit, text).await?
     {
@@ -85,7 +96,8 @@ async fn append(caller: &SessionCaller<SteerSession>, unit: &mut Unit, message: 
         let session = SessionRef { id: session.id, status: session.status, head: session.head };
         return Ok(Answer::new(StatusCode::ACCEPTED, &Steered { event, session }));
     }
-    let command = Command::Steer(input(message)?);
+    content::use_files(unit, caller.session, &parts).await?;
+    let command = Command::Steer(input(message, parts)?);
     let executed = unit.execute(caller.session, command, &caller.stamp()).await?;
     let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
     let session = &executed.session;
@@ -123,10 +135,13 @@ pub(super) fn mode_of(mode: Option<SteerMode>) -> InputMode {
     }
 }
 
-fn input(message: Steer) -> Result<Input> {
+fn input(message: Steer, parts: Vec<Content>) -> Result<Input> {
     let (mode, output_schema) = (mode_of(message.mode), message.output_schema);
     match (message.text, message.envelope) {
-        (Some(text), None) => Ok(Input { text, mode, output_schema, ..Input::default() }),
+        (text, None) if text.is_some() || !parts.is_empty() => {
+            let input = Input { text: text.unwrap_or_default(), mode, output_schema, ..Input::default() };
+            Ok(input.with_content(parts))
+        }
         (None, Some(envelope)) => {
             let Envelope { text, refs, .. } = &envelope;
             let (text, refs) = (text.clone(), refs.clone());
@@ -137,9 +152,10 @@ fn input(message: Steer) -> Result<Input> {
                 _ => unreachable!("an envelope is an object"),
             };
             let envelope = Some(rest.collect::<Map<_, _>>());
-            Ok(Input { text, object: None, envelope, refs, mode, output_schema })
+            let input = Input { text, envelope, refs, mode, output_schema, ..Input::default() };
+            Ok(input.with_content(parts))
         }
-        (None, None) => Err(ApiError::invalid("text", "send `text` or `envelope`")),
+        (_, None) => Err(ApiError::invalid("text", "send `text`, `content` or `envelope`")),
         (Some(_), Some(_)) => Err(ApiError::invalid("envelope", "send `text` or `envelope`, not both")),
     }
 }

@@ -53,7 +53,7 @@ pub(super) fn step(history: &[Message]) -> Step {
 /// Returns the answer to a question that follows a report: the edits so far, and that report.
 fn answer(history: &[Message]) -> Option<String> {
     let asked = history.iter().rposition(|message| matches!(message, Message::User { .. }))?;
-    let (before, Message::User { text }) = (&history[..asked], &history[asked]) else { return None };
+    let (before, Message::User { text, .. }) = (&history[..asked], &history[asked]) else { return None };
     let report = before.windows(2).rev().find_map(report).filter(|_| text.contains('?'))?;
     let edits: Vec<_> = before.windows(2).flat_map(edits).collect();
     let changed = if edits.is_empty() { "I changed no file.".to_owned() } else { edits.join("\n") };

@@ -80,7 +80,7 @@ pub(super) fn step(history: &[Message]) -> Result<Step, Fault> {
     let rest = since_last_user(history);
     let newest = history[..history.len() - rest.len()].last();
     let script = match newest {
-        Some(Message::User { text }) => parse(text)?,
+        Some(Message::User { text, .. }) => parse(text)?,
         Some(Message::Assistant { .. } | Message::Results { .. }) | None => Vec::new(),
     };
     let answers = rest.iter().filter(|message| matches!(message, Message::Assistant { .. })).count();

@@ -111,7 +111,7 @@ impl Planned {
 /// Returns the responses since the newest message of a user, with their tool results. The service's own words in
 /// between do not start another script.
 pub(super) fn since_last_user(history: &[Message]) -> &[Message] {
-    let is_user = |message: &Message| matches!(message, Message::User { text } if text != NO_OUTPUT);
+    let is_user = |message: &Message| matches!(message, Message::User { text, .. } if text != NO_OUTPUT);
     let start = history.iter().rposition(is_user).map_or(0, |at| at + 1);
     &history[start..]
 }

@@ -19,6 +19,7 @@ fn request(history: Vec<Message>) -> ModelRequest {
         history,
         max_tokens: 100,
         options: ModelOptions::default(),
+        files: std::collections::HashMap::new(),
     }
 }
 
@@ -35,7 +36,7 @@ impl Session {
     }
 
     fn say(mut self, text: impl ToString) -> Self {
-        self.history.push(Message::User { text: text.to_string() });
+        self.history.push(Message::user(text.to_string()));
         self
     }
 
@@ -44,7 +45,7 @@ impl Session {
         let provider = self.model.provider().to_owned();
         let results = answer.tool_calls().map(|call| {
             let (output, is_error) = run(call);
-            ToolResult { call_id: call.call_id.clone(), output, is_error }
+            ToolResult { call_id: call.call_id.clone(), output, is_error, content: Vec::new() }
         });
         let results: Vec<_> = results.collect();
         self.history.push(Message::Assistant {
@@ -159,7 +160,7 @@ async fn a_delay_is_waited_for_and_deltas_add_up_to_the_text() {
     let text = "A sentence that is longer than one delta — by far.";
     let script = json!({"script": [{"text": text, "delay_ms": 5_000}]}).to_string();
     let (start, mut grown) = (tokio::time::Instant::now(), String::new());
-    let history = vec![Message::User { text: script }];
+    let history = vec![Message::user(script)];
     let model = Session::of("inline").model;
     let take = &mut |delta| match delta {
         Delta::Text { text, .. } | Delta::Thinking { text, .. } => grown.push_str(&text),

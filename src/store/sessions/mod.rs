@@ -5,6 +5,7 @@ pub(crate) mod command;
 pub(crate) mod creation;
 pub(crate) mod event;
 pub(crate) mod event_content;
+pub(crate) mod file;
 pub(crate) mod idempotency;
 pub(crate) mod listing;
 pub(crate) mod log;

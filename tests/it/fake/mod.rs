@@ -3,6 +3,7 @@
 pub mod anthropic;
 pub mod bucket;
 pub mod dialect;
+pub mod file_parts;
 pub mod git;
 pub mod openai;
 pub mod provider;

@@ -15,7 +15,7 @@ use std::{
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{ConnectInfo, State},
+    extract::{ConnectInfo, DefaultBodyLimit, State},
     http::{HeaderMap, StatusCode},
     response::Response,
     routing::post,
@@ -23,6 +23,9 @@ use axum::{
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
+
+/// Largest request (Anthropic's bound).
+const REQUEST_BYTES_MAX: usize = 32_000_000;
 
 /// One response or one fault.
 #[derive(Clone, Debug, Default)]
@@ -191,7 +194,10 @@ impl<D: Dialect> Fake<D> {
         });
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let base_url = format!("http://{}", listener.local_addr().expect("a bound address"));
-        let routes = Router::new().route(D::PATH, post(serve::<D>)).with_state(Arc::clone(&shared));
+        let routes = Router::new()
+            .route(D::PATH, post(serve::<D>))
+            .layer(DefaultBodyLimit::max(REQUEST_BYTES_MAX))
+            .with_state(Arc::clone(&shared));
         let task = tokio::spawn(async move {
             axum::serve(listener, routes.into_make_service_with_connect_info::<SocketAddr>())
                 .await

@@ -22,7 +22,7 @@ use tokio::sync::{mpsc, watch};
 
 use sojourn::{
     base::{Origin, Timestamp},
-    domain::{OrgId, SandboxId, SessionId, scheduled_wake::When},
+    domain::{OrgId, SandboxId, SessionId, content::FileRef, scheduled_wake::When},
     sandbox::{
         Capabilities, Cause, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange,
         OutputStream, Reach, Sandbox, SandboxFence, Signal, Spec, Stats,
@@ -172,6 +172,10 @@ impl Services for FakeServices {
             content: b"the only page".to_vec(),
             is_cut: false,
         })
+    }
+
+    async fn store_image(&self, path: &str, _: Bytes) -> Result<FileRef, ToolFault> {
+        Err(ToolFault::TellModel(format!("{path} cannot be stored here.")))
     }
 
     async fn schedule_wake(&self, _: &str, _: When, _: &str) -> Result<Timestamp, ToolFault> {

@@ -8,19 +8,23 @@ use sojourn::{
     base::{Origin, Timestamp, clock::ManualClock, entropy::SeededEntropy},
     domain::{
         Actor, Block, Event, SandboxId, StopReason, TurnId, Usage,
+        content::Content,
+        decide::Input,
         event::{Body, CancelMode, Draft, Failure, Outcome, StepCompleted, TurnCompleted},
         tool::{MALFORMED_INPUT, Replay, ToolCall},
         turn::YieldReason,
     },
 };
 
-use crate::fake::dialect;
+use crate::fake::{dialect, file_parts};
 
 /// An action that appends to a log.
 #[derive(Clone, Debug)]
 pub enum Move {
     /// A caller sends a message.
     Steer(String, Option<Value>),
+    /// A caller sends a message with files.
+    Attach(Vec<Content>),
     /// A worker starts the queued turn, or takes over the running one.
     Start,
     /// The model answers, when a turn is running.
@@ -28,7 +32,7 @@ pub enum Move {
     /// The model call fails.
     Fail,
     /// One of the open calls gets its result, in any order.
-    Result { which: usize, output: String, is_error: bool },
+    Result { which: usize, output: String, is_error: bool, content: Vec<Content> },
     /// An event that is not sent to the model.
     Aside(u8),
     /// The running turn ends, with or without results for its open calls.
@@ -62,6 +66,14 @@ pub struct Question {
 
 fn words() -> impl Strategy<Value = String> {
     prop::sample::select(vec!["", " ", "\n", "Fix it.", "ä \u{0}", "{}"]).prop_map(str::to_owned)
+}
+
+fn parts() -> impl Strategy<Value = Vec<Content>> {
+    let part = prop_oneof![
+        3 => (0..4_u8).prop_map(file_parts::sample),
+        1 => prop::sample::select(vec![" ", "See this:"]).prop_map(|text| Content::Text { text: text.to_owned() }),
+    ];
+    prop_oneof![2 => Just(Vec::new()), 1 => prop::collection::vec(part, 0..4)]
 }
 
 fn said() -> impl Strategy<Value = Said> {
@@ -102,8 +114,10 @@ pub fn moves() -> impl Strategy<Value = Vec<Move>> {
         4 => Just(Move::Start),
         6 => answer(),
         1 => Just(Move::Fail),
-        8 => (0..8_usize, words(), any::<bool>())
-            .prop_map(|(which, output, is_error)| Move::Result { which, output, is_error }),
+        1 => parts().prop_map(Move::Attach),
+        8 => (0..8_usize, words(), any::<bool>(), parts()).prop_map(|(which, output, is_error, content)| {
+            Move::Result { which, output, is_error, content }
+        }),
         1 => (0..4_u8).prop_map(Move::Aside),
         2 => (any::<bool>(), prop::sample::select(reasons))
             .prop_map(|(settles, reason)| Move::End { settles, reason }),
@@ -123,7 +137,7 @@ fn calls(provider: &'static str) -> Move {
 }
 
 fn ran() -> Move {
-    Move::Result { which: 0, output: "it ran".to_owned(), is_error: false }
+    Move::Result { which: 0, output: "it ran".to_owned(), is_error: false, content: Vec::new() }
 }
 
 /// A turn of three steps.
@@ -181,6 +195,7 @@ impl Log {
                 envelope: None,
                 steers: false,
                 output_schema: None,
+                content: Vec::new(),
             },
             Body::TurnStarted {
                 turn_id: turn,
@@ -212,7 +227,31 @@ impl Writer {
                 let turn = *self.queued.get_or_insert_with(|| self.origin.id());
                 self.write(
                     Some(turn),
-                    Body::UserMessage { text, input, envelope: None, steers: false, output_schema: None },
+                    Body::UserMessage {
+                        text,
+                        input,
+                        envelope: None,
+                        steers: false,
+                        output_schema: None,
+                        content: Vec::new(),
+                    },
+                );
+            }
+            Move::Attach(content) => {
+                let turn = *self.queued.get_or_insert_with(|| self.origin.id());
+                let message =
+                    Input { text: "See this:".to_owned(), ..Input::default() }.with_content(content);
+                let (text, content) = (message.text, message.content);
+                self.write(
+                    Some(turn),
+                    Body::UserMessage {
+                        text,
+                        input: None,
+                        envelope: None,
+                        steers: false,
+                        output_schema: None,
+                        content,
+                    },
                 );
             }
             Move::Start => self.start(),
@@ -224,9 +263,9 @@ impl Writer {
                     Failure { code: "model_unavailable".to_owned(), message: String::new(), retry_at: None };
                 self.write(running, Body::ErrorModel(failure));
             }
-            Move::Result { which, output, is_error } if !self.open.is_empty() => {
+            Move::Result { which, output, is_error, content } if !self.open.is_empty() => {
                 let call = self.open.remove(which % self.open.len());
-                self.result(call, output, is_error);
+                self.result(call, output, is_error, content);
             }
             Move::Aside(kind) => self.aside(kind),
             Move::End { settles, reason } if running.is_some() => self.end(settles, reason),
@@ -313,11 +352,14 @@ impl Writer {
         }
     }
 
-    fn result(&mut self, call: ToolCall, output: String, is_error: bool) {
+    fn result(&mut self, call: ToolCall, output: String, is_error: bool, content: Vec<Content>) {
         let outcome = if is_error { Outcome::Unknown } else { Outcome::Ran };
         let (call_id, tool) = (call.call_id, call.tool);
         let turn = self.running.map(|(id, _)| id);
-        self.write(turn, Body::ToolResult { call_id, tool, output, is_error, outcome, duration_ms: 1 });
+        self.write(
+            turn,
+            Body::ToolResult { call_id, tool, output, is_error, outcome, duration_ms: 1, content },
+        );
     }
 
     fn aside(&mut self, kind: u8) {
@@ -341,7 +383,7 @@ impl Writer {
     fn end(&mut self, settles: bool, reason: YieldReason) {
         for call in std::mem::take(&mut self.open) {
             if settles {
-                self.result(call, "It was stopped.".to_owned(), true);
+                self.result(call, "It was stopped.".to_owned(), true, Vec::new());
             }
         }
         if let Some((turn, _)) = self.running.take() {

@@ -21,7 +21,7 @@ use sojourn::{
     model,
 };
 
-use crate::fake::dialect;
+use crate::fake::{dialect, file_parts};
 use log::{Log, Move, moves};
 
 /// Directory into which requests are written, one a line, for the types that the providers publish.
@@ -35,6 +35,7 @@ fn request(history: Vec<Message>, thinks: bool) -> ModelRequest {
         replay: Replay::Unsafe,
     };
     let thinking = thinks.then_some(Thinking { budget_tokens: 1_500 });
+    let files = file_parts::bytes_of(&history);
     ModelRequest {
         model: "claude-sonnet-4-5".to_owned(),
         system: "You repair things.".to_owned(),
@@ -42,6 +43,7 @@ fn request(history: Vec<Message>, thinks: bool) -> ModelRequest {
         history,
         max_tokens: 4_096,
         options: ModelOptions { thinking, ..ModelOptions::default() },
+        files,
     }
 }
 
@@ -140,7 +142,7 @@ fn input_of_a_canceled_turn_is_said_after_the_turn_that_ran() {
     let said: Vec<&str> = history
         .iter()
         .map(|message| match message {
-            Message::User { text } => text.as_str(),
+            Message::User { text, .. } => text.as_str(),
             Message::Assistant { .. } => "(answer)",
             Message::Results { results } => results[0].output.as_str(),
         })

@@ -59,7 +59,7 @@ pub fn connect<D: Named>(fake: &Fake<D>, http: Http, key: &str) -> Arc<dyn Model
 }
 
 pub fn user(text: &str) -> Message {
-    Message::User { text: text.to_owned() }
+    Message::user(text)
 }
 
 pub fn request(history: Vec<Message>) -> ModelRequest {
@@ -76,6 +76,7 @@ pub fn request(history: Vec<Message>) -> ModelRequest {
         history,
         max_tokens: 4_096,
         options: ModelOptions::default(),
+        files: std::collections::HashMap::new(),
     }
 }
 
@@ -89,6 +90,7 @@ pub fn results(answer: &Answer) -> Message {
         call_id: call.call_id.clone(),
         output: format!("{} ran", call.tool),
         is_error: false,
+        content: Vec::new(),
     };
     Message::Results { results: answer.tool_calls().map(result).collect() }
 }

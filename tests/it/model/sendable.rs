@@ -67,6 +67,7 @@ fn answered(history: &mut Vec<Message>, model: &dyn Model, answer: &Answer, next
         call_id: call.call_id.clone(),
         output: next.output.clone(),
         is_error: next.is_error,
+        content: Vec::new(),
     };
     let results: Vec<_> = answer.tool_calls().map(result).collect();
     let open = !results.is_empty();
@@ -74,7 +75,7 @@ fn answered(history: &mut Vec<Message>, model: &dyn Model, answer: &Answer, next
         history.push(Message::Results { results });
     }
     if !open || next.interrupted {
-        history.extend(next.words.iter().map(|text| Message::User { text: text.clone() }));
+        history.extend(next.words.iter().map(|text| Message::user(text.clone())));
     }
 }
 
@@ -87,7 +88,7 @@ async fn play(moves: Vec<Move>) -> Result<(), TestCaseError> {
     let first = Fake::script(Anthropic::default(), steps(true)).await;
     let second = Fake::script(OpenAi, steps(false)).await;
     let (one, two) = (connect(&first, http(), "sk-1"), connect(&second, http(), "sk-1"));
-    let mut history = vec![Message::User { text: "Begin.".to_owned() }];
+    let mut history = vec![Message::user("Begin.")];
     for next in &moves {
         let model = if next.anthropic { &*one } else { &*two };
         let thinking = next.thinks.then_some(Thinking { budget_tokens: 1_500 });

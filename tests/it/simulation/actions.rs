@@ -7,9 +7,10 @@ use sojourn::{
     domain::{
         ActionId, Actor, Event, EventId, TurnId,
         action::{
-            ActionAnswer, ActionKind, ActionState, Closed, Confirmation, Consequences, Content, Decision,
-            Ended, Others, Then, ToolAnswer,
+            ActionAnswer, ActionKind, ActionState, Closed, Confirmation, Consequences, Decision, Ended,
+            Others, Then, ToolAnswer,
         },
+        content::Content,
         decide::{Command, Rejection, Stamp},
         event::Body,
         open_work::{CallEnd, OpenCall},

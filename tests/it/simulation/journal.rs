@@ -114,6 +114,7 @@ pub async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
             is_error: true,
             outcome: if is_open { Outcome::NotRun } else { Outcome::Unknown },
             duration_ms: 0,
+            content: Vec::new(),
         })
     };
     let mut drafts: Vec<_> = open_calls(&log, turn).into_iter().map(lost).collect();

@@ -83,7 +83,7 @@ impl Provider {
         let is_user = |message: &Message| matches!(message, Message::User { .. });
         let since_input = history.iter().rev().take_while(|message| !is_user(message)).count() as u64;
         let mut blocks = Vec::new();
-        if matches!(history.last(), Some(Message::User { text }) if text.starts_with("The conversation above"))
+        if matches!(history.last(), Some(Message::User { text, .. }) if text.starts_with("The conversation above"))
         {
             let summary = format!("Summary {number}.");
             return (vec![Block::Text { text: summary }], StopReason::EndTurn);

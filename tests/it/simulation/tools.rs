@@ -340,7 +340,7 @@ fn done(call: &Call, outcome: Outcome) -> CallResult {
         duration: Duration::ZERO,
     });
     let output = if ran { format!("{} is done.", call.id()) } else { "Nobody knows.".to_owned() };
-    CallResult { output, is_error: !ran, outcome, duration: Duration::ZERO, exec }
+    CallResult { output, is_error: !ran, outcome, duration: Duration::ZERO, exec, content: Vec::new() }
 }
 
 fn unavailable(reason: &str) -> Fault {

@@ -287,6 +287,12 @@ impl Caller {
         send(self.request(Method::PATCH, path).json(&body)).await
     }
 
+    /// Uploads a file.
+    pub async fn upload(&self, name: &str, content: Vec<u8>) -> Answer {
+        let request = self.request(Method::POST, &format!("/files?name={name}"));
+        send(request.header("content-type", "application/octet-stream").body(content)).await
+    }
+
     pub async fn delete(&self, path: &str) -> Answer {
         send(self.request(Method::DELETE, path)).await
     }

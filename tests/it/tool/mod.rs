@@ -121,7 +121,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
     let (handle, all) = (fake.handle(), Catalog::builtin());
     let providers = Providers::new(Http::new(trusted_client(), None), Settings::default());
     let model = providers.model(&"scripted/demo".parse().expect("a name"), None).expect("a model");
-    let mut history = vec![Message::User { text: "Repair the failing test.".to_owned() }];
+    let mut history = vec![Message::user("Repair the failing test.")];
     let report = loop {
         let request = ModelRequest {
             model: "demo".to_owned(),
@@ -130,6 +130,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
             history: history.clone(),
             max_tokens: 1_000,
             options: ModelOptions::default(),
+            files: std::collections::HashMap::new(),
         };
         let answer = model.answer(&request, &mut |_| {}).await.expect("an answer");
         let mut results = Vec::new();
@@ -139,6 +140,7 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
                 call_id: call.call_id.clone(),
                 output: done.output,
                 is_error: done.is_error,
+                content: done.content,
             });
         }
         if let (StopReason::EndTurn, Some(Block::Text { text })) = (answer.stop, answer.blocks.last()) {

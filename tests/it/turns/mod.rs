@@ -12,6 +12,7 @@ mod control;
 mod direct;
 mod environment;
 mod faults;
+mod files;
 mod fold;
 mod follow;
 mod handover;

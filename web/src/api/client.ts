@@ -2,7 +2,7 @@
 import createClient from "openapi-fetch";
 import type { components, paths } from "./schema";
 import { Failure } from "./failure";
-import { readKey, signOut } from "./key";
+import { KEY_REFUSED, readKey, signOut } from "./key";
 
 export type Schemas = components["schemas"];
 
@@ -12,7 +12,7 @@ const PAUSE_MS = 800;
 export const pause = (ms: number) => new Promise((done) => setTimeout(done, ms));
 
 /** Random `Idempotency-Key`, so that a retried request is applied once. */
-function nonce(): string {
+export function nonce(): string {
   const bytes = crypto.getRandomValues(new Uint8Array(16));
   return Array.from(bytes, (byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -47,7 +47,7 @@ api.use({
     return request;
   },
   onResponse({ response }) {
-    if (response.status === 401) signOut("This key is unknown, expired or revoked.");
+    if (response.status === 401) signOut(KEY_REFUSED);
   },
 });
 
@@ -58,11 +58,17 @@ export async function take<T>(answer: Promise<{ data?: T; error?: unknown; respo
   return data as T;
 }
 
-/** Requests any path of the API, for links that the service returns. */
-export async function takePath(path: string): Promise<unknown> {
+/** Requests any path of the API; throws a `Failure` unless it succeeds. */
+export async function requestPath(path: string, init: { method?: string; signal?: AbortSignal } = {}): Promise<Response> {
   const headers = { Authorization: `Bearer ${readKey() ?? ""}` };
-  const response = await send(new Request(path, { headers }));
-  const body: unknown = await response.json().catch(() => undefined);
-  if (!response.ok) throw Failure.of(body, response.status);
-  return body;
+  const response = await send(new Request(path, { ...init, headers }));
+  if (response.status === 401) signOut(KEY_REFUSED);
+  if (!response.ok) throw Failure.of(await response.json().catch(() => undefined), response.status);
+  return response;
+}
+
+/** Reads the JSON at any path of the API, for links that the service returns. */
+export async function takePath(path: string): Promise<unknown> {
+  const response = await requestPath(path);
+  return response.json().catch(() => undefined);
 }

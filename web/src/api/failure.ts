@@ -24,6 +24,11 @@ export class Failure extends Error {
     return new Failure(detail.message, detail);
   }
 
+  /** An input that this page refuses before it sends it. */
+  static invalid(message: string): Failure {
+    return new Failure(message, { type: "invalid" });
+  }
+
   static unreachable(): Failure {
     return new Failure("The service cannot be reached.", { type: "unreachable" });
   }
@@ -53,4 +58,13 @@ export function advice(failure: Failure): string | undefined {
     default:
       return undefined;
   }
+}
+
+/** The reason of an error and the advice, as one line. */
+export function reason(error: unknown): string {
+  if (!(error instanceof Failure)) return "Unexpected error on this page.";
+  // Its advice is for a page that reads again by itself.
+  const hint = error.type === "unreachable" ? undefined : advice(error);
+  const message = /[.!?]$/.test(error.message) ? error.message : `${error.message}.`;
+  return hint ? `${message} ${hint}` : message;
 }

@@ -40,6 +40,11 @@ export async function download(session: string, path: string, name: string, onPr
     if (bytes.size === 0 || read >= size) break;
     onProgress(read / size);
   }
+  saveAs(parts, name);
+}
+
+/** Has the browser store bytes as `name`. */
+export function saveAs(parts: Blob[], name: string): void {
   // A content type that no browser opens.
   const url = URL.createObjectURL(new Blob(parts, { type: "application/octet-stream" }));
   const link = document.createElement("a");

@@ -1,6 +1,8 @@
 // API key of the signed-in user: stored for this tab only, never in a URL.
 
 const NAME = "sojourn.key";
+/** Reason of a sign-out after a response with status 401. */
+export const KEY_REFUSED = "This key is unknown, expired or revoked.";
 const listeners = new Set<() => void>();
 
 /** Reason for the last sign-out, for the sign-in page. */

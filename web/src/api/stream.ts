@@ -3,7 +3,7 @@
 import { createParser } from "eventsource-parser";
 import { pause } from "./client";
 import { Failure } from "./failure";
-import { readKey, signOut } from "./key";
+import { KEY_REFUSED, readKey, signOut } from "./key";
 
 export type Connection = "connecting" | "live" | "cut";
 
@@ -53,7 +53,7 @@ async function connection(reader: Reader, progressed: () => void): Promise<"refu
     if (lastId !== undefined) headers["Last-Event-ID"] = lastId;
     const response = await fetch(path, { headers, cache: "no-store", signal });
     if (response.status === 401) {
-      signOut("This key is unknown, expired or revoked.");
+      signOut(KEY_REFUSED);
       return "refused";
     }
     if (!response.ok || !response.body) {

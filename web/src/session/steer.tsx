@@ -1,58 +1,78 @@
-// Input field for messages to the agent and answers to its questions.
+// Input field for messages to the agent and answers to its questions, with files.
 import { type FormEvent, type KeyboardEvent, useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
+import type { SentFile } from "../api/stored-files";
+import { AttachButton, AttachedList } from "../parts/attach";
+import { useAttached } from "../parts/attached";
 import { Trouble } from "../parts/basics";
 import type { MessageRow } from "../timeline/rows";
 
 type Session = Schemas["Session"];
+/** Empty: the message waits for the next turn. */
+type Mode = Schemas["SteerMode"] | "";
 
 export function Steer({ session, question }: { session: Session; question?: MessageRow }) {
-  const [text, setText] = useState("");
-  const [mode, setMode] = useState<Schemas["SteerMode"] | "">("");
-  const queries = useQueryClient();
-  const send = useMutation({
-    mutationFn: (text: string) =>
-      take(
-        api.POST("/v3/sessions/{session_id}/messages", {
-          params: { path: { session_id: session.id } },
-          body: { text, ...(mode && { mode }) },
-        }),
-      ),
-    onSuccess: (_, sent) => {
-      setText((now) => (now === sent ? "" : now));
-      queries.invalidateQueries({ queryKey: ["session", session.id] });
-    },
-  });
   if (session.status === "archived") {
     return <p className="steer quiet">This session is archived. Its log stays readable.</p>;
   }
   if (!session.agent_id) {
     return <p className="steer quiet">This session has no agent to receive messages.</p>;
   }
-  const asks = session.status === "awaiting_input" ? question : undefined;
-  const submit = (event?: FormEvent) => {
+  return <Composer session={session} asks={session.status === "awaiting_input" ? question : undefined} />;
+}
+
+interface Sent {
+  text: string;
+  content: SentFile[];
+}
+
+/** Sends a message. `mode` says what it does to a running turn. */
+function useSend(session: string, mode: Mode, onSent: (sent: Sent) => void) {
+  const queries = useQueryClient();
+  return useMutation({
+    mutationFn: ({ text, content }: Sent) =>
+      take(
+        api.POST("/v3/sessions/{session_id}/messages", {
+          params: { path: { session_id: session } },
+          body: { ...(text.trim() && { text }), ...(content.length > 0 && { content }), ...(mode && { mode }) },
+        }),
+      ),
+    onSuccess: (_, sent) => {
+      onSent(sent);
+      queries.invalidateQueries({ queryKey: ["session", session] });
+    },
+  });
+}
+
+function Composer({ session, asks }: { session: Session; asks?: MessageRow }) {
+  const [text, setText] = useState("");
+  const [mode, setMode] = useState<Mode>("");
+  const attached = useAttached();
+  const send = useSend(session.id, mode, (sent) => {
+    setText((now) => (now === sent.text ? "" : now));
+    attached.clear(sent.content);
+  });
+  const isBusy = send.isPending || attached.isUploading;
+  const isEmpty = !text.trim() && attached.files.length === 0;
+  const submit = async (event?: FormEvent) => {
     event?.preventDefault();
-    if (text.trim() && !send.isPending) send.mutate(text);
+    if (isEmpty || isBusy) return;
+    send.reset();
+    const content = await attached.uploadAll();
+    if (content) send.mutate({ text, content });
   };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === "Enter" && !event.shiftKey && !event.nativeEvent.isComposing) {
       event.preventDefault();
-      submit();
+      void submit();
     }
   };
   return (
-    <form className="steer" onSubmit={submit} data-asks={asks ? "" : undefined}>
-      {asks && asks.options.length > 0 && (
-        <div className="options" role="group" aria-label="Suggested answers">
-          {asks.options.map((option) => (
-            <button key={option} type="button" disabled={send.isPending} onClick={() => send.mutate(option)}>
-              {option}
-            </button>
-          ))}
-        </div>
-      )}
+    <form className="steer" onSubmit={submit} data-asks={asks ? "" : undefined} {...attached.zone}>
+      {asks && <Suggestions options={asks.options} disabled={isBusy} onChoose={(text) => send.mutate({ text, content: [] })} />}
       <Trouble error={send.error} />
+      <AttachedList attached={attached} />
       <div className="line">
         <textarea
           aria-label={asks ? "Your answer" : "Message to the agent"}
@@ -62,23 +82,41 @@ export function Steer({ session, question }: { session: Session; question?: Mess
           onChange={(event) => setText(event.target.value)}
           onKeyDown={onKeyDown}
         />
-        <button type="submit" className="main" disabled={!text.trim() || send.isPending}>
-          {send.isPending ? "Sending…" : asks ? "Answer" : "Send"}
+        <button type="submit" className="main" disabled={isEmpty || isBusy}>
+          {isBusy ? "Sending…" : asks ? "Answer" : "Send"}
         </button>
       </div>
-      <p className="quiet small">
+      <div className="below quiet small">
+        <AttachButton attached={attached} />
         Enter sends, Shift+Enter inserts a line break.
-        {session.status === "running" && (
-          <label className="check">
-            The running turn
-            <select value={mode} onChange={(event) => setMode(event.target.value as typeof mode)}>
-              <option value="">ends first</option>
-              <option value="steer">reads it before its next step</option>
-              <option value="interrupt">is interrupted</option>
-            </select>
-          </label>
-        )}
-      </p>
+        {session.status === "running" && <ModeSelect mode={mode} onChange={setMode} />}
+      </div>
     </form>
+  );
+}
+
+function Suggestions({ options, disabled, onChoose }: { options: string[]; disabled: boolean; onChoose: (option: string) => void }) {
+  if (options.length === 0) return null;
+  return (
+    <div className="options" role="group" aria-label="Suggested answers">
+      {options.map((option) => (
+        <button key={option} type="button" disabled={disabled} onClick={() => onChoose(option)}>
+          {option}
+        </button>
+      ))}
+    </div>
+  );
+}
+
+function ModeSelect({ mode, onChange }: { mode: Mode; onChange: (mode: Mode) => void }) {
+  return (
+    <label className="check">
+      The running turn
+      <select value={mode} onChange={(event) => onChange(event.target.value as Mode)}>
+        <option value="">ends first</option>
+        <option value="steer">reads it before its next step</option>
+        <option value="interrupt">is interrupted</option>
+      </select>
+    </label>
   );
 }

@@ -1,6 +1,7 @@
 // One-line notices of events outside the conversation: limits, errors, the sandbox.
 import type { Event } from "../api/follow";
 import { bytes, span } from "../parts/format";
+import { visible } from "../parts/text";
 import type { NoticeRow } from "./rows";
 
 const when = (ts: string) => new Date(ts).toLocaleString();
@@ -13,15 +14,24 @@ const ENDS: Record<string, string> = {
 
 const share = ({ used, allowed }: { used: number; allowed: number }) => `${used.toLocaleString()} of ${allowed.toLocaleString()}`;
 
-/** The notice of an event; undefined for events without information for a user. */
-export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detail" | "retry_at"> | undefined {
+type Notice = Pick<NoticeRow, "tone" | "title" | "detail" | "retry_at">;
+
+/** Files that the model refused: the text of its error is in the notice before this one. */
+function dropped(files: string[], names: ReadonlyMap<string, string>): Notice {
+  const title = files.length === 1 ? "1 file is not shown to the model any more" : `${files.length} files are not shown to the model any more`;
+  const list = files.map((file) => visible(names.get(file) ?? file)).join(", ");
+  return { tone: "warn", title, detail: `${list}. The model gets the path in the sandbox instead.` };
+}
+
+/** The notice of an event; undefined for events without information for a user. `names` are those of files by id. */
+export function noticed(event: Event, names: ReadonlyMap<string, string>): Notice | undefined {
   switch (event.type) {
     case "error.model":
     case "error.runtime":
     case "error.task": {
       const who = { "error.model": "The model", "error.runtime": "The service", "error.task": "The task" }[event.type];
       const { code, message, retry_at } = event.body;
-      const title = `${who} failed: ${code.replaceAll("_", " ")}`;
+      const title = code === "files_refused" ? "The model refused files" : `${who} failed: ${code.replaceAll("_", " ")}`;
       return { tone: retry_at ? "warn" : "bad", title, detail: message, retry_at: retry_at ?? undefined };
     }
     case "limit.warning":
@@ -70,8 +80,11 @@ export function noticed(event: Event): Pick<NoticeRow, "tone" | "title" | "detai
       return { tone: "plain", title: "History summarized", detail: `${event.body.before_tokens.toLocaleString()} to ${event.body.after_tokens.toLocaleString()} tokens` };
     case "history.compaction_failed":
       return { tone: "bad", title: "A summary would not make the history shorter" };
-    case "history.pruned":
+    case "history.pruned": {
+      const { file_ids = [] } = event.body as { file_ids?: string[] };
+      if (file_ids.length > 0) return dropped(file_ids, names);
       return { tone: "plain", title: "Old results left out of the history", detail: `${event.body.tokens.toLocaleString()} tokens` };
+    }
     case "output.rejected":
       return { tone: "warn", title: event.body.call_id ? "The output does not fit its schema" : "The output is missing", detail: event.body.faults.join("; ") };
     case "turn.steered": {

@@ -1,6 +1,7 @@
 // Rows of the timeline, folded from the events of the log as they arrive.
 import type { Schemas } from "../api/client";
 import type { Event } from "../api/follow";
+import { type FilePart, filesOf } from "../api/stored-files";
 import { noticed } from "./notices";
 
 /** An event of one type. */
@@ -36,6 +37,7 @@ export interface MessageRow extends Base {
   narration: boolean;
   question: boolean;
   options: string[];
+  files: FilePart[];
   /** Input of the caller beside the text. */
   input?: unknown;
   /** Structured output of the agent, whose JSON is the text. */
@@ -59,6 +61,8 @@ export interface ToolRow extends Base {
   state: "running" | "waiting" | "ok" | "failed" | "not_run" | "unknown";
   exec?: Of<"exec.completed">["body"];
   output?: string;
+  /** Files of the result. */
+  files: FilePart[];
   duration_ms?: number;
   whole?: string;
 }
@@ -102,6 +106,8 @@ export class Timeline {
   /** Calls by the id of their action. */
   private readonly actions = new Map<string, string>();
   private readonly turns = new Map<string, number>();
+  /** Names of files by their ids. */
+  private readonly names = new Map<string, string>();
 
   add(event: Event): void {
     const base = { key: event.id, seq: event.seq, ts: event.ts };
@@ -109,7 +115,7 @@ export class Timeline {
     switch (event.type) {
       case "user.message":
         this.tally.question = undefined;
-        return this.push(input(base, event, whole));
+        return this.push(input(base, event, this.named(event), whole));
       case "agent.message": {
         const row = message(base, event, whole);
         if (row.question) this.tally.question = row;
@@ -127,13 +133,16 @@ export class Timeline {
       case "tool.call": {
         const { call_id: call, tool, args_summary: summary, input } = event.body;
         this.calls.set(call, this.rows.length);
-        return this.push({ ...base, kind: "tool", call, tool, summary, input, state: "running", whole });
+        return this.push({ ...base, kind: "tool", call, tool, summary, input, state: "running", files: [], whole });
       }
       case "action.required":
         this.actions.set(event.body.id, event.body.call_id);
         return this.call(event.body.call_id, { state: "waiting" });
       case "user.custom_tool_result":
-        return this.call(this.actions.get(event.body.action_id), { by: `by ${event.actor.display ?? "a caller"}` });
+        return this.call(this.actions.get(event.body.action_id), {
+          by: `by ${event.actor.display ?? "a caller"}`,
+          files: this.named(event),
+        });
       case "user.answer":
         return this.call(this.actions.get(event.body.action_id), { by: `answered by ${event.actor.display ?? "a caller"}` });
       case "user.tool_confirmation": {
@@ -154,6 +163,7 @@ export class Timeline {
           summary: command,
           input: { command },
           state: "running",
+          files: [],
         });
       }
       case "exec.completed": {
@@ -161,17 +171,20 @@ export class Timeline {
         if (exec_id) this.call(call_id, { state: exit_code === 0 ? "ok" : "failed", output: summary });
         return this.call(call_id, { exec: event.body });
       }
-      case "tool.result":
+      case "tool.result": {
+        const files = this.named(event);
         return this.call(event.body.call_id, {
           output: event.body.output,
           duration_ms: event.body.duration_ms,
           state: outcome(event.body),
+          ...(files.length > 0 ? { files } : {}),
           ...(whole ? { whole } : {}),
         });
+      }
       case "turn.completed":
         return this.completed(base, event.body);
       default: {
-        const notice = noticed(event);
+        const notice = noticed(event, this.names);
         if (notice) this.push({ ...base, kind: "notice", ...notice });
       }
     }
@@ -205,6 +218,13 @@ export class Timeline {
     });
   }
 
+  /** The files of an event. Their names are stored for notices. */
+  private named({ body }: Event): FilePart[] {
+    const files = filesOf(body);
+    for (const { file_id, name } of files) this.names.set(file_id, name);
+    return files;
+  }
+
   private call(call: string | undefined, change: Partial<ToolRow>): void {
     const at = call === undefined ? undefined : this.calls.get(call);
     const row = at === undefined ? undefined : this.rows[at];
@@ -223,7 +243,7 @@ function cost(usage: Usage): number {
   return PRICED.reduce((sum, part) => sum + (usage.cost?.[part] ?? 0), 0);
 }
 
-function input(base: Base, { body, actor }: Of<"user.message">, whole?: string): MessageRow {
+function input(base: Base, { body, actor }: Of<"user.message">, files: FilePart[], whole?: string): MessageRow {
   const source = body.envelope?.source;
   return {
     ...base,
@@ -233,6 +253,7 @@ function input(base: Base, { body, actor }: Of<"user.message">, whole?: string):
     narration: false,
     question: false,
     options: [],
+    files,
     input: body.input,
     from: typeof source === "string" ? source : (actor.display ?? undefined),
     whole,
@@ -248,6 +269,7 @@ function message(base: Base, { body, level, actor }: Of<"agent.message">, whole?
     narration: level !== "user",
     question: body.awaiting_input === true,
     options: body.options ?? [],
+    files: [],
     output: body.output,
     from: actor.display ?? undefined,
     whole,

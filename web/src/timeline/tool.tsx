@@ -2,6 +2,7 @@
 import { diffLines } from "diff";
 import { span, words } from "../parts/format";
 import { Json, Output } from "../parts/text";
+import { FileList } from "./files";
 import type { RowProps } from "./view";
 import type { ToolRow } from "./rows";
 import { WholeBody } from "./whole";
@@ -31,6 +32,7 @@ export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
         {row.exec && row.exec.exit_code !== 0 && <span className="exit">exit {row.exec.exit_code}</span>}
         {took !== undefined && <span className="quiet took">{span(took)}</span>}
       </button>
+      <FileList files={row.files} />
       {isOpen && (
         <div className="inside">
           <h3>Input</h3>

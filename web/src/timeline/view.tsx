@@ -5,11 +5,14 @@ import { clock, count, dollars, short, span, tokens, words } from "../parts/form
 import { Json, Prose } from "../parts/text";
 import { VirtualList } from "../parts/virtual";
 import type { Log } from "../session/log";
+import { FileList, ImageViewer } from "./files";
 import type { EndRow, MessageRow, NoticeRow, Row, StepRow, TurnRow } from "./rows";
 import { ToolCall } from "./tool";
 import { WholeBody } from "./whole";
 
 const NARRATION_PX = 45;
+/** One line of thumbnails. */
+const FILES_PX = 130;
 const HEIGHTS: Record<Row["kind"], number> = {
   turn: 41,
   step: 26,
@@ -21,7 +24,10 @@ const HEIGHTS: Record<Row["kind"], number> = {
 };
 
 /** Close estimates, so that a list that is scrolled far seldom corrects itself. */
-const estimate = (row: Row) => (row.kind === "message" && row.narration ? NARRATION_PX : HEIGHTS[row.kind]);
+const estimate = (row: Row) => {
+  const height = row.kind === "message" && row.narration ? NARRATION_PX : HEIGHTS[row.kind];
+  return "files" in row && row.files.length > 0 ? height + FILES_PX : height;
+};
 
 export function TimelineView({ log, status }: { log: Log; status: string }) {
   const { rows } = log.timeline;
@@ -34,23 +40,25 @@ export function TimelineView({ log, status }: { log: Log; status: string }) {
   };
   const isQuiet = rows.length === 0 && log.connection === "live";
   return (
-    <VirtualList
-      label="Timeline"
-      rows={rows}
-      version={log.version}
-      keyOf={(row) => row.key}
-      estimate={estimate}
-      follows
-      render={(row) => <TimelineRow row={row} isOpen={open.has(row.key)} toggle={() => toggle(row.key)} />}
-    >
-      {isQuiet && <p className="empty">No events yet. Send the first message below.</p>}
-      {status === "running" && (
-        <p className="working" role="status">
-          <i aria-hidden />
-          The agent is working
-        </p>
-      )}
-    </VirtualList>
+    <ImageViewer>
+      <VirtualList
+        label="Timeline"
+        rows={rows}
+        version={log.version}
+        keyOf={(row) => row.key}
+        estimate={estimate}
+        follows
+        render={(row) => <TimelineRow row={row} isOpen={open.has(row.key)} toggle={() => toggle(row.key)} />}
+      >
+        {isQuiet && <p className="empty">No events yet. Send the first message below.</p>}
+        {status === "running" && (
+          <p className="working" role="status">
+            <i aria-hidden />
+            The agent is working
+          </p>
+        )}
+      </VirtualList>
+    </ImageViewer>
   );
 }
 
@@ -123,6 +131,7 @@ function Message({ row, isOpen, toggle }: RowProps<MessageRow>) {
         </time>
       </header>
       {row.text && row.output === undefined && (row.role === "agent" ? <Prose text={row.text} /> : <Said text={row.text} isOpen={isOpen} toggle={toggle} />)}
+      <FileList files={row.files} />
       {row.options.length > 0 && (
         <ul className="asked">
           {row.options.map((option) => (

@@ -14,6 +14,10 @@ CLAIM = 600
 RESULT = 29_900
 #: Ends a result that was cut.
 CUT = "\n[the rest was cut]"
+#: Most bytes that a file has in a result as JSON, without what it contains.
+FILE_REF = 1_200
+#: Least space of a text in a result, in bytes.
+TEXT = 100
 
 
 def claiming(action: Any) -> Call:
@@ -22,12 +26,12 @@ def claiming(action: Any) -> Call:
     return Call("POST", path, json={"seconds": CLAIM})
 
 
-def answering(action: Any, claim: str, text: str, is_error: bool) -> Call:
+def answering(action: Any, claim: str, content: list[Any], is_error: bool) -> Call:
     """The call that sends the result of a custom tool."""
     event = {
         "type": "user.custom_tool_result",
         "action_id": action["id"],
-        "content": [{"type": "text", "text": text}],
+        "content": content,
         "is_error": is_error,
         "claim": claim,
     }
@@ -71,14 +75,39 @@ def input_call(action: Any) -> Call | None:
     return Call("GET", at("sessions", action["session_id"], "events", action["call_event_id"]))
 
 
-def text_of(result: object) -> str:
-    """The text for the model: a string as it is, everything else as JSON; cut where it is too long."""
+def content_of(result: object) -> list[Any]:
+    """The parts of a result: parts as they are, another value as a text; texts are cut where they are too long."""
+    given: list[Any] = result if isinstance(result, list) else [result]
+    if not given or not all(map(_is_part, given)):
+        return [{"type": "text", "text": text_of(result)}]
+    parts, left = [], RESULT - FILE_REF * sum(part["type"] != "text" for part in given)
+    for part in given:
+        if part["type"] == "text":
+            text = text_of(part["text"], max(left, TEXT))
+            left -= TEXT + len(json.dumps(text, ensure_ascii=False).encode())
+            part = {"type": "text", "text": text}
+        parts.append(part)
+    return parts
+
+
+def _is_part(part: object) -> bool:
+    """Whether a value is a part of a result, and not other data."""
+    match part:
+        case {"type": "text", "text": str(), **others}:
+            return not others
+        case {"type": "image" | "document", "source": dict(), **others}:
+            return not others.keys() - {"name"}
+    return False
+
+
+def text_of(result: object, most: int = RESULT) -> str:
+    """The text for the model: a string as it is, everything else as JSON; cut if it has more bytes as JSON."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
     text = text.encode(errors="replace").decode()
     encoded = json.dumps(text, ensure_ascii=False).encode()
-    if len(encoded) <= RESULT:
+    if len(encoded) <= most:
         return text
-    begin = encoded[: RESULT - len(json.dumps(CUT))].decode(errors="ignore")
+    begin = encoded[: most - len(json.dumps(CUT))].decode(errors="ignore")
     while True:
         # A character whose escape was cut in two is left out.
         try:
@@ -87,9 +116,15 @@ def text_of(result: object) -> str:
             begin = begin[:-1]
 
 
-def error_of(error: Exception) -> str:
-    """The text for the model when a handler raised."""
-    return text_of(f"{type(error).__name__}: {error}")
+def error_of(error: Exception) -> list[Any]:
+    """The result for the model when a handler raised."""
+    return content_of(f"{type(error).__name__}: {error}")
+
+
+def refuses_files(error: SojournError, content: list[Any]) -> bool:
+    """Whether the service refused the files of a result, such as for a damaged image."""
+    has_files = any(part["type"] != "text" for part in content)
+    return has_files and (error.status in (400, 413) or error.code in ("file_storage_full", "too_many_files"))
 
 
 def rests(session: Any) -> bool:

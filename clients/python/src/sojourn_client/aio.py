@@ -15,17 +15,19 @@ from ._stream import Frames, Tail
 from ._tools import (
     answering,
     claiming,
+    content_of,
     deciding,
     error_of,
     input_call,
     is_ended,
     may_pass,
+    refuses_files,
     replying,
     rests,
-    text_of,
     waits,
 )
 from .errors import SojournError
+from .files import AsyncFiles
 
 if TYPE_CHECKING:
     from . import models
@@ -45,6 +47,8 @@ class AsyncSojourn:
         self._root = root(url)
         self._tries = max(1, tries)
         self._http = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER)
+        #: Stored files, and parts of messages and results that are files.
+        self.files = AsyncFiles(self)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,10 +104,18 @@ class AsyncSojourn:
     async def get(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("GET", at("sessions", session)))
 
-    async def steer(self, session: str, text: str, mode: str | None = None) -> models.Steered:
-        """Sends a message. It is durable when this returns."""
+    async def steer(
+        self,
+        session: str,
+        text: str | None = None,
+        mode: str | None = None,
+        *,
+        content: list[models.ContentInput] | None = None,
+    ) -> models.Steered:
+        """Sends a message: a text, parts, or a text and parts behind it. It is durable when this returns."""
         path = at("sessions", session, "messages")
-        body = {"text": text} | ({"mode": mode} if mode else {})
+        body = {"text": text, "mode": mode, "content": content}
+        body = {name: value for name, value in body.items() if value is not None}
         return cast("models.Steered", await self.call("POST", path, json=body))
 
     async def cancel(self, session: str) -> models.Session:
@@ -211,8 +223,8 @@ class AsyncSojourn:
 
         `tools` maps the name of a tool to a function of its arguments and the id of the call.
         The function may be a coroutine function; the calls of a step run together. What
-        it returns is the result: a string, or another value as JSON; a long one is cut. The model is
-        told of an `Exception`. Use the id as the key of whatever must happen once.
+        it returns is the result: a string, parts (see `files.part`), or another value as JSON; a long text is
+        cut. The model is told of an `Exception`. Use the id as the key of whatever must happen once.
 
         A call is claimed first, so that one of several processes runs it, and its result is sent until
         the service answers. A call of a tool without a function stays open for another process.
@@ -271,16 +283,25 @@ class AsyncSojourn:
             arguments = (await self._until_answered(call))["body"]["input"] if call else action["input"]
             try:
                 value = tools[action["tool"]](arguments, action["call_id"])
-                text, is_error = text_of(await value if inspect.isawaitable(value) else value), False
+                content, is_error = content_of(await value if inspect.isawaitable(value) else value), False
             except Exception as error:
-                text, is_error = error_of(error), True
-            await self._until_answered(answering(action, claim, text, is_error))
+                content, is_error = error_of(error), True
+            await self._send_result(action, claim, content, is_error)
         except SojournError as error:
             if error.code == "action_claimed":
                 return False
             if not is_ended(error):
                 raise
         return True
+
+    async def _send_result(self, action: Any, claim: str, content: list[Any], is_error: bool) -> None:
+        """Sends the result of a call; tells the model if the service refuses the files of the result."""
+        try:
+            await self._until_answered(answering(action, claim, content, is_error))
+        except SojournError as error:
+            if not refuses_files(error, content):
+                raise
+            await self._until_answered(answering(action, claim, error_of(error), True))
 
     async def _until_answered(self, call: Call) -> Any:
         """Repeats a call until the service answers."""

@@ -14,17 +14,19 @@ from ._stream import Frames, Tail
 from ._tools import (
     answering,
     claiming,
+    content_of,
     deciding,
     error_of,
     input_call,
     is_ended,
     may_pass,
+    refuses_files,
     replying,
     rests,
-    text_of,
     waits,
 )
 from .errors import SojournError
+from .files import Files
 
 if TYPE_CHECKING:
     from . import models
@@ -44,6 +46,8 @@ class Sojourn:
         self._root = root(url)
         self._tries = max(1, tries)
         self._http = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER)
+        #: Stored files, and parts of messages and results that are files.
+        self.files = Files(self)
 
     def __enter__(self) -> Self:
         return self
@@ -97,10 +101,18 @@ class Sojourn:
     def get(self, session: str) -> models.Session:
         return cast("models.Session", self.call("GET", at("sessions", session)))
 
-    def steer(self, session: str, text: str, mode: str | None = None) -> models.Steered:
-        """Sends a message. It is durable when this returns."""
+    def steer(
+        self,
+        session: str,
+        text: str | None = None,
+        mode: str | None = None,
+        *,
+        content: list[models.ContentInput] | None = None,
+    ) -> models.Steered:
+        """Sends a message: a text, parts, or a text and parts behind it. It is durable when this returns."""
         path = at("sessions", session, "messages")
-        body = {"text": text} | ({"mode": mode} if mode else {})
+        body = {"text": text, "mode": mode, "content": content}
+        body = {name: value for name, value in body.items() if value is not None}
         return cast("models.Steered", self.call("POST", path, json=body))
 
     def cancel(self, session: str) -> models.Session:
@@ -205,9 +217,9 @@ class Sojourn:
         """Runs the custom tools of a session until it neither runs nor waits; returns the result.
 
         `tools` maps the name of a tool to a function of its arguments and the id of the call.
-        Calls run one after the other. What it returns is
-        the result: a string, or another value as JSON; a long one is cut. The model is told of an
-        `Exception`. Use the id as the key of whatever must happen once.
+        Calls run one after the other. What it returns is the result: a string, parts (see `files.part`), or
+        another value as JSON; a long text is cut. The model is told of an `Exception`. Use the id as the key of
+        whatever must happen once.
 
         A call is claimed first, so that one of several processes runs it, and its result is sent until
         the service answers. A call of a tool without a function stays open for another process.
@@ -263,16 +275,25 @@ class Sojourn:
             call = input_call(action)
             arguments = self._until_answered(call)["body"]["input"] if call else action["input"]
             try:
-                text, is_error = text_of(tools[action["tool"]](arguments, action["call_id"])), False
+                content, is_error = content_of(tools[action["tool"]](arguments, action["call_id"])), False
             except Exception as error:
-                text, is_error = error_of(error), True
-            self._until_answered(answering(action, claim, text, is_error))
+                content, is_error = error_of(error), True
+            self._send_result(action, claim, content, is_error)
         except SojournError as error:
             if error.code == "action_claimed":
                 return False
             if not is_ended(error):
                 raise
         return True
+
+    def _send_result(self, action: Any, claim: str, content: list[Any], is_error: bool) -> None:
+        """Sends the result of a call; tells the model if the service refuses the files of the result."""
+        try:
+            self._until_answered(answering(action, claim, content, is_error))
+        except SojournError as error:
+            if not refuses_files(error, content):
+                raise
+            self._until_answered(answering(action, claim, error_of(error), True))
 
     def _until_answered(self, call: Call) -> Any:
         """Repeats a call until the service answers."""

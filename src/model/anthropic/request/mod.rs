@@ -11,10 +11,11 @@ use crate::{
     base::limit,
     domain::{
         Block, Message,
+        content::{Content, PDF},
         conversation::{Effort, ModelRequest},
         tool::{ToolResult, ToolSpec},
     },
-    model::{strict::is_strict, tool_input},
+    model::{sent_file::SentFile, strict::is_strict, tool_input},
 };
 
 /// Provider name in model names, credentials and histories.
@@ -51,7 +52,7 @@ const BLANK: &str = "(empty)";
 
 /// Returns the request's body as JSON.
 pub(in crate::model) fn body(request: &ModelRequest) -> Vec<u8> {
-    let messages = turns(&request.history);
+    let messages = turns(request);
     let mut body = Body {
         model: &request.model,
         max_tokens: request.max_tokens,
@@ -93,12 +94,15 @@ fn system(prompt: &str) -> Vec<Value> {
     if prompt.trim().is_empty() { Vec::new() } else { vec![text(prompt)] }
 }
 
-fn turns(history: &[Message]) -> Vec<Turn> {
+fn turns(request: &ModelRequest) -> Vec<Turn> {
     let mut turns: Vec<Turn> = Vec::new();
-    for message in history {
+    for message in &request.history {
         let (role, content) = match message {
-            Message::User { text: words } => (USER, vec![text(words)]),
-            Message::Results { results } => (USER, results.iter().map(result).collect()),
+            Message::User { text: words, content } if content.is_empty() => (USER, vec![text(words)]),
+            Message::User { content, .. } => (USER, parts(content, request)),
+            Message::Results { results } => {
+                (USER, results.iter().map(|done| result(done, request)).collect())
+            }
             Message::Assistant { provider, raw, blocks } => {
                 (ASSISTANT, if provider == PROVIDER { own(raw) } else { foreign(blocks) })
             }
@@ -142,17 +146,48 @@ fn foreign(blocks: &[Block]) -> Vec<Value> {
     blocks.iter().filter_map(block).collect()
 }
 
-fn result(result: &ToolResult) -> Value {
+fn result(result: &ToolResult, request: &ModelRequest) -> Value {
     let output = if result.output.trim().is_empty() { BLANK } else { &result.output };
+    let content = match result.content.is_empty() {
+        true => Value::from(output),
+        false => [vec![text(output)], parts(&result.content, request)].concat().into(),
+    };
     let mut block = json!({
         "type": "tool_result",
         "tool_use_id": tool_input::call_id(&result.call_id),
-        "content": output,
+        "content": content,
     });
     if result.is_error {
         block["is_error"] = Value::Bool(true);
     }
     block
+}
+
+/// Converts parts; a file is named before it is shown.
+/// (platform.claude.com/docs/en/build-with-claude/vision, .../pdf-support)
+fn parts(content: &[Content], request: &ModelRequest) -> Vec<Value> {
+    let mut blocks = Vec::with_capacity(2 * content.len());
+    for part in content {
+        if let Content::Text { text: words } = part {
+            blocks.push(text(words));
+        }
+        let Some(file) = part.file() else { continue };
+        blocks.push(text(&file.label()));
+        blocks.extend(match SentFile::of(part, request) {
+            None => None,
+            Some(SentFile::Image { media_type, base64 }) => {
+                Some(json!({"type": "image", "source": {"type": "base64", "media_type": media_type, "data": base64}}))
+            }
+            Some(SentFile::Pdf { base64, .. }) => {
+                Some(json!({"type": "document", "source": {"type": "base64", "media_type": PDF, "data": base64}}))
+            }
+            Some(SentFile::Text { text: words }) => Some(json!({
+                "type": "document",
+                "source": {"type": "text", "media_type": "text/plain", "data": words},
+            })),
+        });
+    }
+    blocks
 }
 
 fn text(words: &str) -> Value {

@@ -9,7 +9,7 @@ use crate::domain::{
 };
 
 fn user(text: &str) -> Message {
-    Message::User { text: text.to_owned() }
+    Message::user(text)
 }
 
 fn results(all: &[(&str, &str, bool)]) -> Message {
@@ -17,6 +17,7 @@ fn results(all: &[(&str, &str, bool)]) -> Message {
         call_id: id.to_owned(),
         output: output.to_owned(),
         is_error,
+        content: Vec::new(),
     };
     Message::Results { results: all.iter().map(result).collect() }
 }
@@ -40,6 +41,7 @@ fn request(history: Vec<Message>) -> ModelRequest {
         history,
         max_tokens: 4_096,
         options: ModelOptions::default(),
+        files: std::collections::HashMap::new(),
     }
 }
 

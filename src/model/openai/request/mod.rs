@@ -9,10 +9,11 @@ use serde_json::{Map, Value, json};
 use crate::{
     domain::{
         Block, Message,
+        content::{Content, PDF},
         conversation::{Effort, ModelRequest},
         tool::{ToolCall, ToolResult, ToolSpec},
     },
-    model::{strict::is_strict, tool_input},
+    model::{sent_file::SentFile, strict::is_strict, tool_input},
 };
 
 /// Fields in the order in which they are sent; the part that changes comes last.
@@ -62,8 +63,19 @@ fn messages(request: &ModelRequest, provider: &str) -> Vec<Value> {
     let loop_start = request.history.iter().rposition(is_user).unwrap_or(0);
     for (at, message) in request.history.iter().enumerate() {
         match message {
-            Message::User { text } => push_user(&mut messages, text),
-            Message::Results { results } => messages.extend(results.iter().map(result)),
+            Message::User { text, content } if content.is_empty() => {
+                push_user(&mut messages, vec![text_part(text)]);
+            }
+            Message::User { content, .. } => push_user(&mut messages, parts(content, request)),
+            Message::Results { results } => {
+                messages.extend(results.iter().map(result));
+                // Results can have no files, so these follow as a message of the user.
+                let files: Vec<_> =
+                    results.iter().flat_map(|result| parts(&result.content, request)).collect();
+                if !files.is_empty() {
+                    push_user(&mut messages, files);
+                }
+            }
             Message::Assistant { provider: author, raw, blocks } => {
                 let message = if author == provider { own(raw, at > loop_start) } else { foreign(blocks) };
                 messages.extend(message.map(Value::Object));
@@ -73,15 +85,50 @@ fn messages(request: &ModelRequest, provider: &str) -> Vec<Value> {
     messages
 }
 
-/// Joins adjacent texts into one message, because chat templates require alternating roles.
-fn push_user(messages: &mut Vec<Value>, text: &str) {
-    let text = if text.trim().is_empty() { BLANK } else { text };
-    if let Some(last) = messages.last_mut().filter(|last| last["role"] == "user") {
-        let joined = format!("{}\n\n{text}", last["content"].as_str().unwrap_or_default());
-        last["content"] = Value::from(joined);
-        return;
+/// Joins adjacent messages into one, because chat templates require alternating roles. One without files is a string,
+/// which every compatible server takes.
+fn push_user(messages: &mut Vec<Value>, mut parts: Vec<Value>) {
+    if let Some(last) = messages.pop_if(|last| last["role"] == "user") {
+        let before = match &last["content"] {
+            Value::Array(parts) => parts.clone(),
+            text => vec![json!({"type": "text", "text": text})],
+        };
+        parts.splice(0..0, before);
     }
-    messages.push(json!({"role": "user", "content": text}));
+    let texts: Option<Vec<_>> =
+        parts.iter().map(|part| part["text"].as_str().filter(|_| part["type"] == "text")).collect();
+    let content = texts.map(|texts| Value::from(texts.join("\n\n")));
+    messages.push(json!({"role": "user", "content": content.unwrap_or_else(|| Value::from(parts))}));
+}
+
+fn text_part(text: &str) -> Value {
+    json!({"type": "text", "text": if text.trim().is_empty() { BLANK } else { text }})
+}
+
+/// Converts parts; a file is named before it is shown.
+/// (platform.openai.com/docs/guides/images-vision, .../pdf-files)
+fn parts(content: &[Content], request: &ModelRequest) -> Vec<Value> {
+    let mut parts = Vec::with_capacity(2 * content.len());
+    for part in content {
+        if let Content::Text { text } = part {
+            parts.push(text_part(text));
+        }
+        let Some(file) = part.file() else { continue };
+        parts.push(text_part(&file.label()));
+        parts.extend(match SentFile::of(part, request) {
+            None => None,
+            Some(SentFile::Image { media_type, base64 }) => {
+                let url = format!("data:{media_type};base64,{base64}");
+                Some(json!({"type": "image_url", "image_url": {"url": url}}))
+            }
+            Some(SentFile::Pdf { name, base64 }) => {
+                let data = format!("data:{PDF};base64,{base64}");
+                Some(json!({"type": "file", "file": {"filename": name, "file_data": data}}))
+            }
+            Some(SentFile::Text { text }) => Some(text_part(text)),
+        });
+    }
+    parts
 }
 
 /// Returns the provider's own message verbatim.

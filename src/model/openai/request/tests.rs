@@ -6,7 +6,7 @@ use super::*;
 use crate::domain::{conversation::ModelOptions, tool::Replay};
 
 fn user(text: &str) -> Message {
-    Message::User { text: text.to_owned() }
+    Message::user(text)
 }
 
 fn call(id: &str) -> ToolCall {
@@ -23,6 +23,7 @@ fn results(all: &[(&str, &str, bool)]) -> Message {
         call_id: id.to_owned(),
         output: output.to_owned(),
         is_error,
+        content: Vec::new(),
     };
     Message::Results { results: all.iter().map(result).collect() }
 }
@@ -42,6 +43,7 @@ fn request(history: Vec<Message>) -> ModelRequest {
         history,
         max_tokens: 99,
         options,
+        files: std::collections::HashMap::new(),
     }
 }
 

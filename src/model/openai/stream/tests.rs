@@ -14,6 +14,7 @@ fn request(history: Vec<Message>) -> ModelRequest {
         history,
         max_tokens: 9,
         options: ModelOptions::default(),
+        files: std::collections::HashMap::new(),
     }
 }
 

@@ -24,7 +24,9 @@ use crate::support::{
 /// Ids of one organization's resources, by name of the path parameter.
 pub(super) type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 22] = [
+const SCOPES: [&str; 24] = [
+    "files:read",
+    "files:write",
     "sessions:approve",
     "usage:write",
     "usage:read",
@@ -119,6 +121,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
         ("destination_id", first(caller.get(&format!("{path}/destinations")).await)),
         ("delivery_id", first(caller.get(&format!("{path}/deliveries")).await)),
         ("action_id", never("act")),
+        ("file_id", id(&caller.upload("x", b"x".to_vec()).await.ok())),
         ("exec_id", id(&exec)),
         ("key_id", id(&key)),
         ("webhook_id", webhook),
@@ -149,6 +152,9 @@ impl Try<'_> {
         if matches!(self.operation.id.as_str(), "readFile" | "writeFile") {
             path.push_str("?path=x");
         }
+        if self.operation.id == "uploadFile" {
+            path.push_str("?name=x");
+        }
         let method: Method = self.operation.method.parse().expect("a method");
         let mut request = caller.request(method, &path).header("prefer", "wait=0");
         let body = match &self.once {
@@ -163,6 +169,9 @@ impl Try<'_> {
         }
         if self.operation.id == "importSession" {
             request = request.header("content-type", "application/x-ndjson").body(file());
+        }
+        if self.operation.id == "uploadFile" {
+            request = request.header("content-type", "application/octet-stream").body("x");
         }
         if self.operation.id == "writeArchive" {
             request = request.header("content-type", "application/x-tar").body(vec![0; 1_024]);

@@ -96,7 +96,19 @@ pub fn table() -> BTreeMap<&'static str, Row> {
     .collect()
 }
 
-/// Operations on actions. No worker runs here, so no turn needs anything.
+/// Operations on stored files.
+fn files() -> BTreeMap<&'static str, Row> {
+    let row = |scope, status| Row { scope, token: None, status, body: None };
+    BTreeMap::from([
+        ("uploadFile", row("files:write", 201)),
+        ("listStoredFiles", row("files:read", 200)),
+        ("getFile", row("files:read", 200)),
+        ("readStoredFile", row("files:read", 200)),
+        ("deleteFile", row("files:write", 204)),
+    ])
+}
+
+/// Operations on actions and files. No worker runs here, so no turn needs anything.
 fn actions() -> BTreeMap<&'static str, Row> {
     let row = |scope, token, status, body| Row { scope, token, status, body };
     BTreeMap::from([
@@ -107,6 +119,9 @@ fn actions() -> BTreeMap<&'static str, Row> {
         ("revokePermission", row("sessions:approve", None, 404, None)),
         ("claimAction", row("sessions:write", Some("answer"), 404, Some(|| json!({})))),
     ])
+    .into_iter()
+    .chain(files())
+    .collect()
 }
 
 /// Operations on the sandbox of a session and on its image. No worker runs here: a request that does not wait

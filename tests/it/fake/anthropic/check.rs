@@ -5,7 +5,10 @@ use std::collections::HashSet;
 use serde_json::Value;
 
 use super::{
-    super::provider::{Refusal, check_schema, check_strict_schema, is_tool_name, only, refuse},
+    super::{
+        file_parts,
+        provider::{Refusal, check_schema, check_strict_schema, is_tool_name, only, refuse},
+    },
     is_genuine,
 };
 
@@ -201,9 +204,17 @@ fn check_block(block: &Value, role: &str, path: &str) -> Result<(), Refusal> {
             only(block, path, &["type", "tool_use_id", "content", "is_error", "cache_control"])?;
             match &block["content"] {
                 Value::String(text) if !text.is_empty() || block["is_error"] != true => Ok(()),
+                Value::Array(parts) if !parts.is_empty() => parts.iter().try_for_each(|part| {
+                    cache_control(part, path)?;
+                    match part["type"].as_str() {
+                        Some("text") => text(part, path),
+                        _ => file_parts::block(part, path),
+                    }
+                }),
                 _ => refuse(format!("{path}.content: content cannot be empty if `is_error` is true")),
             }
         }
+        (Some("image" | "document"), "user") => file_parts::block(block, path),
         (Some("tool_use"), "assistant") => {
             only(block, path, &["type", "id", "name", "input", "cache_control", "caller"])?;
             let fits = |id: &str| {

@@ -4,7 +4,10 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::super::provider::{Refusal, check_schema, check_strict_schema, is_tool_name, only, refuse};
+use super::super::{
+    file_parts,
+    provider::{Refusal, check_schema, check_strict_schema, is_tool_name, only, refuse},
+};
 
 const FIELDS: [&str; 8] = [
     "model",
@@ -82,7 +85,12 @@ fn messages(body: &Value) -> Result<(), Refusal> {
         match role {
             "system" | "developer" | "user" => {
                 only(message, &path, &["role", "content", "name"])?;
-                if message["content"].as_str().is_none_or(str::is_empty) {
+                if let Value::Array(parts) = &message["content"]
+                    && role == "user"
+                    && !parts.is_empty()
+                {
+                    parts.iter().try_for_each(|part| file_parts::part(part, &format!("{path}.content")))?;
+                } else if message["content"].as_str().is_none_or(str::is_empty) {
                     return refuse(format!(
                         "Invalid value for '{path}.content': expected a string, got null."
                     ));

@@ -216,6 +216,7 @@ fn result(call: &ToolCall) -> Body {
         is_error: false,
         outcome: Outcome::Ran,
         duration_ms: 1,
+        content: Vec::new(),
     }
 }
 

@@ -1,0 +1,110 @@
+//! Files of a history that a model is shown: the newest, and none that it refused.
+
+use super::{
+    content::{Content, SentAs},
+    conversation::Message,
+    ids::FileId,
+};
+use crate::base::limit::{FILES_SENT_BYTES_MAX, IMAGES_DROPPED_AT_ONCE, IMAGES_SENT_MAX};
+
+/// Leaves out the oldest files of a history that is too large for one request; a line with the path of each stays.
+///
+/// Images are left out several at once, so that the beginning of the history, which the provider has cached, stays the
+/// same for some images.
+pub fn limit_files(history: &mut [Message]) {
+    let images = parts(history).filter(|part| matches!(part.sent_as(), Some((_, SentAs::Image)))).count();
+    let surplus = images.saturating_sub(IMAGES_SENT_MAX);
+    let mut images_to_drop = surplus.div_ceil(IMAGES_DROPPED_AT_ONCE) * IMAGES_DROPPED_AT_ONCE;
+    let mut bytes: u64 = parts(history).map(Content::sent_bytes).sum();
+    for part in history.iter_mut().flat_map(Message::content_mut) {
+        let is_image = matches!(part.sent_as(), Some((_, SentAs::Image)));
+        let sent_bytes = part.sent_bytes();
+        if sent_bytes > 0 && ((is_image && images_to_drop > 0) || bytes > FILES_SENT_BYTES_MAX) {
+            images_to_drop = images_to_drop.saturating_sub(usize::from(is_image));
+            bytes -= sent_bytes;
+            part.drop_file("It is not shown again, because newer files are.");
+        }
+    }
+}
+
+/// Leaves out these files of a history; a line with the path of each stays. Returns the tokens that it saves.
+pub fn drop_files<'a>(history: impl Iterator<Item = &'a mut Message>, files: &[FileId]) -> u64 {
+    let mut saved = 0;
+    let dropped = |part: &&mut Content| part.file().is_some_and(|file| files.contains(&file.file_id));
+    for part in history.flat_map(Message::content_mut).filter(dropped) {
+        let before = part.tokens();
+        part.drop_file("It is not shown, because the model refused it.");
+        saved += before.saturating_sub(part.tokens());
+    }
+    saved
+}
+
+/// Returns all parts of a history that are not only text.
+pub fn parts(history: &[Message]) -> impl Iterator<Item = &Content> {
+    history.iter().flat_map(Message::content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        base::Id,
+        domain::content::{FileRef, ModelImage},
+    };
+
+    fn image(number: u128, bytes: u64) -> Content {
+        let image = ModelImage {
+            media_type: "image/png".to_owned(),
+            bytes,
+            width: 100,
+            height: 75,
+            converted: false,
+        };
+        Content::Image(FileRef {
+            file_id: Id::from_uuid(uuid::Uuid::from_u128(number)),
+            name: "a.png".to_owned(),
+            path: format!("/a/{number}.png"),
+            media_type: "image/png".to_owned(),
+            bytes,
+            sha256: String::new(),
+            image: Some(image),
+        })
+    }
+
+    fn history(count: usize, bytes: u64) -> Vec<Message> {
+        (0..count)
+            .map(|at| Message::User { text: String::new(), content: vec![image(at as u128, bytes)] })
+            .collect()
+    }
+
+    fn sent(history: &[Message]) -> Vec<usize> {
+        let is_sent = |message: &Message| message.content().any(|part| part.file().is_some());
+        history.iter().enumerate().filter(|(_, message)| is_sent(message)).map(|(at, _)| at).collect()
+    }
+
+    #[test]
+    fn the_newest_images_are_sent_and_the_first_one_stays_for_a_while() {
+        for (count, first) in [(1, 0), (20, 0), (21, 10), (30, 10), (31, 20)] {
+            let mut history = history(count, 1);
+            limit_files(&mut history);
+            assert_eq!(sent(&history), (first..count).collect::<Vec<_>>(), "{count}");
+        }
+    }
+
+    #[test]
+    fn a_request_is_not_larger_than_a_provider_accepts() {
+        let mut history = history(6, FILES_SENT_BYTES_MAX / 4);
+        limit_files(&mut history);
+        assert_eq!(sent(&history), [2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_file_that_is_left_out_is_named() {
+        let mut history = history(2, 1);
+        let file = image(1, 1).file().expect("a file").clone();
+        drop_files(history.iter_mut(), &[file.file_id]);
+        assert_eq!(sent(&history), [0]);
+        let Content::Text { text } = history[1].content().next().expect("a part") else { panic!("a line") };
+        assert!(text.contains(&file.path), "{text}");
+    }
+}

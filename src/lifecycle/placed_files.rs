@@ -1,0 +1,140 @@
+//! Files that callers sent, in the sandbox of the session: written before the first call that runs there.
+//!
+//! A file in the sandbox lists those that were written, because the worker of the next turn knows of none.
+
+use std::{collections::BTreeSet, sync::Mutex};
+
+use bytes::Bytes;
+use tokio::sync::mpsc;
+
+use super::Error;
+use crate::{
+    base::limit::{FILE_PLACED_AT_ONCE_BYTES_MAX, SESSION_FILES_MAX},
+    domain::{
+        FileId, SandboxId,
+        content::{FileRef, SANDBOX_FILES},
+    },
+    file::Files,
+    sandbox::{Fault, Sandbox, SandboxFence},
+};
+
+/// Longest id of a file with its line feed, in bytes.
+const LINE_BYTES: usize = 64;
+
+/// The files of one lease.
+pub(super) struct PlacedFiles {
+    files: Files,
+    wanted: Mutex<Vec<FileRef>>,
+    /// The sandbox, and the paths below [`SANDBOX_FILES`] that it has.
+    placed: tokio::sync::Mutex<Option<(SandboxId, BTreeSet<String>)>>,
+}
+
+impl PlacedFiles {
+    pub(super) fn new(files: Files) -> Self {
+        Self { files, wanted: Mutex::default(), placed: tokio::sync::Mutex::default() }
+    }
+
+    /// Names the files that the sandbox has to have.
+    pub(super) fn want(&self, files: &[FileRef]) {
+        let mut wanted = self.wanted.lock().expect("no holder panics");
+        let known = wanted.len().min(files.len());
+        wanted.extend_from_slice(&files[known..]);
+    }
+
+    /// Writes the files that the sandbox does not have. One that it refuses, such as for a full disk, is left out.
+    ///
+    /// # Errors
+    /// `Stale`; `LogUnavailable` while the blob store does not answer.
+    pub(super) async fn place(&self, sandbox: &dyn Sandbox, fence: SandboxFence) -> Result<(), Error> {
+        let wanted = self.wanted.lock().expect("no holder panics").clone();
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let mut placed = self.placed.lock().await;
+        if placed.as_ref().is_none_or(|(of, _)| *of != fence.sandbox) {
+            *placed = Some((fence.sandbox, listed(sandbox, fence).await?));
+        }
+        let Some((_, present)) = placed.as_mut() else { return Ok(()) };
+        let count = present.len();
+        for file in &wanted {
+            if present.contains(&key(file)) {
+                continue;
+            }
+            let content = self.files.content(fence.org, file.file_id).await.map_err(|error| {
+                Error::LogUnavailable(format!("a file of the session cannot be read: {error}"))
+            })?;
+            if let Some(content) = content {
+                accept(write(sandbox, fence, file, content).await)?;
+            }
+            present.insert(key(file));
+        }
+        if present.len() > count {
+            let list = present.iter().map(|key| format!("{key}\n")).collect::<String>();
+            accept(sandbox.write_file(fence, &list_path(), list.as_bytes()).await)?;
+        }
+        Ok(())
+    }
+}
+
+fn key(file: &FileRef) -> String {
+    file.file_id.to_string()
+}
+
+fn list_path() -> String {
+    format!("{SANDBOX_FILES}/.written")
+}
+
+/// Returns the files that the sandbox lists as written.
+async fn listed(sandbox: &dyn Sandbox, fence: SandboxFence) -> Result<BTreeSet<String>, Error> {
+    let most = SESSION_FILES_MAX * LINE_BYTES;
+    match sandbox.read_file(fence, &list_path(), 0, most).await {
+        Ok(part) => {
+            let list = String::from_utf8_lossy(&part.content).into_owned();
+            let is_id = |line: &&str| line.parse::<FileId>().is_ok();
+            Ok(list.lines().filter(is_id).map(str::to_owned).collect())
+        }
+        Err(fault) => accept(Err(fault)).map(|()| BTreeSet::new()),
+    }
+}
+
+async fn write(
+    sandbox: &dyn Sandbox,
+    fence: SandboxFence,
+    file: &FileRef,
+    content: Bytes,
+) -> Result<(), Fault> {
+    if content.len() <= FILE_PLACED_AT_ONCE_BYTES_MAX {
+        return sandbox.write_file(fence, &file.path, &content).await;
+    }
+    let Some((directory, name)) = file.path.rsplit_once('/') else { return Ok(()) };
+    let mut header = tar::Header::new_gnu();
+    header.set_size(content.len() as u64);
+    header.set_mode(0o644);
+    let mut archive = tar::Builder::new(Vec::with_capacity(content.len() + 4_096));
+    let packed = archive.append_data(&mut header, name, &content[..]).and_then(|()| archive.into_inner());
+    let packed = packed.map_err(|error| Fault::Unavailable(error.to_string()))?;
+    let (sender, receiver) = mpsc::channel(1);
+    let send = async {
+        for part in packed.chunks(1 << 20) {
+            if sender.send(Ok(Bytes::copy_from_slice(part))).await.is_err() {
+                break;
+            }
+        }
+        drop(sender);
+    };
+    let (written, ()) = tokio::join!(sandbox.write_tree(fence, directory, receiver), send);
+    written
+}
+
+/// Continues without what the sandbox does not take. If it is gone, the next call finds out.
+fn accept(done: Result<(), Fault>) -> Result<(), Error> {
+    match done {
+        Err(Fault::Stale) => Err(Error::Stale),
+        // The list of a new sandbox.
+        Ok(()) | Err(Fault::NotFound(_)) => Ok(()),
+        Err(fault) => {
+            tracing::warn!(%fault, "a file of the session could not be written to its sandbox");
+            Ok(())
+        }
+    }
+}

@@ -1,0 +1,228 @@
+"""Files of the Python client against recorded answers: what it sends, and when it uploads."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import tempfile
+import unittest
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+
+from sojourn_client import AsyncSojourn, Sojourn, SojournError
+from sojourn_client._files import INLINE
+from sojourn_client._tools import content_of
+
+PNG = b"\x89PNG\r\n\x1a\n rest"
+ACTION = {"id": "act_1", "session_id": "ses_1", "kind": "tool_result", "tool": "draw", "call_id": "c", "input": {}}
+
+
+class Refusal(NamedTuple):
+    status: int
+    code: str | None = None
+
+
+class Service:
+    """Records requests, and answers them from a function."""
+
+    def __init__(self, answer: Callable[[httpx.Request], object]) -> None:
+        self.requests: list[httpx.Request] = []
+        self._answer = answer
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        self.requests.append(request)
+        answer = self._answer(request)
+        if isinstance(answer, Refusal):
+            error = {"type": "invalid", "message": "refused", "code": answer.code}
+            return httpx.Response(answer.status, json={"error": error})
+        return httpx.Response(200, content=answer) if isinstance(answer, bytes) else httpx.Response(200, json=answer)
+
+    @property
+    def paths(self) -> list[str]:
+        return [request.url.path for request in self.requests]
+
+    def client(self) -> Sojourn:
+        client = Sojourn("http://service", "key")
+        client._http = httpx.Client(transport=httpx.MockTransport(self))
+        return client
+
+    def async_client(self) -> AsyncSojourn:
+        client = AsyncSojourn("http://service", "key")
+        client._http = httpx.AsyncClient(transport=httpx.MockTransport(self))
+        return client
+
+
+class Upload(unittest.TestCase):
+    def setUp(self) -> None:
+        self.service = Service(lambda _: {"id": "fil_1"})
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+        self.path = Path(self.directory.name) / "a photo & more.png"
+        self.path.write_bytes(PNG)
+
+    def check(self, name: str) -> None:
+        [request] = self.service.requests
+        self.assertEqual((request.method, request.url.path), ("POST", "/v3/files"))
+        self.assertEqual(dict(request.url.params), {"name": name})
+        self.assertEqual(request.headers["content-type"], "application/octet-stream")
+        self.assertTrue(request.headers["idempotency-key"])
+        self.assertEqual(request.content, PNG)
+
+    def test_the_name_of_a_path_is_its_last_part(self) -> None:
+        self.assertEqual(self.service.client().files.upload(str(self.path))["id"], "fil_1")
+        self.check("a photo & more.png")
+
+    def test_a_given_name_is_used(self) -> None:
+        self.service.client().files.upload(self.path, "other.png")
+        self.check("other.png")
+
+    def test_bytes_without_a_name_get_one(self) -> None:
+        self.service.client().files.upload(PNG)
+        self.check("file")
+
+    def test_asyncio(self) -> None:
+        asyncio.run(self.service.async_client().files.upload(self.path))
+        self.check("a photo & more.png")
+
+
+class Parts(unittest.TestCase):
+    def setUp(self) -> None:
+        self.service = Service(lambda _: {"id": "fil_1"})
+
+    def test_the_bytes_decide_between_image_and_document(self) -> None:
+        images = [PNG, b"\xff\xd8\xff\xe0", b"GIF87a", b"GIF89a", b"RIFF\0\0\0\0WEBPVP8 "]
+        documents = [b"%PDF-1.7", b"a,b\n", b"RIFF\0\0\0\0WAVE", b" \xff\xd8\xff", b""]
+        files = self.service.client().files
+        self.assertEqual([files.part(content)["type"] for content in images], ["image"] * 5)
+        self.assertEqual([files.part(content)["type"] for content in documents], ["document"] * 5)
+        self.assertEqual(self.service.requests, [])
+
+    def test_a_small_file_is_sent_within_the_message(self) -> None:
+        part = self.service.client().files.part(PNG, "a.png")
+        data = base64.b64encode(PNG).decode()
+        self.assertEqual(part, {"type": "image", "source": {"type": "base64", "data": data}, "name": "a.png"})
+        self.assertNotIn("name", self.service.client().files.part(PNG))
+
+    def test_a_file_of_4_mib_is_uploaded(self) -> None:
+        files = self.service.client().files
+        files.part(b"a" * (INLINE - 1))
+        self.assertEqual(self.service.requests, [])
+        part = files.part(b"a" * INLINE, "a.txt")
+        self.assertEqual(part, {"type": "document", "source": {"type": "file", "file_id": "fil_1"}, "name": "a.txt"})
+        self.assertEqual(self.service.paths, ["/v3/files"])
+
+    def test_the_files_of_one_message_share_the_4_mib(self) -> None:
+        contents = [b"a" * size for size in (INLINE // 2, INLINE // 2, INLINE // 4, INLINE // 4)]
+        expected = ["base64", "file", "base64", "file"]
+        parts = self.service.client().files.parts(*contents)
+        self.assertEqual([part["source"]["type"] for part in parts if part["type"] == "document"], expected)
+        parts = asyncio.run(self.service.async_client().files.parts(*contents))
+        self.assertEqual([part["source"]["type"] for part in parts if part["type"] == "document"], expected)
+        self.assertEqual(len(self.service.requests), 4)
+
+
+class Results(unittest.TestCase):
+    image = {"type": "image", "source": {"type": "file", "file_id": "fil_1"}}
+
+    def test_parts_are_sent_as_they_are(self) -> None:
+        parts = [{"type": "text", "text": "Here:"}, self.image, {**self.image, "type": "document", "name": "a.png"}]
+        self.assertEqual(content_of(parts), parts)
+        self.assertEqual(content_of(self.image), [self.image])
+
+    def test_other_values_are_a_text(self) -> None:
+        self.assertEqual(content_of("a"), [{"type": "text", "text": "a"}])
+        others: list[object] = [
+            [],
+            [{"type": "text", "text": "a", "name": "b"}],
+            [{"type": "image", "url": "a"}],
+            [self.image, "a"],
+            {"type": "text"},
+            {**self.image, "width": 1},
+        ]
+        for value in others:
+            self.assertEqual(content_of(value), [{"type": "text", "text": json.dumps(value)}])
+
+    def test_texts_leave_space_for_the_files(self) -> None:
+        long = {"type": "text", "text": "é" * 30_000}
+        [first, second, image] = content_of([long, long, self.image])
+        self.assertTrue(first["text"].endswith("[the rest was cut]"))
+        self.assertEqual(second["text"].strip("é"), "\n[the rest was cut]")
+        size = len(json.dumps([first, second], ensure_ascii=False).encode())
+        self.assertTrue(28_000 < size < 30_000 - 1_000, size)
+        self.assertEqual(image, self.image)
+
+    def run_with(self, refusal: Refusal) -> list[Any]:
+        """Runs a handler whose first result is refused; returns the events that were sent."""
+        sent: list[Any] = []
+
+        def answer(request: httpx.Request) -> object:
+            match (request.method, request.url.path.rpartition("/")[2]):
+                case ("GET", "pending"):
+                    return {"data": [ACTION], "next_cursor": None}
+                case ("POST", "claim"):
+                    return {"claim": "clm_1"}
+                case ("POST", "events"):
+                    sent.extend(json.loads(request.content)["events"])
+                    return refusal if len(sent) == 1 else {}
+                case _:
+                    return {"id": "ses_1", "status": "idle", "head": 1, "last_turn": None}
+
+        service = Service(answer)
+        service.client().run("ses_1", {"draw": lambda arguments, call_id: [self.image]})
+        once, sent = sent, []
+
+        async def draw(arguments: object, call_id: str) -> object:
+            return [self.image]
+
+        asyncio.run(service.async_client().run("ses_1", {"draw": draw}))
+        self.assertEqual(sent, once)
+        return once
+
+    def test_the_model_is_told_of_a_file_that_the_service_refuses(self) -> None:
+        for refusal in (Refusal(400), Refusal(409, "too_many_files"), Refusal(413)):
+            [first, second] = self.run_with(refusal)
+            self.assertEqual((first["content"], first["is_error"]), ([self.image], False))
+            self.assertEqual(second["content"], [{"type": "text", "text": "SojournError: refused"}])
+            self.assertTrue(second["is_error"])
+
+    def test_an_action_that_has_ended_needs_no_other_result(self) -> None:
+        self.assertEqual(len(self.run_with(Refusal(409, "action_resolved"))), 1)
+
+
+class Rows(unittest.TestCase):
+    def test_every_page_is_read(self) -> None:
+        pages: dict[str | None, object] = {
+            None: {"data": [{"id": "fil_2"}], "next_cursor": "c"},
+            "c": {"data": [{"id": "fil_1"}], "next_cursor": None},
+        }
+        service = Service(lambda request: pages[request.url.params.get("cursor")])
+        rows = service.client().files.pages(session="ses_1")
+        self.assertEqual([row["id"] for row in rows], ["fil_2", "fil_1"])
+        self.assertEqual({request.url.params["session"] for request in service.requests}, {"ses_1"})
+
+    def test_the_bytes_are_those_of_the_answer(self) -> None:
+        self.assertEqual(Service(lambda _: PNG).client().files.content("fil_1"), PNG)
+        with self.assertRaises(SojournError):
+            Service(lambda _: Refusal(404)).client().files.content("fil_1")
+
+
+class Messages(unittest.TestCase):
+    def test_a_message_has_the_fields_that_were_given(self) -> None:
+        service = Service(lambda _: {})
+        client, image = service.client(), Results.image
+        client.steer("ses_1", "Hello.")
+        client.call("POST", "/sessions/ses_1/messages", json={"text": "Hello."})
+        client.steer("ses_1", content=[{"type": "image", "source": {"type": "file", "file_id": "fil_1"}}])
+        client.steer("ses_1", "Look.", "steer", content=[{"type": "text", "text": "more"}])
+        bodies = [json.loads(request.content) for request in service.requests]
+        more = [{"type": "text", "text": "more"}]
+        self.assertEqual(bodies[0], bodies[1])
+        self.assertEqual(bodies[2:], [{"content": [image]}, {"text": "Look.", "mode": "steer", "content": more}])
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,181 @@
+// Files of the TypeScript client against recorded answers: what it sends, and when it uploads.
+import assert from "node:assert/strict";
+import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { afterEach, beforeEach, test } from "node:test";
+import { Sojourn, SojournError } from "../../../clients/typescript/dist/index.js";
+
+const PNG = new Uint8Array([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a, 0, 255]);
+const INLINE_BYTES = 4 << 20;
+const IMAGE = { type: "image", source: { type: "file", file_id: "fil_1" } };
+const json = (body, status = 200) => new Response(JSON.stringify(body), { status, headers: { "Content-Type": "application/json" } });
+const refusal = (status, code) => () => json({ error: { type: "invalid", message: "refused", code } }, status);
+const bytes = (text) => new TextEncoder().encode(text);
+const sources = (parts) => parts.map(({ source }) => source.type);
+
+const client = new Sojourn({ url: "http://service", key: "key" });
+const { fetch } = globalThis;
+let requests;
+/** Records requests, and answers them from a function. */
+const serve = (answer) => {
+  requests = [];
+  globalThis.fetch = async (request) => {
+    const { method, headers, url } = request;
+    const recorded = { method, headers, url: new URL(url), body: new Uint8Array(await request.arrayBuffer()) };
+    requests.push(recorded);
+    return answer(recorded);
+  };
+};
+beforeEach(() => serve(() => json({ id: "fil_1" }, 201)));
+afterEach(() => (globalThis.fetch = fetch));
+
+const isUpload = (name) => {
+  assert.equal(requests.length, 1);
+  const [{ method, headers, url, body }] = requests;
+  assert.deepEqual([method, url.pathname, [...url.searchParams]], ["POST", "/v3/files", [["name", name]]]);
+  assert.equal(headers.get("content-type"), "application/octet-stream");
+  assert.ok(headers.get("idempotency-key"));
+  assert.deepEqual(body, PNG);
+};
+
+test("the name of a path is its last part", async () => {
+  const directory = await mkdtemp(join(tmpdir(), "sojourn-files-"));
+  await writeFile(join(directory, "a photo & more.png"), PNG);
+  try {
+    assert.equal((await client.files.upload(join(directory, "a photo & more.png"))).id, "fil_1");
+  } finally {
+    await rm(directory, { recursive: true });
+  }
+  isUpload("a photo & more.png");
+});
+
+test("bytes are sent as they are, whatever holds them", async () => {
+  const part = new Uint8Array([1, ...PNG, 2]).subarray(1, PNG.length + 1);
+  for (const file of [PNG, part, PNG.buffer, new Blob([PNG])]) {
+    requests = [];
+    await client.files.upload(file);
+    isUpload("file");
+  }
+});
+
+test("a file has a name, which another one replaces", async () => {
+  const file = new File([PNG], "own.png");
+  await client.files.upload(file);
+  isUpload("own.png");
+  requests = [];
+  await client.files.upload(file, "other.png");
+  isUpload("other.png");
+});
+
+test("the bytes decide between image and document", async () => {
+  const images = [PNG, new Uint8Array([0xff, 0xd8, 0xff, 0xe0]), ...["GIF87a", "GIF89a", "RIFF\n\0\0\0WEBPVP8 "].map(bytes)];
+  const documents = ["%PDF-1.7", "a,b\n", "RIFF\0\0\0\0WAVE", " GIF89a", ""].map(bytes);
+  for (const content of images) assert.equal((await client.files.part(content)).type, "image");
+  for (const content of documents) assert.equal((await client.files.part(content)).type, "document");
+  assert.deepEqual(requests, []);
+});
+
+test("a small file is sent within the message", async () => {
+  const data = Buffer.from(PNG).toString("base64");
+  assert.deepEqual(await client.files.part(PNG, "a.png"), { type: "image", source: { type: "base64", data }, name: "a.png" });
+  assert.deepEqual(await client.files.part(PNG), { type: "image", source: { type: "base64", data } });
+  const long = new Uint8Array(100_001).map((_, at) => at % 251);
+  assert.equal((await client.files.part(long)).source.data, Buffer.from(long).toString("base64"));
+});
+
+test("a file of 4 MiB is uploaded", async () => {
+  assert.equal((await client.files.part(new Uint8Array(INLINE_BYTES - 1))).source.type, "base64");
+  assert.deepEqual(requests, []);
+  const part = await client.files.part(new Uint8Array(INLINE_BYTES), "a.bin");
+  assert.deepEqual(part, { type: "document", source: { type: "file", file_id: "fil_1" }, name: "a.bin" });
+  assert.equal(requests.length, 1);
+});
+
+test("the files of one message share the 4 MiB", async () => {
+  const files = [2, 2, 4, 4].map((parts) => new Uint8Array(INLINE_BYTES / parts));
+  assert.deepEqual(sources(await client.files.parts(...files)), ["base64", "file", "base64", "file"]);
+  assert.equal(requests.length, 2);
+});
+
+test("every page is read", async () => {
+  const pages = { "": { data: [{ id: "fil_2" }], next_cursor: "c" }, c: { data: [{ id: "fil_1" }], next_cursor: null } };
+  serve(({ url }) => json(pages[url.searchParams.get("cursor") ?? ""]));
+  const ids = [];
+  for await (const { id } of client.files.pages({ session: "ses_1" })) ids.push(id);
+  assert.deepEqual(ids, ["fil_2", "fil_1"]);
+  assert.deepEqual(requests.map(({ url }) => url.searchParams.get("session")), ["ses_1", "ses_1"]);
+});
+
+test("the bytes are those of the answer", async () => {
+  serve(() => new Response(PNG));
+  assert.deepEqual(new Uint8Array(await (await client.files.content("fil_1")).arrayBuffer()), PNG);
+  serve(refusal(404));
+  await assert.rejects(client.files.content("fil_1"), (error) => error instanceof SojournError && error.status === 404);
+});
+
+test("a message has the fields that were given", async () => {
+  serve(() => json({}, 202));
+  const content = [{ type: "text", text: "more" }];
+  await client.steer("ses_1", "Hello.");
+  await client.steer("ses_1", "Hello.", "steer");
+  await client.steer("ses_1", "Look.", { mode: "steer", content });
+  await client.steer("ses_1", undefined, { content: [IMAGE] });
+  const sent = requests.map(({ body }) => JSON.parse(new TextDecoder().decode(body)));
+  const [plain, steered, look, image] = sent;
+  assert.deepEqual([plain, steered], [{ text: "Hello." }, { text: "Hello.", mode: "steer" }]);
+  assert.deepEqual([look, image], [{ text: "Look.", mode: "steer", content }, { content: [IMAGE] }]);
+});
+
+/** Runs a handler that returns a value; returns the events that were sent, the first of which gets an answer. */
+const results = async (value, first = () => json({})) => {
+  const action = { id: "act_1", session_id: "ses_1", kind: "tool_result", tool: "draw", call_id: "c", input: {} };
+  const sent = [];
+  serve(({ method, url, body }) => {
+    const last = url.pathname.split("/").at(-1);
+    if (method === "GET" && last === "pending") return json({ data: [action], next_cursor: null });
+    if (method === "POST" && last === "claim") return json({ claim: "clm_1" });
+    if (method === "GET") return json({ id: "ses_1", status: "idle", head: 1, last_turn: null });
+    sent.push(...JSON.parse(new TextDecoder().decode(body)).events);
+    return sent.length === 1 ? first() : json({});
+  });
+  await client.run("ses_1", { draw: () => value });
+  return sent;
+};
+
+test("parts of a result are sent as they are", async () => {
+  const parts = [{ type: "text", text: "Here:" }, IMAGE, { ...IMAGE, type: "document", name: "a.png" }];
+  assert.deepEqual((await results(parts))[0].content, parts);
+  assert.deepEqual((await results(IMAGE))[0].content, [IMAGE]);
+});
+
+test("other values are a text", async () => {
+  assert.deepEqual((await results("a"))[0].content, [{ type: "text", text: "a" }]);
+  const named = [{ type: "text", text: "a", name: "b" }];
+  for (const value of [[], named, [{ type: "image", url: "a" }], [IMAGE, "a"], { type: "text" }, { ...IMAGE, width: 1 }]) {
+    assert.deepEqual((await results(value))[0].content, [{ type: "text", text: JSON.stringify(value) }]);
+  }
+});
+
+test("texts leave space for the files", async () => {
+  const long = { type: "text", text: "é".repeat(30_000) };
+  const [{ content }] = await results([long, long, IMAGE]);
+  const [first, second, image] = content;
+  assert.match(first.text, /^é+\n\[the rest was cut\]$/);
+  assert.match(second.text, /^é*\n\[the rest was cut\]$/);
+  const size = bytes(JSON.stringify([first, second])).length;
+  assert.ok(28_000 < size && size < 30_000 - 1_000, `${size}`);
+  assert.deepEqual(image, IMAGE);
+});
+
+test("the model is told of a file that the service refuses", async () => {
+  for (const first of [refusal(400), refusal(409, "too_many_files"), refusal(413)]) {
+    const [image, told, ...rest] = await results([IMAGE], first);
+    assert.deepEqual([image.content, image.is_error, rest], [[IMAGE], false, []]);
+    assert.deepEqual([told.content, told.is_error], [[{ type: "text", text: "SojournError: refused" }], true]);
+  }
+});
+
+test("an action that has ended needs no other result", async () => {
+  assert.equal((await results([IMAGE], refusal(409, "action_resolved"))).length, 1);
+});

@@ -1,0 +1,275 @@
+//! Images and other files in messages and results: what models and sandboxes get of them.
+
+use base64::{Engine, prelude::BASE64_STANDARD};
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use super::{Scene, assert_sound, ends, log, of, outputs, steer};
+use crate::{
+    fake::{Fake, Request, Step, anthropic::Anthropic, file_parts::png, openai::OpenAi},
+    model::Named,
+    support::service::Caller,
+};
+
+fn by_id(kind: &str, file: &Value) -> Value {
+    json!({ "type": kind, "source": { "type": "file", "file_id": file["id"] } })
+}
+
+fn inline(kind: &str, name: &str, content: &[u8]) -> Value {
+    let data = BASE64_STANDARD.encode(content);
+    json!({ "type": kind, "name": name, "source": { "type": "base64", "data": data } })
+}
+
+/// Creates an agent whose model is the fake.
+async fn agent(owner: &Caller, provider: &str, tools: Value) -> Value {
+    let agent = json!({ "name": "seer", "prompt": "You look at things.", "model": format!("{provider}/m-1"),
+        "key": "sk-a-key-of-the-test", "tools": tools });
+    owner.post("/agents", agent).await.ok()["id"].clone()
+}
+
+async fn create(owner: &Caller, body: Value) -> String {
+    owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+/// Number of images in a request.
+fn images(request: &Request) -> usize {
+    let body = request.body.to_string();
+    body.matches(r#""type":"image""#).count() + body.matches(r#""type":"image_url""#).count()
+}
+
+/// The model sees what a caller sends and what `read` shows, and its sandbox has the files.
+async fn see<D: Named>(setting: &str, path: &str) {
+    let steps = vec![
+        Step::default().and_tool("bash", json!({ "command":
+            "cd ~/files && sha256sum */photo.png | cut -c1-64 && cat */a.csv && stat -c %s */blob && cp */photo.png /workspace/copy.png" })),
+        Step::default().and_tool("read", json!({ "path": "copy.png" })),
+        Step::text("A picture, twice."),
+        Step::text("Still the same picture."),
+    ];
+    let fake = Fake::script(D::default(), steps).await;
+    let scene = Scene::open(&[&format!("--{setting}={}{path}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let photo = owner.upload("photo.png", png(40, 30)).await.ok();
+    assert_eq!((&photo["media_type"], &photo["image"]["width"]), (&json!("image/png"), &json!(40)));
+    let content = json!([
+        by_id("image", &photo),
+        inline("document", "a.csv", b"a,b\n1,2\n"),
+        inline("document", "paper.pdf", b"%PDF-1.7 of the test"),
+        inline("document", "blob", &[0; 4_000_000]),
+    ]);
+    let agent = agent(owner, D::PROVIDER, json!(["bash", "read"])).await;
+    let id = create(owner, json!({ "agent": agent, "input": "Look.", "content": content })).await;
+    let events = owner.settled(&id, 1).await;
+    assert_eq!(fake.refusals(), Vec::<String>::new());
+    assert_sound(&events);
+    assert_eq!(ends(&events), ["completed"]);
+    let message = &of(&events, "user.message")[0]["body"];
+    assert_eq!(message["text"], "Look.");
+    let kinds: Vec<_> =
+        message["content"].as_array().expect("parts").iter().map(|part| &part["type"]).collect();
+    assert_eq!(kinds, ["text", "image", "document", "document", "document"]);
+    assert_eq!(message["content"][1]["sha256"], photo["sha256"]);
+    let expected = format!("{}\na,b\n1,2\n4000000\n", photo["sha256"].as_str().expect("a hash"));
+    assert_eq!(outputs(&events)[0], expected, "the sandbox has the files");
+    let shown = &of(&events, "tool.result")[1]["body"];
+    assert_eq!(shown["content"][0]["path"], "/workspace/copy.png");
+    let requests = fake.requests();
+    assert_eq!(requests.iter().map(images).collect::<Vec<_>>(), [1, 1, 2]);
+    let first = requests[0].body.to_string();
+    for part in
+        [&*BASE64_STANDARD.encode(b"%PDF-1.7 of the test"), "a,b\\n1,2", "/blob (application/octet-stream"]
+    {
+        assert!(first.contains(part), "{part}");
+    }
+    // The next turn has the same history.
+    steer(owner, &id, "And now?").await;
+    assert_eq!(ends(&owner.settled(&id, 2).await), ["completed"; 2]);
+    assert_eq!(images(fake.requests().last().expect("a request")), 2);
+    assert_eq!(fake.refusals(), Vec::<String>::new());
+    let files = owner.get(&format!("/files?session={id}")).await.ok();
+    assert_eq!(files["data"].as_array().expect("files").len(), 5, "those of the message, and what was read");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn files_reach_a_model_through_the_messages_api_and_its_sandbox() {
+    see::<Anthropic>("anthropic-base-url", "").await;
+}
+
+#[tokio::test]
+async fn files_reach_a_model_through_chat_completions_and_its_sandbox() {
+    see::<OpenAi>("openai-base-url", "/v1").await;
+}
+
+/// Refuses a request with an image, as a model without eyes does.
+fn blind(request: &Request) -> Step {
+    if images(request) > 0 {
+        return Step::status(400, "invalid_request_error", "Could not process image");
+    }
+    Step::text("I cannot see it.")
+}
+
+#[tokio::test]
+async fn an_image_that_the_model_refuses_does_not_block_its_session() {
+    let fake = Fake::decide(Anthropic::default(), blind).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, "anthropic", json!([])).await;
+    let content = json!([inline("image", "a.png", &png(4, 4))]);
+    let id = create(owner, json!({ "agent": agent, "content": content })).await;
+    let events = owner.settled(&id, 1).await;
+    assert_eq!(ends(&events), ["completed"]);
+    assert_eq!(of(&events, "error.model")[0]["body"]["code"], "files_refused");
+    let file = &of(&events, "user.message")[0]["body"]["content"][0];
+    let pruned = &of(&events, "history.pruned")[0]["body"];
+    assert_eq!(pruned["file_ids"], json!([file["file_id"]]));
+    assert_eq!(fake.calls(), 2);
+    assert!(fake.requests()[1].body.to_string().contains(file["path"].as_str().expect("a path")));
+    // Later turns do not try it again.
+    steer(owner, &id, "Sure?").await;
+    assert_eq!(ends(&owner.settled(&id, 2).await).len(), 2);
+    assert_eq!(fake.calls(), 3);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn the_newest_images_of_many_are_sent() {
+    let fake = Fake::decide(Anthropic::default(), |_: &Request| Step::text("Seen.")).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, "anthropic", json!([])).await;
+    // 30 large images; each is 2,400 pixels wide, and scaled.
+    let photo = owner.upload("large.png", png(2_400, 300)).await.ok();
+    assert_eq!((&photo["image"]["width"], &photo["image"]["converted"]), (&json!(2_000), &json!(true)));
+    let image = by_id("image", &photo);
+    let content = |count: usize| Value::from(vec![image.clone(); count]);
+    let id = create(owner, json!({ "agent": agent, "content": content(15) })).await;
+    owner.settled(&id, 1).await;
+    owner.post(&format!("/sessions/{id}/messages"), json!({ "content": content(15) })).await.ok();
+    let events = owner.settled(&id, 2).await;
+    assert_eq!(ends(&events), ["completed"; 2]);
+    assert_eq!(fake.requests().iter().map(images).collect::<Vec<_>>(), [15, 20]);
+    assert_eq!(fake.refusals(), Vec::<String>::new());
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_custom_tool_returns_an_image() {
+    let steps = vec![Step::default().and_tool("camera", json!({})), Step::text("A wall.")];
+    let fake = Fake::script(OpenAi, steps).await;
+    let scene = Scene::open(&[&format!("--openai-base-url={}/v1", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let tool = json!({ "type": "custom", "name": "camera", "description": "Takes a photo.",
+        "input_schema": { "type": "object" } });
+    let agent = agent(owner, "openai", json!([tool])).await;
+    let id = create(owner, json!({ "agent": agent, "input": "What is there?" })).await;
+    let action = super::until(owner, &id, "action.required").await;
+    let action = of(&action, "action.required")[0]["body"]["id"].clone();
+    let result = json!({ "type": "user.custom_tool_result", "action_id": action,
+        "content": [{ "type": "text", "text": "Click." }, inline("image", "wall.png", &png(8, 8))] });
+    let sent = owner.post(&format!("/sessions/{id}/events"), json!({ "events": [result] })).await.ok();
+    let again = owner.post(&format!("/sessions/{id}/events"), json!({ "events": [result] })).await;
+    assert_eq!(again.ok()["data"], sent["data"], "equal bytes are the same answer");
+    let events = owner.settled(&id, 1).await;
+    assert_eq!(ends(&events), ["completed"]);
+    let done = &of(&events, "tool.result")[0]["body"];
+    assert_eq!((&done["output"], &done["content"][0]["name"]), (&json!("Click."), &json!("wall.png")));
+    assert_eq!(fake.requests().iter().map(images).collect::<Vec<_>>(), [0, 1]);
+    assert_eq!(fake.refusals(), Vec::<String>::new());
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_file_lives_until_it_is_deleted_or_until_its_last_session_is() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let kept = owner.upload("kept.txt", b"kept".to_vec()).await.ok();
+    let agent = owner.inline_agent().await;
+    let content = json!([by_id("document", &kept), inline("document", "own.txt", b"own")]);
+    let script = json!({ "script": [{ "text": "Done." }] });
+    let id = create(owner, json!({ "agent": agent, "input": script, "content": content })).await;
+    let events = owner.settled(&id, 1).await;
+    let own = of(&events, "user.message")[0]["body"]["content"][2]["file_id"].clone();
+    let path = |file: &Value| format!("/files/{}", file.as_str().expect("an id"));
+    assert_eq!(owner.get(&path(&own)).await.ok()["kept"], false);
+    assert_eq!(owner.delete(&path(&kept["id"])).await.error(409)["code"], "in_use");
+    let bytes =
+        owner.request(Method::GET, &format!("{}/content", path(&kept["id"]))).send().await.expect("bytes");
+    assert_eq!(bytes.headers()["x-content-type-options"], "nosniff");
+    assert_eq!(bytes.text().await.expect("bytes"), "kept");
+    let other = scene.service.caller(&scene.ground.organization("other").await);
+    other.get(&path(&kept["id"])).await.error(404);
+    other.delete(&path(&kept["id"])).await.error(404);
+    let foreign = json!({ "agent": "none", "content": [by_id("document", &kept)] });
+    assert_eq!(other.post("/sessions", foreign).await.error(400)["param"], "content[0].source");
+
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    owner.delete(&format!("/sessions/{id}")).await.ok();
+    owner.get(&path(&own)).await.error(404);
+    assert_eq!(owner.get(&path(&kept["id"])).await.ok()["kept"], true);
+    owner.delete(&path(&kept["id"])).await.ok();
+    owner.get(&path(&kept["id"])).await.error(404);
+    let files = owner.get("/files").await.ok();
+    assert_eq!(files["data"], json!([]));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_used_is_refused_when_it_is_sent() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let photo = png(400, 300);
+    owner.upload("half.png", photo[..photo.len() / 2].to_vec()).await.error(400);
+    owner.upload("empty", Vec::new()).await.error(400);
+    let agent = owner.inline_agent().await;
+    let refused = async |part: Value| {
+        let body = json!({ "agent": agent, "content": [part] });
+        let error = owner.post("/sessions", body).await.error(400);
+        assert!(error["param"].as_str().is_some_and(|param| param.starts_with("content[0]")), "{error}");
+        error["message"].as_str().expect("words").to_owned()
+    };
+    assert!(refused(inline("image", "a.png", b"no image")).await.contains("not a PNG"));
+    refused(json!({ "type": "image", "source": { "type": "base64", "data": "%" } })).await;
+    refused(
+        json!({ "type": "image", "source": { "type": "file", "file_id": "fil_0000000000000000000000000m" } }),
+    )
+    .await;
+    // No connection is tried to a private address.
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.set_nonblocking(true).expect("a listener");
+    let port = listener.local_addr().expect("an address").port();
+    for url in [format!("https://127.0.0.1:{port}/a.png"), format!("http://127.0.0.1:{port}/a.png")] {
+        refused(json!({ "type": "image", "source": { "type": "url", "url": url } })).await;
+    }
+    assert!(listener.accept().is_err(), "nothing connected");
+    assert_eq!(owner.get("/files").await.ok()["data"], json!([]), "nothing is left of what was refused");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_client_token_sends_bytes_and_names_no_file_of_the_organization() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let kept = owner.upload("kept.txt", b"kept".to_vec()).await.ok();
+    let body = json!({ "agent": owner.inline_agent().await, "input": { "script": [{ "text": "Done." }] } });
+    let created = owner.post("/sessions", body).await.ok();
+    let (id, token) = (created["session"]["id"].as_str().expect("an id"), created["client_token"].as_str());
+    owner.settled(id, 1).await;
+    let browser = scene.service.caller(token.expect("a token"));
+    let path = format!("/sessions/{id}/messages");
+    browser.post(&path, json!({ "content": [by_id("document", &kept)] })).await.error(403);
+    let url = json!({ "type": "image", "source": { "type": "url", "url": "https://example.com/a.png" } });
+    browser.post(&path, json!({ "content": [url] })).await.error(403);
+    browser
+        .post(
+            &path,
+            json!({ "text": super::script(json!([{ "text": "Yes." }])),
+        "content": [inline("document", "own.txt", b"own")] }),
+        )
+        .await
+        .ok();
+    owner.settled(id, 2).await;
+    assert_eq!(of(&log(owner, id).await, "user.message").len(), 2);
+    browser.get(&format!("/files/{}", kept["id"].as_str().expect("an id"))).await.error(401);
+    scene.close().await;
+}
