@@ -35,7 +35,7 @@ create table session_file (
 call sojourn_protect('session_file');
 create index session_file_by_file on session_file (org_id, file_id);
 
--- The last session that uses a file which is not kept takes it along.
+-- A file that is not kept is deleted with the last session that uses it.
 create function sojourn_release_file() returns trigger
 language plpgsql set search_path = public as $$
 begin
@@ -51,6 +51,8 @@ end
 $$;
 create trigger session_file_deleted after delete on session_file
     for each row execute function sojourn_release_file();
+
+comment on table purged_session_blobs is 'outlives its session; has the ids of deleted files, too';
 
 -- The blobs of a deleted file are removed like those of a deleted session: the id of the file takes the place of the
 -- session's, in the row as in the keys of the blobs.

@@ -178,6 +178,7 @@ struct Parts {
     origin: Origin,
     notifications: Notifications,
     blobs: Blobs,
+    files: Files,
     journal: Journal,
     process: Uuid,
     /// Machines that make sandboxes; `None` in a process that runs no turns.
@@ -209,7 +210,8 @@ impl Parts {
         let journal =
             Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let (origin, resolver) = (record.origin.clone(), Arc::default());
-        Ok(Self { store, origin, notifications, blobs, journal, process, nodes, agents, resolver })
+        let files = Files::new(store.clone(), blobs.clone(), origin.clone());
+        Ok(Self { store, origin, notifications, blobs, files, journal, process, nodes, agents, resolver })
     }
 
     /// Starts the exchange of notifications, and the heartbeat that lets other processes know of this one.
@@ -245,6 +247,7 @@ impl Parts {
             streams,
             webhooks: org_client(settings, settings.allow_private_webhooks, &self.resolver),
             models: org_client(settings, settings.allow_private_models, &self.resolver),
+            files: self.files.clone(),
             file_addresses: org_client(settings, settings.allow_private_egress, &self.resolver),
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
@@ -285,7 +288,7 @@ impl Parts {
             journal: self.journal.clone(),
             notifications: self.notifications.clone(),
             blobs: self.blobs.clone(),
-            files: Files::new(self.store.clone(), self.blobs.clone(), self.journal.origin().clone()),
+            files: self.files.clone(),
             nodes,
             default_image: sandboxes::default_image(settings),
             network: network(settings, &self.resolver)?,

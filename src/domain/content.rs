@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::ids::FileId;
-use crate::base::limit::{FILE_TEXT_SENT_BYTES_MAX, FILES_SENT_BYTES_MAX, PDF_TOKENS_MIN};
+use crate::base::limit::{FILE_TEXT_SENT_BYTES_MAX, FILES_SENT_BYTES_MAX, PDF_BYTES_PER_TOKEN, PDF_TOKENS};
 
 /// Directory of a sandbox below which the files of its session's messages are.
 pub const SANDBOX_FILES: &str = "/home/agent/files";
@@ -91,16 +91,16 @@ impl Content {
     pub fn tokens(&self) -> u64 {
         match (self, self.sent_as()) {
             (Self::Text { text }, _) => text.len().div_ceil(4) as u64,
-            (_, Some((file, sent_as))) => {
+            (Self::Image(_) | Self::Document(_), None) => 0,
+            (Self::Image(_) | Self::Document(_), Some((file, sent_as))) => {
                 let content = match sent_as {
                     SentAs::Image => file.image.as_ref().map_or(0, ModelImage::tokens),
-                    SentAs::Pdf => (file.bytes / 25).max(PDF_TOKENS_MIN),
+                    SentAs::Pdf => (file.bytes / PDF_BYTES_PER_TOKEN).clamp(PDF_TOKENS.0, PDF_TOKENS.1),
                     SentAs::Text => file.bytes.div_ceil(4),
                     SentAs::Path => 0,
                 };
                 content + file.label().len().div_ceil(4) as u64
             }
-            (Self::Image(_) | Self::Document(_), None) => 0,
         }
     }
 

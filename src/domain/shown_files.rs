@@ -2,36 +2,41 @@
 
 use super::{
     content::{Content, SentAs},
-    conversation::Message,
+    conversation::{Message, ModelRequest},
     ids::FileId,
 };
-use crate::base::limit::{FILES_SENT_BYTES_MAX, IMAGES_DROPPED_AT_ONCE, IMAGES_SENT_MAX};
+use crate::base::limit::{
+    FILES_SENT_BYTES_AFTER_DROP, FILES_SENT_BYTES_MAX, IMAGES_DROPPED_AT_ONCE, IMAGES_SENT_MAX,
+};
 
 /// Leaves out the oldest files of a history that is too large for one request; a line with the path of each stays.
 ///
-/// Images are left out several at once, so that the beginning of the history, which the provider has cached, stays the
-/// same for some images.
+/// Several are left out at once, so that the beginning of the history, which the provider has cached, stays the same for
+/// some files.
 pub fn limit_files(history: &mut [Message]) {
-    let images = parts(history).filter(|part| matches!(part.sent_as(), Some((_, SentAs::Image)))).count();
+    let is_shown = |part: &&Content| !matches!(part.sent_as(), None | Some((_, SentAs::Path)));
+    let is_image = |part: &Content| matches!(part.sent_as(), Some((_, SentAs::Image)));
+    let images = parts(history).filter(|part| is_image(part)).count();
     let surplus = images.saturating_sub(IMAGES_SENT_MAX);
     let mut images_to_drop = surplus.div_ceil(IMAGES_DROPPED_AT_ONCE) * IMAGES_DROPPED_AT_ONCE;
-    let mut bytes: u64 = parts(history).map(Content::sent_bytes).sum();
+    let bytes = parts(history).map(Content::sent_bytes).fold(0, u64::saturating_add);
+    let mut bytes_to_drop =
+        if bytes > FILES_SENT_BYTES_MAX { bytes - FILES_SENT_BYTES_AFTER_DROP } else { 0 };
     for part in history.iter_mut().flat_map(Message::content_mut) {
-        let is_image = matches!(part.sent_as(), Some((_, SentAs::Image)));
-        let sent_bytes = part.sent_bytes();
-        if sent_bytes > 0 && ((is_image && images_to_drop > 0) || bytes > FILES_SENT_BYTES_MAX) {
-            images_to_drop = images_to_drop.saturating_sub(usize::from(is_image));
-            bytes -= sent_bytes;
-            part.drop_file("It is not shown again, because newer files are.");
+        if !is_shown(&&*part) || (bytes_to_drop == 0 && (images_to_drop == 0 || !is_image(part))) {
+            continue;
         }
+        images_to_drop = images_to_drop.saturating_sub(usize::from(is_image(part)));
+        bytes_to_drop = bytes_to_drop.saturating_sub(part.sent_bytes());
+        part.drop_file("It is not shown again, because newer files are.");
     }
 }
 
-/// Leaves out these files of a history; a line with the path of each stays. Returns the tokens that it saves.
-pub fn drop_files<'a>(history: impl Iterator<Item = &'a mut Message>, files: &[FileId]) -> u64 {
+/// Leaves out these files; a line with the path of each stays. Returns the tokens that it saves.
+pub fn drop_files<'a>(parts: impl Iterator<Item = &'a mut Content>, files: &[FileId]) -> u64 {
     let mut saved = 0;
     let dropped = |part: &&mut Content| part.file().is_some_and(|file| files.contains(&file.file_id));
-    for part in history.flat_map(Message::content_mut).filter(dropped) {
+    for part in parts.filter(dropped) {
         let before = part.tokens();
         part.drop_file("It is not shown, because the model refused it.");
         saved += before.saturating_sub(part.tokens());
@@ -39,7 +44,18 @@ pub fn drop_files<'a>(history: impl Iterator<Item = &'a mut Message>, files: &[F
     saved
 }
 
-/// Returns all parts of a history that are not only text.
+/// Returns the bytes of a prompt that has as many tokens as the files which a request shows, at most; of a PDF, an estimate.
+pub fn prompt_bytes(request: &ModelRequest) -> usize {
+    let shown = parts(&request.history)
+        .filter(|part| part.file().is_some_and(|file| request.files.contains_key(&file.file_id)));
+    let bytes = shown.map(|part| match part.sent_as() {
+        Some((file, SentAs::Text)) => file.bytes,
+        _ => part.tokens().saturating_mul(4),
+    });
+    usize::try_from(bytes.fold(0, u64::saturating_add)).unwrap_or(usize::MAX)
+}
+
+/// Returns the parts of all messages and results.
 pub fn parts(history: &[Message]) -> impl Iterator<Item = &Content> {
     history.iter().flat_map(Message::content)
 }
@@ -93,16 +109,16 @@ mod tests {
 
     #[test]
     fn a_request_is_not_larger_than_a_provider_accepts() {
-        let mut history = history(6, FILES_SENT_BYTES_MAX / 4);
+        let mut history = history(6, FILES_SENT_BYTES_MAX / 5);
         limit_files(&mut history);
-        assert_eq!(sent(&history), [2, 3, 4, 5]);
+        assert_eq!(sent(&history), [3, 4, 5], "three more are sent before the next ones are left out");
     }
 
     #[test]
     fn a_file_that_is_left_out_is_named() {
         let mut history = history(2, 1);
         let file = image(1, 1).file().expect("a file").clone();
-        drop_files(history.iter_mut(), &[file.file_id]);
+        drop_files(history.iter_mut().flat_map(Message::content_mut), &[file.file_id]);
         assert_eq!(sent(&history), [0]);
         let Content::Text { text } = history[1].content().next().expect("a part") else { panic!("a line") };
         assert!(text.contains(&file.path), "{text}");

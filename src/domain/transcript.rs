@@ -213,6 +213,13 @@ fn adopt(
         // Without it, the step would count as unpriced.
         body.insert("cost_micros".to_owned(), json!(0));
     }
+    for part in body.get_mut("content").and_then(Value::as_array_mut).into_iter().flatten() {
+        // The bytes of a file are only where it was stored.
+        if part["type"] != "text" {
+            let name = part["name"].as_str().unwrap_or_default().to_owned();
+            *part = json!({ "type": "text", "text": format!("[The file {name} was not imported.]") });
+        }
+    }
     if is_of_update {
         // The agent is that of this organization, with its rules; a change of it holds where it was made.
         body.remove("agent_snapshot");

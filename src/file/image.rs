@@ -7,17 +7,17 @@ use std::io::Cursor;
 
 use bytes::Bytes;
 use image::{
-    DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, codecs::jpeg::JpegEncoder,
-    imageops::FilterType, metadata::Orientation,
+    DynamicImage, ImageDecoder, ImageFormat, ImageReader, Limits, Rgba, RgbaImage, codecs::jpeg::JpegEncoder,
+    imageops, metadata::Orientation,
 };
 
 use crate::{
-    base::limit::{IMAGE_PIXELS_MAX, IMAGE_SENT_BYTES_MAX, IMAGE_SIDE_MAX},
+    base::limit::{IMAGE_DECODED_BYTES_MAX, IMAGE_PIXELS_MAX, IMAGE_SENT_BYTES_MAX, IMAGE_SIDE_MAX},
     domain::content::ModelImage,
 };
 
-/// Quality of JPEG images, of 100.
-const QUALITY: u8 = 85;
+/// Qualities of JPEG images, of 100, tried in this order.
+const QUALITIES: [u8; 3] = [85, 70, 50];
 /// Memory of one decoder beside the image itself, in bytes.
 const DECODER_BYTES_MAX: u64 = 64 << 20;
 
@@ -46,7 +46,7 @@ pub(super) fn prepare(content: &[u8]) -> Result<Prepared, NoImage> {
     if pixels == 0 {
         return Err(NoImage::Empty);
     }
-    if pixels > IMAGE_PIXELS_MAX {
+    if pixels > IMAGE_PIXELS_MAX || decoder.total_bytes() > IMAGE_DECODED_BYTES_MAX {
         return Err(NoImage::TooManyPixels { width, height });
     }
     let mut limits = Limits::no_limits();
@@ -76,37 +76,61 @@ fn sendable(format: ImageFormat) -> Option<&'static str> {
 }
 
 fn convert(mut image: DynamicImage, orientation: Orientation) -> Result<Prepared, NoImage> {
-    if image.width().max(image.height()) > IMAGE_SIDE_MAX {
-        image = image.resize(IMAGE_SIDE_MAX, IMAGE_SIDE_MAX, FilterType::CatmullRom);
+    let side = IMAGE_SIDE_MAX;
+    if image.width().max(image.height()) > side {
+        image = image.thumbnail(side, side);
     }
     image.apply_orientation(orientation);
-    let (width, height) = (image.width(), image.height());
-    let mut png = Vec::new();
-    image = if image.color().has_alpha() {
-        DynamicImage::ImageRgba8(image.into_rgba8())
-    } else {
-        DynamicImage::ImageRgb8(image.into_rgb8())
+    image = match image.color().has_alpha() {
+        true => DynamicImage::ImageRgba8(image.into_rgba8()),
+        false => DynamicImage::ImageRgb8(image.into_rgb8()),
     };
+    let mut png = Vec::new();
     image.write_to(&mut Cursor::new(&mut png), ImageFormat::Png)?;
     // A photo is much larger as PNG.
-    let mut jpeg = Vec::new();
-    let is_photo = !image.color().has_alpha() || png.len() > IMAGE_SENT_BYTES_MAX;
-    if is_photo {
-        DynamicImage::ImageRgb8(image.into_rgb8())
-            .write_with_encoder(JpegEncoder::new_with_quality(&mut jpeg, QUALITY))?;
+    if image.color().has_alpha() && png.len() <= IMAGE_SENT_BYTES_MAX {
+        return Ok(converted(&image, "image/png", png));
     }
-    let (media_type, content) = match is_photo && jpeg.len() < png.len() {
-        true => ("image/jpeg", jpeg),
-        false => ("image/png", png),
+    let mut image = on_white(image);
+    let jpeg = loop {
+        let sizes = QUALITIES.iter().map(|quality| encode_jpeg(&image, *quality));
+        let fitting =
+            sizes.into_iter().find(|jpeg| jpeg.as_ref().is_ok_and(|jpeg| jpeg.len() <= IMAGE_SENT_BYTES_MAX));
+        match fitting {
+            Some(jpeg) => break jpeg?,
+            None => image = image.thumbnail(image.width().div_ceil(2), image.height().div_ceil(2)),
+        }
     };
-    let bytes = content.len() as u64;
+    let is_drawing = png.len() <= jpeg.len();
+    let (media_type, content) = if is_drawing { ("image/png", png) } else { ("image/jpeg", jpeg) };
+    Ok(converted(&image, media_type, content))
+}
+
+fn converted(image: &DynamicImage, media_type: &str, content: Vec<u8>) -> Prepared {
+    let (width, height, bytes) = (image.width(), image.height(), content.len() as u64);
     let image = ModelImage { media_type: media_type.to_owned(), bytes, width, height, converted: true };
-    Ok((image, Some(content.into())))
+    (image, Some(content.into()))
+}
+
+fn encode_jpeg(image: &DynamicImage, quality: u8) -> Result<Vec<u8>, image::ImageError> {
+    let mut jpeg = Vec::new();
+    image.write_with_encoder(JpegEncoder::new_with_quality(&mut jpeg, quality))?;
+    Ok(jpeg)
+}
+
+/// Replaces what is transparent, which JPEG does not have.
+fn on_white(image: DynamicImage) -> DynamicImage {
+    if !image.color().has_alpha() {
+        return image;
+    }
+    let mut white = RgbaImage::from_pixel(image.width(), image.height(), Rgba([255; 4]));
+    imageops::overlay(&mut white, &image.into_rgba8(), 0, 0);
+    DynamicImage::ImageRgb8(DynamicImage::ImageRgba8(white).into_rgb8())
 }
 
 #[cfg(test)]
 mod tests {
-    use image::{RgbImage, RgbaImage};
+    use image::RgbImage;
 
     use super::*;
 
@@ -152,11 +176,19 @@ mod tests {
 
     #[test]
     fn an_animation_becomes_a_picture_and_keeps_what_is_transparent() {
-        let clear = DynamicImage::ImageRgba8(RgbaImage::from_pixel(8, 8, image::Rgba([0, 0, 0, 0])));
+        let clear = DynamicImage::ImageRgba8(RgbaImage::from_pixel(8, 8, Rgba([0, 0, 0, 0])));
         let (image, converted) = prepare(&encode(&clear, ImageFormat::Gif)).expect("an image");
         assert_eq!(image.media_type, "image/png");
         let decoded = image::load_from_memory(&converted.expect("another form")).expect("an image");
         assert_eq!(decoded.to_rgba8().get_pixel(0, 0).0[3], 0);
+    }
+
+    #[test]
+    fn an_image_that_compresses_badly_is_made_to_fit() {
+        let image = DynamicImage::ImageRgba8(noise(2_000, 2_000).into_rgba8());
+        let (image, converted) = prepare(&encode(&image, ImageFormat::Png)).expect("an image");
+        assert_eq!(image.media_type, "image/jpeg");
+        assert!(converted.expect("another form").len() <= IMAGE_SENT_BYTES_MAX);
     }
 
     #[test]

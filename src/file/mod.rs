@@ -12,16 +12,16 @@ use std::{collections::HashMap, sync::Arc};
 use bytes::Bytes;
 use futures::{StreamExt, TryStreamExt, stream};
 use metrics::counter;
-use tokio::sync::Semaphore;
 
 use crate::{
     base::{
         Origin,
         limit::{
             FILE_BYTES_MAX, FILE_NAME_BYTES_MAX, FILES_READ_AT_ONCE, IMAGES_DECODED_AT_ONCE,
-            ORG_FILES_BYTES_MAX, SESSION_FILES_MAX,
+            ORG_FILES_BYTES_MAX, SESSION_FILES_OF_TOOLS_MAX,
         },
         seal::sha256,
+        shares::Shares,
         text::{self, hex},
     },
     blob::{self, Blobs},
@@ -59,13 +59,14 @@ pub struct Files {
     store: Store,
     blobs: Blobs,
     origin: Origin,
-    decoding: Arc<Semaphore>,
+    decoding: Arc<Shares<OrgId>>,
 }
 
 impl Files {
     /// Creates access to the files of a process.
     pub fn new(store: Store, blobs: Blobs, origin: Origin) -> Self {
-        Self { store, blobs, origin, decoding: Arc::new(Semaphore::new(IMAGES_DECODED_AT_ONCE)) }
+        let (at_once, per_org) = IMAGES_DECODED_AT_ONCE;
+        Self { store, blobs, origin, decoding: Arc::new(Shares::new(at_once, per_org)) }
     }
 
     /// Stores a file. An image that models cannot take as it is gets a form that they can take.
@@ -84,7 +85,9 @@ impl Files {
         }
         let media_type = media_type::of(&content);
         let (image, converted) = match is_image(media_type) {
-            true => self.prepare_image(content.clone()).await.map(|(image, bytes)| (Some(image), bytes))?,
+            true => {
+                self.prepare_image(org, content.clone()).await.map(|(image, bytes)| (Some(image), bytes))?
+            }
             false => (None, None),
         };
         let file = StoredFile {
@@ -112,7 +115,7 @@ impl Files {
         Ok(file)
     }
 
-    /// Stores a file that a tool of a session read.
+    /// Stores a file that a tool of a session read. One with equal bytes that the session has is returned instead.
     ///
     /// # Errors
     /// As for [`Files::create`].
@@ -123,19 +126,28 @@ impl Files {
         name: &str,
         content: Bytes,
     ) -> Result<StoredFile, Error> {
+        let digest = hex(&sha256(&content));
+        if let Some(same) = self.store.begin(org).await?.session_file_by_digest(session, &digest).await? {
+            return Ok(same);
+        }
         let file = self.create(org, name, content).await?;
         let mut tx = self.store.begin(org).await?;
-        if tx.use_files(session, &[file.id]).await? > SESSION_FILES_MAX {
-            return Err(Error::Refused(format!("a session has at most {SESSION_FILES_MAX} files")));
+        if tx.use_files(session, &[file.id]).await? > SESSION_FILES_OF_TOOLS_MAX {
+            return Err(Error::Refused("the session has too many files".to_owned()));
         }
         tx.commit().await?;
         Ok(file)
     }
 
     #[expect(clippy::disallowed_methods, reason = "awaited at once")]
-    async fn prepare_image(&self, content: Bytes) -> Result<image::Prepared, Error> {
-        let _permit = self.decoding.acquire().await;
-        let prepared = tokio::task::spawn_blocking(move || image::prepare(&content)).await;
+    async fn prepare_image(&self, org: OrgId, content: Bytes) -> Result<image::Prepared, Error> {
+        let place = self.decoding.take(Some(org)).await;
+        let prepared = tokio::task::spawn_blocking(move || {
+            // Held until the end of the work, which a caller that is gone does not stop.
+            let _place = place;
+            image::prepare(&content)
+        })
+        .await;
         prepared
             .map_err(|_| Error::Refused("the image cannot be decoded".to_owned()))?
             .map_err(|error| Error::Refused(error.to_string()))

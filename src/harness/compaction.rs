@@ -20,6 +20,7 @@ use crate::{
         conversation::ModelRequest,
         event::{Body, Draft, StepPurpose},
         log_fold::HistoryCut,
+        shown_files,
     },
     model,
 };
@@ -192,6 +193,7 @@ impl Run<'_> {
         if refusals > 0 {
             // What stays behind the summary is left out first.
             request.history = conversation.before(cut, conversation.tokens() >> refusals)?;
+            shown_files::limit_files(&mut request.history);
         }
         let of_request = self.fold.compaction_request().and_then(|request| request.instructions.as_deref());
         let more = of_request.or(self.turn.compaction.instructions.as_deref()).unwrap_or_default();

@@ -4,20 +4,20 @@
 //! gets its path instead.
 
 use super::{Halt, turn::Run};
-use crate::domain::{
-    Actor, Message,
-    compaction::Pruned,
-    content::{Content, SentAs},
-    conversation::ModelRequest,
-    event::{Body, Draft, Failure},
-    shown_files,
+use crate::{
+    domain::{
+        Actor, Message,
+        compaction::Pruned,
+        content::{Content, SentAs},
+        conversation::ModelRequest,
+        event::{Body, Draft, Failure},
+        shown_files,
+    },
+    model::Fault,
 };
 
 /// Code of the error of a model call whose files were refused.
 const FILES_REFUSED: &str = "files_refused";
-
-/// Words for files in the refusals of providers.
-const FILE_WORDS: [&str; 6] = ["image", "document", "pdf", "file", "multimodal", "content type"];
 
 impl Run<'_> {
     /// Reads the files that a request shows.
@@ -30,9 +30,11 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Returns the files that a refused request was probably refused for: those that the model has not seen before, or
-    /// all of them if the refusal is about files.
-    pub(super) fn refused_files(&self, request: &ModelRequest, reason: &str) -> Option<Pruned> {
+    /// Returns the files that a request was refused for, if it may have been for one: those that the model has not seen
+    /// before, or else all of them.
+    pub(super) fn refused_files(&self, request: &ModelRequest, fault: &Fault) -> Option<Pruned> {
+        // A file may be longer than the model reads.
+        let is_about_files = matches!(fault, Fault::FilesRefused { .. } | Fault::ContextTooLong { .. });
         let is_answer = |message: &Message| matches!(message, Message::Assistant { .. });
         let newest = request.history.iter().rposition(is_answer).map_or(0, |at| at + 1);
         let shown = |history: &[Message]| -> Vec<_> {
@@ -41,14 +43,17 @@ impl Run<'_> {
             files.filter(|file| request.files.contains_key(file)).collect()
         };
         let mut file_ids = shown(&request.history[newest..]);
-        let reason = reason.to_ascii_lowercase();
-        if file_ids.is_empty() && FILE_WORDS.iter().any(|word| reason.contains(word)) {
+        if file_ids.is_empty() {
             file_ids = shown(&request.history);
         }
-        if file_ids.is_empty() {
+        if !is_about_files || file_ids.is_empty() {
             return None;
         }
-        let tokens = shown_files::drop_files(request.history.clone().iter_mut(), &file_ids);
+        file_ids.sort_unstable();
+        file_ids.dedup();
+        let mut history = request.history.clone();
+        let parts = history.iter_mut().flat_map(Message::content_mut);
+        let tokens = shown_files::drop_files(parts, &file_ids);
         Some(Pruned { call_ids: Vec::new(), file_ids, to_seq: self.head, tokens })
     }
 

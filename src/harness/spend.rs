@@ -12,7 +12,7 @@ use crate::{
         budget::{Budget, Consumed, MaxUsage},
         conversation::ModelRequest,
         event::Draft,
-        price,
+        price, shown_files,
         spend::{Spend, Verdict},
     },
     tool::{Call, CallResult},
@@ -35,7 +35,8 @@ impl Run<'_> {
         let tariff = &self.turn.tariff;
         let most = || {
             // The JSON is slightly longer than the prompt in any provider's encoding.
-            let bytes = serde_json::to_vec(request).map_or(0, |json| json.len());
+            let json = serde_json::to_vec(request).map_or(0, |json| json.len());
+            let bytes = json + shown_files::prompt_bytes(request);
             MaxUsage {
                 tokens: price::prompt_tokens_max(bytes).saturating_add(request.max_tokens),
                 cost_micros: tariff.step_micros_max(bytes, request.max_tokens),

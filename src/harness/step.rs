@@ -314,18 +314,19 @@ impl<'a> Run<'a> {
         request: &ModelRequest,
     ) -> Result<bool, Halt> {
         let message = fault.to_string();
-        if let (Fault::Refused { .. }, Some(pruned)) = (&fault, self.refused_files(request, &message)) {
+        let may_shorten = matches!(fault, Fault::ContextTooLong { .. }) && self.may_shorten();
+        if !may_shorten && let Some(pruned) = self.refused_files(request, &fault) {
             return self.files_refused(message, pruned, cut).await;
         }
         let (code, retry_after) = match fault {
             Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
-            Fault::ContextTooLong { .. } if self.may_shorten() => {
+            Fault::ContextTooLong { .. } if may_shorten => {
                 return self.history_refused(message, cut).await;
             }
             Fault::ContextTooLong { .. } => (CONTEXT_EXHAUSTED, None),
             Fault::Unauthorized { .. } => ("model_unauthorized", None),
             Fault::PaymentRequired { .. } => ("payment_required", None),
-            Fault::Refused { .. } => ("model_refused_request", None),
+            Fault::Refused { .. } | Fault::FilesRefused { .. } => ("model_refused_request", None),
         };
         let delay = retry_after
             .filter(|_| failures < limit::MODEL_ATTEMPTS_MAX)

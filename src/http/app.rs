@@ -8,13 +8,14 @@ use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates, u
 use crate::{
     base::{
         limit::{
-            ARCHIVES_MAX, FILE_UPLOADS_MAX, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR,
+            ARCHIVES_MAX, FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR,
             TRIGGER_MESSAGES_PER_SECOND,
         },
         seal::sha256,
+        shares::Shares,
     },
     blob::Blobs,
-    domain::{environment::Size, rootfs::RootFs},
+    domain::{OrgId, environment::Size, rootfs::RootFs},
     file::Files,
     journal::{CreationCommitter, Journal},
     model::ModelName,
@@ -53,7 +54,7 @@ pub(super) struct Inner {
     pub(super) trigger_rates: Rates,
     pub(super) imports: Semaphore,
     pub(super) archives: Semaphore,
-    pub(super) uploads: Arc<Semaphore>,
+    pub(super) uploads: Shares<OrgId>,
     /// SHA-256 of the operator's key.
     pub(super) operator: Option<[u8; 32]>,
 }
@@ -87,6 +88,7 @@ pub struct Parts {
     /// Clients that check which addresses an organization may use for webhooks and for models.
     pub webhooks: net::Client,
     pub models: net::Client,
+    pub files: Files,
     /// Client that fetches files from addresses that an organization names.
     pub file_addresses: net::Client,
     pub scripted: bool,
@@ -107,7 +109,7 @@ impl App {
     /// Builds the API from its parts.
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
-            files: Files::new(parts.store.clone(), parts.blobs.clone(), parts.journal.origin().clone()),
+            files: parts.files,
             file_addresses: parts.file_addresses,
             store: parts.store,
             creations: CreationCommitter::new(parts.journal.clone(), Answer::stored),
@@ -129,7 +131,7 @@ impl App {
             ),
             trigger_rates: Rates::new(TRIGGER_MESSAGES_PER_SECOND),
             imports: Semaphore::new(IMPORTS_MAX),
-            uploads: Arc::new(Semaphore::new(FILE_UPLOADS_MAX)),
+            uploads: Shares::new(FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG),
             archives: Semaphore::new(ARCHIVES_MAX),
             operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
         }))

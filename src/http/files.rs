@@ -1,6 +1,6 @@
 //! Stored files: upload, list, read, delete.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
 use axum::{
     body::Body as HttpBody,
@@ -10,12 +10,15 @@ use axum::{
 };
 use serde::Deserialize;
 use serde_json::json;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::timeout;
 use utoipa::IntoParams;
 use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
-    base::limit::{FILE_BYTES_MAX, FILE_NAME_BYTES_MAX, FILE_UPLOADS_MAX},
+    base::{
+        limit::{FILE_BYTES_MAX, FILE_NAME_BYTES_MAX, FILE_UPLOAD_WAIT, FILE_UPLOADS_MAX},
+        shares::Place,
+    },
     domain::{FileId, SessionId},
     http::{
         body::Raw,
@@ -56,17 +59,19 @@ pub(super) struct FilesQuery {
     pub cursor: Option<String>,
 }
 
-/// Permission to buffer a body; taken before the body is read.
-pub(super) struct UploadPermit(
-    #[expect(dead_code, reason = "held until the request ends")] OwnedSemaphorePermit,
-);
+/// A caller that may upload, with a place among the uploads; taken before the body is read.
+pub(super) struct Uploader {
+    caller: Caller<WriteFiles>,
+    _place: Place,
+}
 
-impl FromRequestParts<App> for UploadPermit {
+impl FromRequestParts<App> for Uploader {
     type Rejection = ApiError;
 
-    async fn from_request_parts(_parts: &mut Parts, app: &App) -> Result<Self> {
-        match Arc::clone(&app.0.uploads).try_acquire_owned() {
-            Ok(permit) => Ok(Self(permit)),
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        match timeout(FILE_UPLOAD_WAIT, app.0.uploads.take(Some(caller.org))).await {
+            Ok(place) => Ok(Self { caller, _place: place }),
             Err(_) => {
                 tracing::warn!(FILE_UPLOADS_MAX, "upload rejected: too many concurrent uploads");
                 Err(ApiError::unavailable(Duration::from_secs(2)))
@@ -83,9 +88,8 @@ impl FromRequestParts<App> for UploadPermit {
     request_body(content = String, content_type = "application/octet-stream"),
     responses((status = 201, body = FileView), Errors))]
 pub(super) async fn upload(
-    caller: Caller<WriteFiles>,
+    uploader: Uploader,
     Query(query): Query<UploadQuery>,
-    _permit: UploadPermit,
     Idempotent(once, Raw(content)): Idempotent<Raw>,
 ) -> Result<Answer> {
     if query.name.is_empty() || query.name.len() > FILE_NAME_BYTES_MAX {
@@ -96,6 +100,11 @@ pub(super) async fn upload(
             ErrorType::TooLarge,
             format!("a file may have at most {FILE_BYTES_MAX} bytes"),
         ));
+    }
+    let caller = &uploader.caller;
+    let once = once.for_target(&query.name);
+    if let Some(answer) = once.replay(&caller.app, caller.org).await? {
+        return Ok(answer);
     }
     let file = caller.app.0.files.create(caller.org, &query.name, content).await?;
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {

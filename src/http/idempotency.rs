@@ -72,6 +72,12 @@ impl IdempotentRequest {
         self
     }
 
+    /// Adds what distinguishes the target beside its path.
+    pub(super) fn for_target(mut self, more: &str) -> Self {
+        self.target = format!("{} {more}", self.target);
+        self
+    }
+
     /// Returns the first key, if any.
     pub(super) fn key(&self) -> Option<&str> {
         self.keys.first().map(String::as_str)
@@ -95,6 +101,29 @@ impl IdempotentRequest {
         work: impl AsyncFnOnce(&mut Unit) -> Result<Answer>,
     ) -> Result<Answer> {
         let mut unit = app.0.journal.begin(org).await?;
+        if let Some(answer) = self.claim(&mut unit).await? {
+            return Ok(answer);
+        }
+        let answer = work(&mut unit).await?;
+        unit.keep(|| answer.stored()).await?;
+        unit.commit().await?;
+        Ok(answer)
+    }
+
+    /// Returns the response of an equal request that was answered before, so that nothing has to be stored for this one.
+    ///
+    /// # Errors
+    /// As [`IdempotentRequest::run`].
+    pub(super) async fn replay(&self, app: &App, org: OrgId) -> Result<Option<Answer>> {
+        if self.keys.is_empty() {
+            return Ok(None);
+        }
+        // Without a commit, nothing is claimed.
+        self.claim(&mut app.0.journal.begin(org).await?).await
+    }
+
+    /// Claims the slots of the keys, or returns the stored response.
+    async fn claim(&self, unit: &mut Unit) -> Result<Option<Answer>> {
         for slot in self.slots() {
             match unit.claim_slot(slot).await? {
                 None => {}
@@ -102,20 +131,17 @@ impl IdempotentRequest {
                     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
                     // 201 means that this request created the resource.
                     let is_created = status == StatusCode::CREATED;
-                    return Ok(Answer {
+                    return Ok(Some(Answer {
                         status: if is_created { StatusCode::OK } else { status },
                         body: serde_json::from_slice(&body).unwrap_or_default(),
                         shown_once: None,
                         replayed: true,
-                    });
+                    }));
                 }
                 Some(SlotState::Mismatch | SlotState::Fresh(_)) => return Err(mismatch()),
             }
         }
-        let answer = work(&mut unit).await?;
-        unit.keep(|| answer.stored()).await?;
-        unit.commit().await?;
-        Ok(answer)
+        Ok(None)
     }
 
     /// Deletes the stored response, because the request was rejected after all.

@@ -9,17 +9,17 @@ use tokio::sync::mpsc;
 
 use super::Error;
 use crate::{
-    base::limit::{FILE_PLACED_AT_ONCE_BYTES_MAX, SESSION_FILES_MAX},
+    base::limit::{FILE_NAME_BYTES_MAX, FILE_WRITE_BYTES_MAX, SESSION_FILES_MAX},
     domain::{
-        FileId, SandboxId,
+        SandboxId,
         content::{FileRef, SANDBOX_FILES},
     },
     file::Files,
     sandbox::{Fault, Sandbox, SandboxFence},
 };
 
-/// Longest id of a file with its line feed, in bytes.
-const LINE_BYTES: usize = 64;
+/// Longest line of the list: the id of a file, and its name.
+const LINE_BYTES: usize = FILE_NAME_BYTES_MAX + 64;
 
 /// The files of one lease.
 pub(super) struct PlacedFiles {
@@ -52,48 +52,54 @@ impl PlacedFiles {
         }
         let mut placed = self.placed.lock().await;
         if placed.as_ref().is_none_or(|(of, _)| *of != fence.sandbox) {
-            *placed = Some((fence.sandbox, listed(sandbox, fence).await?));
+            let Some(listed) = listed(sandbox, fence).await? else { return Ok(()) };
+            *placed = Some((fence.sandbox, listed));
         }
         let Some((_, present)) = placed.as_mut() else { return Ok(()) };
         let count = present.len();
-        for file in &wanted {
-            if present.contains(&key(file)) {
+        let missing = wanted.iter().filter(|file| file.path.starts_with(SANDBOX_FILES));
+        for file in missing {
+            if present.contains(key(file)) {
                 continue;
             }
             let content = self.files.content(fence.org, file.file_id).await.map_err(|error| {
                 Error::LogUnavailable(format!("a file of the session cannot be read: {error}"))
             })?;
-            if let Some(content) = content {
-                accept(write(sandbox, fence, file, content).await)?;
+            if let Some(content) = content
+                && !is_done(write(sandbox, fence, file, content).await)?
+            {
+                return Ok(());
             }
-            present.insert(key(file));
+            present.insert(key(file).to_owned());
         }
         if present.len() > count {
             let list = present.iter().map(|key| format!("{key}\n")).collect::<String>();
-            accept(sandbox.write_file(fence, &list_path(), list.as_bytes()).await)?;
+            is_done(sandbox.write_file(fence, &list_path(), list.as_bytes()).await)?;
         }
         Ok(())
     }
 }
 
-fn key(file: &FileRef) -> String {
-    file.file_id.to_string()
+/// Returns the path of a file below [`SANDBOX_FILES`].
+fn key(file: &FileRef) -> &str {
+    file.path.trim_start_matches(SANDBOX_FILES)
 }
 
 fn list_path() -> String {
     format!("{SANDBOX_FILES}/.written")
 }
 
-/// Returns the files that the sandbox lists as written.
-async fn listed(sandbox: &dyn Sandbox, fence: SandboxFence) -> Result<BTreeSet<String>, Error> {
+/// Returns the files that the sandbox lists as written; `None` if it does not answer.
+async fn listed(sandbox: &dyn Sandbox, fence: SandboxFence) -> Result<Option<BTreeSet<String>>, Error> {
     let most = SESSION_FILES_MAX * LINE_BYTES;
     match sandbox.read_file(fence, &list_path(), 0, most).await {
         Ok(part) => {
             let list = String::from_utf8_lossy(&part.content).into_owned();
-            let is_id = |line: &&str| line.parse::<FileId>().is_ok();
-            Ok(list.lines().filter(is_id).map(str::to_owned).collect())
+            Ok(Some(list.lines().map(str::to_owned).collect()))
         }
-        Err(fault) => accept(Err(fault)).map(|()| BTreeSet::new()),
+        // A new sandbox, or a list that the agent replaced.
+        Err(Fault::NotFound(_) | Fault::Refused(_)) => Ok(Some(BTreeSet::new())),
+        Err(fault) => is_done(Err(fault)).map(|_| None),
     }
 }
 
@@ -103,7 +109,7 @@ async fn write(
     file: &FileRef,
     content: Bytes,
 ) -> Result<(), Fault> {
-    if content.len() <= FILE_PLACED_AT_ONCE_BYTES_MAX {
+    if content.len() <= FILE_WRITE_BYTES_MAX {
         return sandbox.write_file(fence, &file.path, &content).await;
     }
     let Some((directory, name)) = file.path.rsplit_once('/') else { return Ok(()) };
@@ -126,15 +132,16 @@ async fn write(
     written
 }
 
-/// Continues without what the sandbox does not take. If it is gone, the next call finds out.
-fn accept(done: Result<(), Fault>) -> Result<(), Error> {
-    match done {
+/// Returns whether a write is over. If the sandbox does not answer, the call that needs it finds out, and the write is tried
+/// again.
+fn is_done(written: Result<(), Fault>) -> Result<bool, Error> {
+    match written {
+        Ok(()) => Ok(true),
         Err(Fault::Stale) => Err(Error::Stale),
-        // The list of a new sandbox.
-        Ok(()) | Err(Fault::NotFound(_)) => Ok(()),
-        Err(fault) => {
+        Err(fault @ (Fault::Refused(_) | Fault::NotFound(_))) => {
             tracing::warn!(%fault, "a file of the session could not be written to its sandbox");
-            Ok(())
+            Ok(true)
         }
+        Err(Fault::Gone | Fault::Unavailable(_)) => Ok(false),
     }
 }

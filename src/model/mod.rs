@@ -65,6 +65,9 @@ pub enum Fault {
     /// The history exceeds the model's context window.
     #[error("the conversation no longer fits the model: {reason}")]
     ContextTooLong { reason: String },
+    /// The model does not take an image or a document of the history, or all of a kind.
+    #[error("the model refused a file: {reason}")]
+    FilesRefused { reason: String },
     /// 401 or 403: the credential is invalid, revoked or not allowed to use this model.
     #[error("the model provider refused the credential: {reason}")]
     Unauthorized { reason: String },

@@ -4,6 +4,7 @@ use std::str;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 
+use super::Fault;
 use crate::domain::{
     content::{Content, SentAs},
     conversation::ModelRequest,
@@ -33,4 +34,16 @@ impl<'a> SentFile<'a> {
             (SentAs::Image | SentAs::Path, _) => None,
         }
     }
+}
+
+/// Words for files in the refusals of Anthropic, OpenAI, and servers of models that take only text.
+const FILE_WORDS: [&str; 7] =
+    ["image", "document", "pdf", "file", "multimodal", "content type", "must be a string"];
+
+/// Returns the refusal of a request by a status that no other fault has.
+pub(super) fn refused(status: u16, reason: String) -> Fault {
+    let lower = reason.to_ascii_lowercase();
+    let is_about_files =
+        matches!(status, 400 | 413 | 422) && FILE_WORDS.iter().any(|word| lower.contains(word));
+    if is_about_files { Fault::FilesRefused { reason } } else { Fault::Refused { reason } }
 }

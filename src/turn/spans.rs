@@ -97,7 +97,7 @@ fn kind(fault: &model::Fault) -> &'static str {
         model::Fault::ContextTooLong { .. } => "context_too_long",
         model::Fault::Unauthorized { .. } => "unauthorized",
         model::Fault::PaymentRequired { .. } => "payment_required",
-        model::Fault::Refused { .. } => "refused",
+        model::Fault::Refused { .. } | model::Fault::FilesRefused { .. } => "refused",
     }
 }
 

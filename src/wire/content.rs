@@ -36,7 +36,7 @@ pub(crate) enum ContentInput {
     },
 }
 
-/// Where the bytes of a part are.
+/// Source of the bytes of a part.
 #[derive(Clone, Debug, Deserialize, Validate, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum FileSource {

@@ -178,7 +178,7 @@ test("an image that a tool read is shown, and one that the model refused is name
   const script = [
     { tools: [{ tool: "bash", input: { command } }] },
     { tools: [{ tool: "read", input: { path: "shot.png" } }] },
-    { fault: { kind: "refused" }, text: "I go on without it." },
+    { fault: { kind: "file_refused" }, text: "I go on without it." },
   ];
   await field.fill(JSON.stringify({ script }));
   await send.click();

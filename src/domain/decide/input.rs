@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::Stamp;
 use crate::domain::{
-    content::{Content, files_of, text_of},
+    content::Content,
     event::{Body, Draft},
     ids::TurnId,
 };
@@ -44,20 +44,6 @@ impl Input {
         let steers = mode == InputMode::Steer;
         let body = Body::UserMessage { text, input, envelope, steers, output_schema, content };
         Draft { refs, ..stamp.draft(Some(turn), body) }
-    }
-
-    /// Adds parts behind the text. Without parts with a file, only the text becomes longer.
-    pub fn with_content(mut self, content: Vec<Content>) -> Self {
-        if content.is_empty() {
-            return self;
-        }
-        let own = (!self.text.is_empty()).then(|| Content::Text { text: self.text.clone() });
-        let parts: Vec<_> = own.into_iter().chain(content).collect();
-        self.text = text_of(&parts);
-        if files_of(&parts).next().is_some() {
-            self.content = parts;
-        }
-        self
     }
 
     /// Parses input: a string, or an object with a `text` field.

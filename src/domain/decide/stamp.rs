@@ -82,9 +82,11 @@ pub(super) fn withdrawn(
     let result = |call: &OpenCall| {
         let not_run = || (Outcome::NotRun, format!("The turn was {why} before anybody ran this tool."));
         let mut is_error = true;
+        let mut files = Vec::new();
         let (outcome, output) = match &call.action {
-            Some((_, _, Some(CallEnd::Answered { text, is_error: failed, .. }))) => {
+            Some((_, _, Some(CallEnd::Answered { text, is_error: failed, content }))) => {
                 is_error = *failed;
+                files.clone_from(content);
                 (Outcome::Ran, text.clone())
             }
             Some((_, _, Some(CallEnd::Rejected(words)))) => (Outcome::NotRun, words.clone()),
@@ -107,7 +109,7 @@ pub(super) fn withdrawn(
             is_error,
             outcome,
             duration_ms: 0,
-            content: Vec::new(),
+            content: files,
         }
     };
     let withdrawn = |call: &OpenCall| match call.action {

@@ -276,9 +276,14 @@ impl Conversation {
 /// Memory that the body of an event adds to the conversation, in bytes.
 fn added_bytes(body: &Body) -> usize {
     match body {
-        Body::UserMessage { text, input, .. } => text.len().max(input.as_ref().map_or(0, value_bytes)),
+        Body::UserMessage { text, input, content, .. } => {
+            text.len().max(input.as_ref().map_or(0, value_bytes))
+                + content.iter().map(part_memory).sum::<usize>()
+        }
         Body::StepCompleted(step) if step.purpose.is_none() => step_bytes(step),
-        Body::ToolResult { output, .. } => output.len(),
+        Body::ToolResult { output, content, .. } => {
+            output.len() + content.iter().map(part_memory).sum::<usize>()
+        }
         _ => 0,
     }
 }
@@ -298,6 +303,16 @@ pub(super) fn result_bytes(result: &ToolResult) -> usize {
     result.output.len() + result.content.iter().map(part_bytes).sum::<usize>()
 }
 
+fn part_memory(part: &Content) -> usize {
+    size_of::<Content>()
+        + match part {
+            Content::Text { text } => text.len(),
+            Content::Image(file) | Content::Document(file) => {
+                file.name.len() + file.path.len() + file.sha256.len()
+            }
+        }
+}
+
 fn part_bytes(part: &Content) -> usize {
     usize::try_from(part.tokens()).unwrap_or(usize::MAX).saturating_mul(4)
 }
@@ -308,8 +323,12 @@ pub(super) fn memory_bytes(message: &Message) -> usize {
         Message::Assistant { raw, blocks, .. } => {
             raw.iter().map(value_bytes).sum::<usize>() + blocks.iter().map(block_bytes).sum::<usize>()
         }
-        Message::User { text, .. } => text.len(),
-        Message::Results { results } => results.iter().map(|result| result.output.len()).sum(),
+        Message::User { text, content } => text.len() + content.iter().map(part_memory).sum::<usize>(),
+        Message::Results { results } => {
+            let parts = results.iter().flat_map(|result| &result.content);
+            results.iter().map(|result| result.output.len()).sum::<usize>()
+                + parts.map(part_memory).sum::<usize>()
+        }
     }
 }
 

@@ -132,7 +132,9 @@ impl Conversation {
 
     /// Leaves out results.
     pub(super) fn prune(&mut self, event: &Pruned) {
-        drop_files(self.messages.iter_mut().map(|placed| &mut placed.message), &event.file_ids);
+        let placed = self.messages.iter_mut().flat_map(|placed| placed.message.content_mut());
+        let open = self.calls.iter_mut().filter_map(|(_, result)| result.as_mut());
+        drop_files(placed.chain(open.flat_map(|result| &mut result.content)), &event.file_ids);
         let mut saved = 0;
         for placed in self.messages.iter_mut().filter(|placed| placed.seq <= event.to_seq) {
             let Message::Results { results } = &mut placed.message else { continue };

@@ -29,6 +29,7 @@ use crate::{
             ClaimAction, ClaimedAction, PendingAction, SendEvents, SentEvent, SentEventRef, SentEvents,
             validate_size,
         },
+        content::ContentInput,
         message::SessionRef,
     },
 };
@@ -138,6 +139,12 @@ pub(super) async fn send(
             SentEvent::ToolConfirmation { .. } => caller.check::<ApproveActions>()?,
         }
     }
+    if wanted.events.iter().any(|event| content::has_new_files(content_of(event))) {
+        if let Some(answer) = once.replay(&caller.app, caller.org).await? {
+            return Ok(Answer { status: StatusCode::OK, ..answer });
+        }
+        content::check_open(&caller.app, caller.org, caller.session).await?;
+    }
     let mut parts = Vec::with_capacity(wanted.events.len());
     for (index, event) in wanted.events.iter().enumerate() {
         parts.push(store_content(&caller, event).await.map_err(|error| at_event(index, error))?);
@@ -225,15 +232,18 @@ impl Sent {
     }
 }
 
+/// Returns the parts of an event as they were sent.
+fn content_of(event: &SentEvent) -> &[ContentInput] {
+    match event {
+        SentEvent::Message { content, .. } | SentEvent::CustomToolResult { content, .. } => content,
+        SentEvent::Interrupt {} | SentEvent::Answer { .. } | SentEvent::ToolConfirmation { .. } => &[],
+    }
+}
+
 /// Stores the files of an event. Returns its parts.
 async fn store_content(caller: &SessionCaller<scope::SendEvents>, event: &SentEvent) -> Result<Vec<Content>> {
-    let (SentEvent::Message { content: wanted, .. } | SentEvent::CustomToolResult { content: wanted, .. }) =
-        event
-    else {
-        return Ok(Vec::new());
-    };
-    content::check_sources(caller, wanted)?;
-    let parts = content::store(&caller.app, caller.org, wanted).await?;
+    content::check_sources(caller, content_of(event))?;
+    let parts = content::store(&caller.app, caller.org, content_of(event)).await?;
     if matches!(event, SentEvent::CustomToolResult { .. }) {
         validate_size(&parts, &())
             .map_err(|error| ApiError::invalid("content", format!("`content` {error}")))?;
@@ -248,23 +258,22 @@ async fn append(
     parts: &[Content],
 ) -> Result<Sent> {
     let stamp = caller.stamp();
-    content::use_files(unit, caller.session, parts).await?;
     let (command, kind) = match event {
         SentEvent::Message { text, mode, output_schema, .. } => {
-            if mode.is_none()
-                && output_schema.is_none()
-                && parts.is_empty()
-                && let Some(text) = text
-                && let Some(answered) = questions::answer_by_message(caller, unit, text).await?
-            {
-                return Ok(Sent::answer(answered, "user.answer"));
-            }
-            let mode = mode_of(*mode);
             if text.is_none() && parts.is_empty() {
                 return Err(ApiError::invalid("text", "send `text` or `content`"));
             }
-            let (text, output_schema) = (text.clone().unwrap_or_default(), output_schema.clone());
-            let input = Input { text, mode, output_schema, ..Input::default() }.with_content(parts.to_vec());
+            let (text, content) = content::join(text.clone(), parts.to_vec())?;
+            let text = text.unwrap_or_default();
+            if mode.is_none()
+                && output_schema.is_none()
+                && content.is_empty()
+                && let Some(answered) = questions::answer_by_message(caller, unit, &text).await?
+            {
+                return Ok(Sent::answer(answered, "user.answer"));
+            }
+            let (mode, output_schema) = (mode_of(*mode), output_schema.clone());
+            let input = Input { text, mode, output_schema, content, ..Input::default() };
             (Command::Steer(input), "user.message")
         }
         SentEvent::Interrupt {} => (Command::Interrupt, "user.interrupt"),
@@ -274,6 +283,9 @@ async fn append(
             let answer = ActionAnswer::Result(answer);
             let answered =
                 unit.answer(caller.session, answer, Consequences::default(), *claim, &stamp).await?;
+            if answered.is_new {
+                content::use_files(unit, caller.session, parts).await?;
+            }
             return Ok(Sent::answer(answered, "user.custom_tool_result"));
         }
         SentEvent::Answer { action_id, answers, claim } => {
@@ -305,6 +317,7 @@ async fn append(
         }
     };
     let Executed { session, events } = unit.execute(caller.session, command, &stamp).await?;
+    content::use_files(unit, caller.session, parts).await?;
     let first = events.first();
     let event =
         SentEventRef { id: first.map(|event| event.draft.id), seq: first.map(|event| event.seq), kind };

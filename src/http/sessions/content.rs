@@ -4,10 +4,11 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use bytes::Bytes;
 
 use crate::{
-    base::limit::SESSION_FILES_MAX,
+    base::limit::{SESSION_FILES_MAX, TEXT_BYTES_MAX},
     domain::{
-        FileId, OrgId, SessionId,
-        content::{Content, FileRef, files_of, sandbox_path},
+        FileId, OrgId, SessionId, Status,
+        content::{Content, FileRef, files_of, sandbox_path, text_of},
+        decide::Rejection,
     },
     file,
     http::{
@@ -29,6 +30,43 @@ pub(super) fn check_sources<S: Scope>(caller: &SessionCaller<S>, content: &[Cont
         }
     };
     if content.iter().any(is_named) { caller.check::<WriteSessions>() } else { Ok(()) }
+}
+
+/// Whether files of parts have to be stored.
+pub(super) fn has_new_files(content: &[ContentInput]) -> bool {
+    content.iter().any(|part| match part {
+        ContentInput::Text { .. } => false,
+        ContentInput::Image { source, .. } | ContentInput::Document { source, .. } => {
+            !matches!(source, FileSource::File { .. })
+        }
+    })
+}
+
+/// Refuses a session that takes no files, before any is stored.
+pub(super) async fn check_open(app: &App, org: OrgId, session: SessionId) -> Result<()> {
+    match app.0.store.begin(org).await?.session(session).await?.status {
+        Status::Archived => Err(Rejection::Archived.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Adds parts to a text. Without a file, all is the text.
+///
+/// # Errors
+/// 400 if the texts together are longer than a message may be.
+pub(super) fn join(text: Option<String>, parts: Vec<Content>) -> Result<(Option<String>, Vec<Content>)> {
+    if parts.is_empty() {
+        return Ok((text, parts));
+    }
+    let own = text.map(|text| Content::Text { text });
+    let parts: Vec<_> = own.into_iter().chain(parts).collect();
+    let text = text_of(&parts);
+    if text.len() > TEXT_BYTES_MAX {
+        let words = format!("the texts of a message have at most {TEXT_BYTES_MAX} bytes together");
+        return Err(ApiError::invalid("content", words));
+    }
+    let has_files = files_of(&parts).next().is_some();
+    Ok((Some(text), if has_files { parts } else { Vec::new() }))
 }
 
 /// Stores the files of parts, and returns the parts as the log has them.

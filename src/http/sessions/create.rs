@@ -75,19 +75,28 @@ pub(crate) struct Creator {
 
 /// Creates a session, or returns the one that an equal request created.
 pub(crate) async fn run(creator: Creator, wanted: CreateSession, once: IdempotentRequest) -> Result<Answer> {
+    if content::has_new_files(&wanted.content)
+        && let Some(answer) = once.replay(&creator.app, creator.org).await?
+    {
+        return with_token(&creator, answer).await;
+    }
     let parts = content::store(&creator.app, creator.org, &wanted.content).await?;
     let request = Arc::new(CreateRequest { creator, wanted, parts });
-    let mut answer = match create_batched(&request, &once).await? {
+    let answer = match create_batched(&request, &once).await? {
         Some(answer) => answer,
         None => create_unbatched(&request, &once).await?,
     };
+    with_token(&request.creator, answer).await
+}
+
+/// Adds a new token to the response of a session that existed before: its first one is not stored.
+async fn with_token(creator: &Creator, mut answer: Answer) -> Result<Answer> {
     if answer.replayed {
         answer.status = StatusCode::OK;
     }
     if answer.shown_once.is_none() {
-        // The session existed before. Its first token is not stored, so a new one is created.
         let session = answer.body["session"]["id"].as_str().unwrap_or_default();
-        let token = new_token_for_existing(&request.creator, path::id(session)?).await?;
+        let token = new_token_for_existing(creator, path::id(session)?).await?;
         answer.shown_once = Some(("client_token", token));
     }
     Ok(answer)
@@ -217,10 +226,16 @@ async fn decide_new(
     sources::check_local(app, "sources", &wanted.sources)?;
     sources::check_choice(app, wanted.environment.as_ref())?;
     let mut of_agent = Vec::new();
-    let input = (wanted.input.is_some() || !parts.is_empty()).then(|| {
-        let input = wanted.input.map(Input::of).unwrap_or_default();
-        input.with_content(parts.clone())
-    });
+    let input = match wanted.input.map(Input::of) {
+        None if parts.is_empty() => None,
+        input => {
+            let mut input = input.unwrap_or_default();
+            let own = Some(input.text).filter(|text| !text.is_empty());
+            let (text, content) = content::join(own, parts.clone())?;
+            (input.text, input.content) = (text.unwrap_or_default(), content);
+            Some(input)
+        }
+    };
     let mut created = Created {
         agent_id: None,
         credential_id: None,

@@ -16,8 +16,8 @@ use crate::{
         scope::{Scope, SteerSession, WriteSessions},
     },
     journal::Answered,
-    store::idempotency::{Slot, SlotState},
-    wire::message::{Envelope, EventRef, SessionRef, Steer, SteerMode, Steered},
+    store::idempotency::{Claimed, Slot, SlotState},
+    wire::message::{EventRef, SessionRef, Steer, SteerMode, Steered},
 };
 
 /// Send a message to a session
@@ -33,17 +33,45 @@ pub(super) async fn steer(
 ) -> Result<Answer> {
     check_output(&caller, message.mode, message.output_schema.as_ref()).await?;
     content::check_sources(&caller, &message.content)?;
+    let own = own_key(&message).map(|key| Slot {
+        scope: format!("steer/{}", caller.session),
+        key,
+        fingerprint: once.digest(),
+    });
+    if content::has_new_files(&message.content) {
+        if let Some(answer) = replay(&caller, &once, own.clone()).await? {
+            return Ok(Answer { status: StatusCode::OK, ..answer });
+        }
+        content::check_open(&caller.app, caller.org, caller.session).await?;
+    }
     let parts = content::store(&caller.app, caller.org, &message.content).await?;
+    let may_answer = message.mode.is_none() && message.envelope.is_none();
+    let input = input(message, parts)?;
     let mut answer = once
-        .run(&caller.app, caller.org, async |unit: &mut Unit| match own_key(&message) {
-            Some(key) => steer_once(&caller, unit, message, parts, key, once.digest()).await,
-            None => append(&caller, unit, message, parts).await,
+        .run(&caller.app, caller.org, async |unit: &mut Unit| match own {
+            Some(slot) => steer_once(&caller, unit, input, may_answer, slot).await,
+            None => append(&caller, unit, input, may_answer).await,
         })
         .await?;
     if answer.replayed {
         answer.status = StatusCode::OK;
     }
     Ok(answer)
+}
+
+/// Returns the response of an equal message that was accepted before.
+async fn replay(
+    caller: &SessionCaller<SteerSession>,
+    once: &IdempotentRequest,
+    own: Option<Slot>,
+) -> Result<Option<Answer>> {
+    if let Some(answer) = once.replay(&caller.app, caller.org).await? {
+        return Ok(Some(answer));
+    }
+    let Some(slot) = own else { return Ok(None) };
+    // Without a commit, nothing is claimed.
+    let mut unit = caller.app.0.journal.begin(caller.org).await?;
+    Ok(claim(caller, &mut unit, slot).await?.err())
 }
 
 /// Returns the deduplication key contained in the message.
@@ -58,22 +86,31 @@ fn own_key(message: &Steer) -> Option<String> {
 async fn steer_once(
     caller: &SessionCaller<SteerSession>,
     unit: &mut Unit,
-    message: Steer,
-    parts: Vec<Content>,
-    key: String,
-    digest: [u8; 32],
+    input: Input,
+    may_answer: bool,
+    slot: Slot,
 ) -> Result<Answer> {
-    let slot = Slot { scope: format!("steer/{}", caller.session), key, fingerprint: digest };
+    let claimed = match claim(caller, unit, slot).await? {
+        Ok(claimed) => claimed,
+        Err(answer) => return Ok(answer),
+    };
+    let answer = append(caller, unit, input, may_answer).await?;
+    let (status, body) = (answer.status.as_u16(), answer.body.to_string());
+    unit.tx().answer(claimed, status, body.as_bytes(), caller.app.0.journal.origin()).await?;
+    Ok(answer)
+}
+
+/// Claims the slot of the message's own key, or returns the stored response.
+async fn claim(
+    caller: &SessionCaller<SteerSession>,
+    unit: &mut Unit,
+    slot: Slot,
+) -> Result<Result<Claimed, Answer>> {
     match unit.tx().claim_slot(slot, caller.app.0.store.master()).await? {
-        SlotState::Fresh(claimed) => {
-            let answer = append(caller, unit, message, parts).await?;
-            let (status, body) = (answer.status.as_u16(), answer.body.to_string());
-            unit.tx().answer(claimed, status, body.as_bytes(), caller.app.0.journal.origin()).await?;
-            Ok(answer)
-        }
+        SlotState::Fresh(claimed) => Ok(Ok(claimed)),
         SlotState::Replay { body, .. } => {
             let body: Value = serde_json::from_slice(&body).unwrap_or_default();
-            Ok(Answer { replayed: true, ..Answer::new(StatusCode::OK, &body) })
+            Ok(Err(Answer { replayed: true, ..Answer::new(StatusCode::OK, &body) }))
         }
         SlotState::Mismatch => Err(ApiError {
             param: Some("idempotency_key".to_owned()),
@@ -85,20 +122,21 @@ async fn steer_once(
 async fn append(
     caller: &SessionCaller<SteerSession>,
     unit: &mut Unit,
-    message: Steer,
-    parts: Vec<Content>,
+    input: Input,
+    may_answer: bool,
 ) -> Result<Answer> {
-    if let (None, Some(text), None, []) = (message.mode, &message.text, &message.output_schema, &*parts)
+    if may_answer
+        && let (None, []) = (&input.output_schema, &*input.content)
         && let Some(Answered { event, seq, session, .. }) =
-            questions::answer_by_message(caller, unit, text).await?
+            questions::answer_by_message(caller, unit, &input.text).await?
     {
         let event = EventRef { id: event, seq, processed_at: None };
         let session = SessionRef { id: session.id, status: session.status, head: session.head };
         return Ok(Answer::new(StatusCode::ACCEPTED, &Steered { event, session }));
     }
-    content::use_files(unit, caller.session, &parts).await?;
-    let command = Command::Steer(input(message, parts)?);
-    let executed = unit.execute(caller.session, command, &caller.stamp()).await?;
+    let content = input.content.clone();
+    let executed = unit.execute(caller.session, Command::Steer(input), &caller.stamp()).await?;
+    content::use_files(unit, caller.session, &content).await?;
     let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
     let session = &executed.session;
     let steered = Steered {
@@ -137,25 +175,26 @@ pub(super) fn mode_of(mode: Option<SteerMode>) -> InputMode {
 
 fn input(message: Steer, parts: Vec<Content>) -> Result<Input> {
     let (mode, output_schema) = (mode_of(message.mode), message.output_schema);
-    match (message.text, message.envelope) {
-        (text, None) if text.is_some() || !parts.is_empty() => {
-            let input = Input { text: text.unwrap_or_default(), mode, output_schema, ..Input::default() };
-            Ok(input.with_content(parts))
+    let base = Input { mode, output_schema, ..Input::default() };
+    let (text, base) = match (message.text, message.envelope) {
+        (None, None) if parts.is_empty() => {
+            return Err(ApiError::invalid("text", "send `text`, `content` or `envelope`"));
         }
+        (Some(_), Some(_)) => {
+            return Err(ApiError::invalid("envelope", "send `text` or `envelope`, not both"));
+        }
+        (text, None) => (text, base),
         (None, Some(envelope)) => {
-            let Envelope { text, refs, .. } = &envelope;
-            let (text, refs) = (text.clone(), refs.clone());
+            let (text, refs) = (envelope.text.clone(), envelope.refs.clone());
             let rest = match serde_json::to_value(&envelope) {
                 Ok(Value::Object(fields)) => {
                     fields.into_iter().filter(|(name, _)| name != "text" && name != "refs")
                 }
                 _ => unreachable!("an envelope is an object"),
             };
-            let envelope = Some(rest.collect::<Map<_, _>>());
-            let input = Input { text, envelope, refs, mode, output_schema, ..Input::default() };
-            Ok(input.with_content(parts))
+            (Some(text), Input { envelope: Some(rest.collect()), refs, ..base })
         }
-        (_, None) => Err(ApiError::invalid("text", "send `text`, `content` or `envelope`")),
-        (Some(_), Some(_)) => Err(ApiError::invalid("envelope", "send `text` or `envelope`, not both")),
-    }
+    };
+    let (text, content) = content::join(text, parts)?;
+    Ok(Input { text: text.unwrap_or_default(), content, ..base })
 }

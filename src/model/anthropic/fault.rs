@@ -10,6 +10,7 @@ use serde::Deserialize;
 use crate::model::{
     Fault,
     exchange::{Refusal, short},
+    sent_file,
 };
 
 /// The `error` object of an error response and of an `error` event.
@@ -75,6 +76,7 @@ fn fault(kind: &str, reason: &str, retry_after: Option<Duration>) -> Fault {
         _ if lower.contains("prompt is too long") || lower.contains("exceed context limit") => {
             Fault::ContextTooLong { reason }
         }
+        "invalid_request_error" => sent_file::refused(400, reason),
         _ => Fault::Refused { reason },
     }
 }
@@ -91,6 +93,14 @@ mod tests {
         format!(
             r#"{{"type":"error","error":{{"type":"{kind}","message":"{message}"}},"request_id":"req_1"}}"#
         )
+    }
+
+    #[test]
+    fn a_refused_image_is_told_apart_from_another_refusal() {
+        let image = body("invalid_request_error", "Could not process image");
+        assert!(matches!(refusal(400, &image), Fault::FilesRefused { .. }));
+        let other = body("not_found_error", "model: image-1");
+        assert!(matches!(refusal(404, &other), Fault::Refused { .. }));
     }
 
     #[test]

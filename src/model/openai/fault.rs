@@ -12,6 +12,7 @@ use serde_json::Value;
 use crate::model::{
     Fault,
     exchange::{Refusal, short},
+    sent_file,
 };
 
 /// The `error` object of an error response; compatible servers differ in its fields.
@@ -81,7 +82,7 @@ fn classify(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
         402 => Fault::PaymentRequired { reason },
         401 | 403 => Fault::Unauthorized { reason },
         408 | 409 | 425 | 429 | 500..=599 => Fault::Unavailable { reason, retry_after },
-        _ => Fault::Refused { reason },
+        status => sent_file::refused(status, reason),
     }
 }
 
@@ -95,6 +96,20 @@ mod tests {
 
     fn body(kind: &str, code: &str, message: &str) -> String {
         format!(r#"{{"error":{{"message":"{message}","type":"{kind}","param":null,"code":"{code}"}}}}"#)
+    }
+
+    #[test]
+    fn a_server_that_takes_only_text_refuses_the_files() {
+        for words in [
+            "Invalid content type. image_url is only supported by certain models.",
+            "m-1 is not a multimodal model",
+            "unknown variant `image_url`, expected `text`",
+            "'messages.0.content' must be a string",
+        ] {
+            let refused = refusal(400, &body("invalid_request_error", "", words));
+            assert!(matches!(refused, Fault::FilesRefused { .. }), "{words}");
+        }
+        assert!(matches!(refusal(404, &body("", "model_not_found", "no image-1")), Fault::Refused { .. }));
     }
 
     #[test]

@@ -53,6 +53,7 @@ pub(super) enum Kind {
     ContextTooLong,
     Unauthorized,
     PaymentRequired,
+    FileRefused,
     Refused,
 }
 
@@ -103,6 +104,7 @@ impl Planned {
             Kind::ContextTooLong => Fault::ContextTooLong { reason },
             Kind::Unauthorized => Fault::Unauthorized { reason },
             Kind::PaymentRequired => Fault::PaymentRequired { reason },
+            Kind::FileRefused => Fault::FilesRefused { reason },
             Kind::Refused => Fault::Refused { reason },
         }
     }

@@ -128,6 +128,26 @@ impl Tx {
         row.file()
     }
 
+    /// Returns a file of a session with these bytes.
+    pub async fn session_file_by_digest(
+        &mut self,
+        session: SessionId,
+        sha256: &str,
+    ) -> Result<Option<StoredFile>> {
+        let org = self.org.uuid();
+        let row: Option<Row> = sqlx::query_as(files!(
+            "join session_file s on s.org_id = f.org_id and s.file_id = f.file_id
+             where f.org_id = $1 and s.session_id = $2 and f.sha256 = $3
+             limit 1"
+        ))
+        .bind(org)
+        .bind(session.uuid())
+        .bind(sha256)
+        .fetch_optional(self.connection())
+        .await?;
+        row.map(Row::file).transpose()
+    }
+
     /// Returns a page of files, newest first, of one session if it is named.
     pub async fn files(
         &mut self,

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Identity of a request.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Slot {
     /// `header`, `session` for a session's own key, `steer/<session>` for a message's key.
     pub scope: String,

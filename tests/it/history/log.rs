@@ -8,8 +8,7 @@ use sojourn::{
     base::{Origin, Timestamp, clock::ManualClock, entropy::SeededEntropy},
     domain::{
         Actor, Block, Event, SandboxId, StopReason, TurnId, Usage,
-        content::Content,
-        decide::Input,
+        content::{Content, text_of},
         event::{Body, CancelMode, Draft, Failure, Outcome, StepCompleted, TurnCompleted},
         tool::{MALFORMED_INPUT, Replay, ToolCall},
         turn::YieldReason,
@@ -239,9 +238,7 @@ impl Writer {
             }
             Move::Attach(content) => {
                 let turn = *self.queued.get_or_insert_with(|| self.origin.id());
-                let message =
-                    Input { text: "See this:".to_owned(), ..Input::default() }.with_content(content);
-                let (text, content) = (message.text, message.content);
+                let text = text_of(&content);
                 self.write(
                     Some(turn),
                     Body::UserMessage {

@@ -24,6 +24,7 @@ fn word(fault: &Fault) -> &'static str {
         Fault::ContextTooLong { .. } => "context too long",
         Fault::Unauthorized { .. } => "unauthorized",
         Fault::PaymentRequired { .. } => "payment required",
+        Fault::FilesRefused { .. } => "files_refused",
         Fault::Refused { .. } => "refused",
     }
 }

@@ -22,7 +22,7 @@ fn inline(kind: &str, name: &str, content: &[u8]) -> Value {
 
 /// Creates an agent whose model is the fake.
 async fn agent(owner: &Caller, provider: &str, tools: Value) -> Value {
-    let agent = json!({ "name": "seer", "prompt": "You look at things.", "model": format!("{provider}/m-1"),
+    let agent = json!({ "name": "viewer", "prompt": "You describe images.", "model": format!("{provider}/m-1"),
         "key": "sk-a-key-of-the-test", "tools": tools });
     owner.post("/agents", agent).await.ok()["id"].clone()
 }
@@ -87,7 +87,7 @@ async fn see<D: Named>(setting: &str, path: &str) {
     assert_eq!(images(fake.requests().last().expect("a request")), 2);
     assert_eq!(fake.refusals(), Vec::<String>::new());
     let files = owner.get(&format!("/files?session={id}")).await.ok();
-    assert_eq!(files["data"].as_array().expect("files").len(), 5, "those of the message, and what was read");
+    assert_eq!(files["data"].as_array().expect("files").len(), 4, "what was read is one of the message");
     scene.close().await;
 }
 
@@ -101,8 +101,8 @@ async fn files_reach_a_model_through_chat_completions_and_its_sandbox() {
     see::<OpenAi>("openai-base-url", "/v1").await;
 }
 
-/// Refuses a request with an image, as a model without eyes does.
-fn blind(request: &Request) -> Step {
+/// Refuses a request with an image, as a model that takes only text does.
+fn text_only(request: &Request) -> Step {
     if images(request) > 0 {
         return Step::status(400, "invalid_request_error", "Could not process image");
     }
@@ -111,7 +111,7 @@ fn blind(request: &Request) -> Step {
 
 #[tokio::test]
 async fn an_image_that_the_model_refuses_does_not_block_its_session() {
-    let fake = Fake::decide(Anthropic::default(), blind).await;
+    let fake = Fake::decide(Anthropic::default(), text_only).await;
     let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
     let owner = &scene.owner;
     let agent = agent(owner, "anthropic", json!([])).await;
@@ -129,6 +129,123 @@ async fn an_image_that_the_model_refuses_does_not_block_its_session() {
     steer(owner, &id, "Sure?").await;
     assert_eq!(ends(&owner.settled(&id, 2).await).len(), 2);
     assert_eq!(fake.calls(), 3);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_image_in_a_result_that_the_model_refuses_ends_nothing() {
+    let decide = |request: &Request| match () {
+        () if images(request) > 0 => Step::status(400, "invalid_request_error", "Could not process image"),
+        () if request.body.to_string().contains("tool_result") => Step::text("I cannot see it."),
+        () => Step::default().and_tool("read", json!({ "path": "a.png" })),
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, "anthropic", json!(["read"])).await;
+    let id = create(owner, json!({ "agent": agent })).await;
+    let request = owner.request(Method::PUT, &format!("/sessions/{id}/files?path=a.png"));
+    crate::support::service::send(request.body(png(9, 9))).await.ok();
+    steer(owner, &id, "Look at a.png.").await;
+    let events = owner.settled(&id, 1).await;
+    assert_eq!((ends(&events), fake.calls()), (vec!["completed"], 3));
+    assert_eq!(of(&events, "history.pruned").len(), 1);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_document_that_is_too_long_does_not_block_its_session() {
+    let decide = |request: &Request| match request
+        .body
+        .to_string()
+        .contains(&BASE64_STANDARD.encode(b"%PDF-1.7 of many pages"))
+    {
+        true => {
+            Step::status(400, "invalid_request_error", "prompt is too long: 210000 tokens > 200000 maximum")
+        }
+        false => Step::text("It is too long for me."),
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, "anthropic", json!([])).await;
+    let content = json!([inline("document", "long.pdf", b"%PDF-1.7 of many pages")]);
+    let id = create(owner, json!({ "agent": agent, "input": "Summarize.", "content": content })).await;
+    let events = owner.settled(&id, 1).await;
+    assert_eq!(ends(&events), ["completed"]);
+    assert_eq!(of(&events, "error.model")[0]["body"]["code"], "files_refused");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_refusal_for_another_reason_leaves_the_files() {
+    let refuse = |_: &Request| Step::status(404, "not_found_error", "model: m-1");
+    let fake = Fake::decide(Anthropic::default(), refuse).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, "anthropic", json!([])).await;
+    let content = json!([inline("image", "a.png", &png(4, 4))]);
+    let id = create(owner, json!({ "agent": agent, "content": content })).await;
+    let events = owner.settled(&id, 1).await;
+    assert_eq!(of(&events, "turn.completed")[0]["body"]["error"]["code"], "model_refused_request");
+    assert_eq!((of(&events, "history.pruned").len(), fake.calls()), (0, 1));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn messages_with_files_at_the_same_time_are_all_accepted() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let file = owner.upload("a.csv", b"a,b".to_vec()).await.ok();
+    let id = create(owner, json!({ "agent": owner.inline_agent().await })).await;
+    let path = format!("/sessions/{id}/messages");
+    let sends = (0..12).map(|at| {
+        let mut part = by_id("document", &file);
+        part["name"] = json!(format!("{at}.csv"));
+        owner.post(&path, json!({ "text": super::script(json!([{ "text": "Yes." }])), "content": [part] }))
+    });
+    for sent in futures::future::join_all(sends).await {
+        sent.ok();
+    }
+    // A file with two names is two files in the sandbox.
+    steer(
+        owner,
+        &id,
+        &super::script(json!([super::run("ls ~/files/*/ | grep -c csv"), { "text": "Done." }])),
+    )
+    .await;
+    let events = owner.follow(&id, |event| event["type"] == "tool.result").await;
+    assert_eq!(outputs(&events), ["12\n"]);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_repeated_message_stores_nothing_and_an_import_names_no_file() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({ "agent": owner.inline_agent().await })).await;
+    let path = format!("/sessions/{id}/messages");
+    let message = json!({ "text": super::script(json!([{ "text": "Yes." }])), "idempotency_key": "once",
+        "content": [inline("document", "a.csv", b"a,b")] });
+    let first = owner.post(&path, message.clone()).await.ok();
+    let again = owner.post(&path, message).await.ok();
+    assert_eq!(again["event"]["id"], first["event"]["id"]);
+    owner.settled(&id, 1).await;
+    assert_eq!(owner.get("/files").await.ok()["data"].as_array().expect("files").len(), 1);
+    let mut database = scene.ground.database.superuser().await;
+    let count: i64 =
+        sqlx::query_scalar("select count(*) from file").fetch_one(&mut database).await.expect("a count");
+    assert_eq!(count, 1, "nothing was stored for the repetition");
+
+    let log = owner.request(Method::GET, &format!("/sessions/{id}/export")).send().await.expect("a log");
+    let log = log.text().await.expect("a log");
+    let import =
+        owner.request(Method::POST, "/sessions/import").header("content-type", "application/x-ndjson");
+    let imported = crate::support::service::send(import.body(log)).await.ok();
+    let copy = imported["session"]["id"].as_str().expect("an id");
+    let events = super::log(owner, copy).await;
+    let content = &of(&events, "user.message")[0]["body"]["content"];
+    assert_eq!(content[1], json!({ "type": "text", "text": "[The file a.csv was not imported.]" }));
     scene.close().await;
 }
 

@@ -101,7 +101,11 @@ fn turns(request: &ModelRequest) -> Vec<Turn> {
             Message::User { text: words, content } if content.is_empty() => (USER, vec![text(words)]),
             Message::User { content, .. } => (USER, parts(content, request)),
             Message::Results { results } => {
-                (USER, results.iter().map(|done| result(done, request)).collect())
+                // An error has only text, so its files follow all results.
+                let files = results.iter().filter(|done| done.is_error);
+                let files: Vec<_> = files.flat_map(|done| parts(&done.content, request)).collect();
+                let results: Vec<_> = results.iter().map(|done| result(done, request)).collect();
+                (USER, [results, files].concat())
             }
             Message::Assistant { provider, raw, blocks } => {
                 (ASSISTANT, if provider == PROVIDER { own(raw) } else { foreign(blocks) })
@@ -148,7 +152,7 @@ fn foreign(blocks: &[Block]) -> Vec<Value> {
 
 fn result(result: &ToolResult, request: &ModelRequest) -> Value {
     let output = if result.output.trim().is_empty() { BLANK } else { &result.output };
-    let content = match result.content.is_empty() {
+    let content = match result.content.is_empty() || result.is_error {
         true => Value::from(output),
         false => [vec![text(output)], parts(&result.content, request)].concat().into(),
     };

@@ -204,6 +204,11 @@ fn check_block(block: &Value, role: &str, path: &str) -> Result<(), Refusal> {
             only(block, path, &["type", "tool_use_id", "content", "is_error", "cache_control"])?;
             match &block["content"] {
                 Value::String(text) if !text.is_empty() || block["is_error"] != true => Ok(()),
+                Value::Array(parts)
+                    if block["is_error"] == true && parts.iter().any(|part| part["type"] != "text") =>
+                {
+                    refuse(format!("{path}: all content must be type `text` if `is_error` is true"))
+                }
                 Value::Array(parts) if !parts.is_empty() => parts.iter().try_for_each(|part| {
                     cache_control(part, path)?;
                     match part["type"].as_str() {
