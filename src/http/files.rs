@@ -50,7 +50,6 @@ pub(super) struct UploadQuery {
 #[into_params(parameter_in = Query)]
 pub(super) struct FilesQuery {
     /// Only the files of this session.
-    #[param(value_type = Option<String>)]
     pub session: Option<SessionId>,
     /// Rows per page: 1 to 500, default 50.
     #[param(minimum = 1, maximum = 500)]
@@ -142,7 +141,8 @@ pub(super) async fn content(caller: Caller<ReadFiles>, Path(file): Path<FileId>)
     let stored = caller.begin().await?.file(file).await?;
     let bytes = caller.app.0.files.stream(caller.org, stored.id).await?;
     let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_str(&stored.media_type).unwrap_or(OCTETS)),
+        // A browser must not show what a caller uploaded as a page of this origin.
+        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
         (header::CONTENT_LENGTH, HeaderValue::from(stored.bytes)),
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
@@ -167,8 +167,6 @@ pub(super) async fn delete(caller: Caller<WriteFiles>, Path(file): Path<FileId>)
     tx.commit().await?;
     Ok(no_content())
 }
-
-const OCTETS: HeaderValue = HeaderValue::from_static("application/octet-stream");
 
 fn view(file: StoredFile) -> FileView {
     let StoredFile { id, name, media_type, bytes, sha256, image, kept, created_at } = file;

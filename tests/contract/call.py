@@ -136,6 +136,7 @@ def fill():
         "invoke_token": [token(-1)["id"]],
         # Organizations that the operator changes are not the one that is called with.
         "organization": [organization(-1)["id"]],
+        "file": [call("POST", "/files?name=a.json", {"a": 1})["id"]],
         "revision": ["1", agent["active_revision"]["id"]],
         # The maximum number.
         "spare_webhook": [call("POST", "/webhooks", hook)["id"] for _ in range(12)],
@@ -148,6 +149,7 @@ def fill():
         "spare_credential": many(lambda number: call(
             "POST", "/credentials", {"provider": "openai", "key": f"sk-spare-{number}"})),
         "spare_key": many(key),
+        "spare_file": many(lambda number: call("POST", f"/files?name={number}.json", {"number": number})),
         "spare_organization": [organization(number)["id"] for number in range(12)],
         "spare_schedule": many(schedule),
         "spare_inbound": [inbound(number)["id"] for number in range(12)],
@@ -161,7 +163,7 @@ PARAMETERS = {
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
     "webhook_delivery_id": "webhook_delivery", "exec_id": "exec", "schedule_id": "schedule", "trigger_id": "inbound",
-    "invoke_token_id": "invoke_token", "organization_id": "organization",
+    "invoke_token_id": "invoke_token", "organization_id": "organization", "file_id": "file",
 }
 # Operations that remove the resource or make it unusable.
 REMOVES = {
@@ -174,7 +176,7 @@ REMOVES = {
     "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),
     "deleteTrigger": ("trigger_id", "spare_inbound"),
     "revokeInvokeToken": ("invoke_token_id", "spare_invoke_token"),
-    "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
+    "deleteFile": ("file_id", "spare_file"), "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
 }
 
 

@@ -49,14 +49,14 @@ async fn every_fault_of_a_request_has_the_form_of_an_error() {
         raw(&world, Method::POST, "/sessions", "application/json", format!("{{\"input\":{deep}").into())
             .await;
     error.error(400);
-    let large = json!({ "title": "x".repeat(1 << 20) }).to_string().into_bytes();
-    let error = raw(&world, Method::POST, "/sessions", "application/json", large.clone()).await.error(413);
+    let large = json!({ "prompt": "x".repeat(1 << 20) }).to_string().into_bytes();
+    let error = raw(&world, Method::POST, "/agents", "application/json", large.clone()).await.error(413);
     assert_eq!(error["type"], "too_large");
     // The same without a Content-Length that could be checked first.
     let chunks = futures::stream::iter(
         large.chunks(1 << 16).map(|chunk| Ok::<_, std::io::Error>(chunk.to_vec())).collect::<Vec<_>>(),
     );
-    let request = owner.request(Method::POST, "/sessions").header(header::CONTENT_TYPE, "application/json");
+    let request = owner.request(Method::POST, "/agents").header(header::CONTENT_TYPE, "application/json");
     send(request.body(reqwest::Body::wrap_stream(chunks))).await.error(413);
     world.end().await;
 }
