@@ -104,6 +104,9 @@ struct ModelOptions {
     /// Context window of the model, in tokens; that of known models by default
     #[arg(long)]
     context_tokens: Option<u64>,
+    /// API of an OpenAI-compatible provider: chat_completions [default] or responses
+    #[arg(long, value_parser = ["chat_completions", "responses"])]
+    api: Option<String>,
     /// Reasoning effort: low, medium or high
     #[arg(long)]
     effort: Option<String>,

@@ -157,12 +157,24 @@ pub struct ModelOptions {
     /// Context window of the model, in tokens; by default that of known models.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub context_tokens: Option<u64>,
+    /// API of an OpenAI-compatible provider: `chat_completions` (default) or `responses`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub api: Option<ModelApi>,
     /// Thinking effort: `low`, `medium` or `high`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub effort: Option<Effort>,
     /// Visible thinking with its own token budget.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "json::object_or_null")]
     pub thinking: Option<Thinking>,
+}
+
+/// API of an OpenAI-compatible provider.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ModelApi {
+    #[default]
+    ChatCompletions,
+    Responses,
 }
 
 /// Thinking effort that is requested from a model.

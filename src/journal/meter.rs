@@ -107,7 +107,8 @@ fn turn_completed(reason: YieldReason, active_seconds: u64) {
 
 /// Organizations choose the names of their own endpoints, so unknown names become `other`.
 fn provider(name: &str) -> &'static str {
-    ["anthropic", "openai", "scripted"].into_iter().find(|known| *known == name).unwrap_or("other")
+    let known = ["anthropic", "openai", "openai/responses", "scripted"];
+    known.into_iter().find(|known| *known == name).unwrap_or("other")
 }
 
 fn seconds(millis: u64) -> f64 {

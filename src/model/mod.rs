@@ -1,13 +1,15 @@
-//! Model providers: Anthropic Messages, OpenAI-compatible chat completions, `scripted`.
+//! Model providers: Anthropic Messages, OpenAI-compatible chat completions and Responses, `scripted`.
 //!
 //! Called by the harness through the port `Model`; connects through `net`. An adapter translates
 //! and parses and has no policy: the harness decides about retries, from the [`Fault`].
 
 mod anthropic;
+mod call_ids;
 mod estimate;
 mod exchange;
 mod openai;
 mod registry;
+mod responses;
 mod scripted;
 mod sent_file;
 mod sse;

@@ -13,11 +13,15 @@ use super::{
     anthropic::{self, Anthropic},
     exchange::Http,
     openai::{self, OpenAi},
+    responses::{self, Responses},
     scripted::{self, Scripted},
 };
 use crate::{
     base::{SecretString, limit},
-    domain::{conversation::ModelRequest, source},
+    domain::{
+        conversation::{ModelApi, ModelRequest},
+        source,
+    },
 };
 
 /// A model name with its provider, such as `anthropic/claude-sonnet-4-5`.
@@ -46,7 +50,7 @@ pub struct Settings {
     pub anthropic_base_url: Url,
     /// `2023-06-01` or `2026-10-21`.
     pub anthropic_version: String,
-    /// The part before `/chat/completions`.
+    /// The part before `/chat/completions` and `/responses`.
     pub openai_base_url: Url,
     /// Whether `scripted/...` models may be used.
     pub scripted: bool,
@@ -105,6 +109,7 @@ impl Providers {
     pub fn model(
         &self,
         name: &ModelName,
+        api: ModelApi,
         credential: Option<&Connection>,
     ) -> Result<Arc<dyn Model>, NoModel> {
         if name.provider == scripted::PROVIDER {
@@ -135,11 +140,12 @@ impl Providers {
             ));
         }
         let (http, key) = (self.http.clone(), credential.key.clone());
-        Ok(match provider.as_str() {
-            anthropic::PROVIDER => {
+        Ok(match (provider.as_str(), api) {
+            (anthropic::PROVIDER, _) => {
                 Arc::new(Anthropic::new(http, base, org_named, &self.settings.anthropic_version, key))
             }
-            _ => Arc::new(OpenAi::new(http, base, org_named, provider, key)),
+            (_, ModelApi::ChatCompletions) => Arc::new(OpenAi::new(http, base, org_named, provider, key)),
+            (_, ModelApi::Responses) => Arc::new(Responses::new(http, base, org_named, provider, key)),
         })
     }
 
@@ -169,11 +175,12 @@ fn unknown_script(model: &str) -> NoModel {
     NoModel::BadName(format!("there is no scripted/{model}; available are {}", scripted::NAMES.join(", ")))
 }
 
-/// Returns the request body for a model of `provider`: Anthropic's Messages format, chat
-/// completions for all others. Equal requests give equal bytes.
+/// Returns the request body for a model of `provider`, as the log names it: Anthropic's Messages format, that of the
+/// Responses API, or chat completions for all others. Equal requests give equal bytes.
 pub fn encode(provider: &str, request: &ModelRequest) -> Vec<u8> {
     match provider {
         anthropic::PROVIDER => anthropic::encode(request),
+        provider if provider.ends_with(responses::SUFFIX) => responses::encode(request, provider),
         _ => openai::encode(request, provider),
     }
 }
@@ -244,7 +251,8 @@ mod tests {
     fn each_provider_asks_for_what_it_needs() {
         let all = providers(Settings::default());
         let model = |text: &str, credential: Option<&Connection>| {
-            all.model(&name(text), credential).map(|model| model.provider().to_owned())
+            all.model(&name(text), ModelApi::ChatCompletions, credential)
+                .map(|model| model.provider().to_owned())
         };
         assert_eq!(model("scripted/noop", None).as_deref(), Ok("scripted"));
         assert!(matches!(model("scripted/other", None), Err(NoModel::BadName(_))));
@@ -263,6 +271,9 @@ mod tests {
     #[test]
     fn scripted_models_can_be_turned_off() {
         let off = providers(Settings { scripted: false, ..Settings::default() });
-        assert!(matches!(off.model(&name("scripted/noop"), None), Err(NoModel::BadName(_))));
+        assert!(matches!(
+            off.model(&name("scripted/noop"), ModelApi::ChatCompletions, None),
+            Err(NoModel::BadName(_))
+        ));
     }
 }

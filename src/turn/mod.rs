@@ -22,6 +22,7 @@ use crate::{
     base::SecretString,
     domain::{
         OrgId, Session, TurnId,
+        conversation::ModelApi,
         price::{SandboxSize, Tariff},
         source::told,
     },
@@ -156,10 +157,11 @@ impl Runtime {
             }
             Err(error) => return Err(unavailable(error)),
         };
-        let model = match self.model(&name, credential.as_ref()) {
-            Ok(model) => model,
-            Err(refusal) => return Ok(Err(refusal)),
-        };
+        let model =
+            match self.model(&name, snapshot.model_options.api.unwrap_or_default(), credential.as_ref()) {
+                Ok(model) => model,
+                Err(refusal) => return Ok(Err(refusal)),
+            };
         let (spec, policy) =
             match SandboxSpec::read(&self.sandboxes, org, session).await.map_err(unavailable)? {
                 Ok(read) => read,
@@ -187,8 +189,13 @@ impl Runtime {
 
 impl Runtime {
     /// Returns the model of a turn.
-    fn model(&self, name: &ModelName, credential: Option<&Connection>) -> Result<Arc<dyn Model>, Refusal> {
-        self.providers.model(name, credential).map_err(|error| match error {
+    fn model(
+        &self,
+        name: &ModelName,
+        api: ModelApi,
+        credential: Option<&Connection>,
+    ) -> Result<Arc<dyn Model>, Refusal> {
+        self.providers.model(name, api, credential).map_err(|error| match error {
             NoModel::BadName(reason) => Refusal::error("model_unknown", reason),
             error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_)) => {
                 Refusal::error("no_credential", error.to_string())

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from anthropic.types.message_create_params import MessageCreateParamsNonStreaming, MessageCreateParamsStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming
+from openai.types.responses.response_create_params import ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from typing_extensions import NotRequired, Required, TypedDict, get_type_hints, is_typeddict
 
@@ -77,6 +78,7 @@ def adapters(whole, streaming):
 TYPES = {
     "anthropic": adapters(MessageCreateParamsNonStreaming, MessageCreateParamsStreaming),
     "openai": adapters(CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming),
+    "openai_responses": adapters(ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming),
 }
 
 
@@ -85,6 +87,8 @@ def prove():
     call = {"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "Hello."}]}
     TYPES["anthropic"][False].validate_python(call)
     TYPES["openai"][False].validate_python(call)
+    item = lambda item: {"model": "m", "stream": True, "input": [item]}
+    TYPES["openai_responses"][True].validate_python(item({"type": "message", "role": "user", "content": "Hello."}))
     block = lambda content: call | {"messages": [{"role": "user", "content": [content]}]}
     message = lambda message: call | {"messages": [message]}
     wrong = [
@@ -97,10 +101,13 @@ def prove():
         ("openai", call | {"unknown": 1}),
         ("openai", message({"role": "tool", "content": "no id"})),
         ("openai", message({"role": "assistant", "tool_calls": [{"id": "x", "type": "function"}]})),
+        ("openai_responses", item({"type": "function_call_output", "call_id": "no output"})),
+        ("openai_responses", item({"type": "reasoning", "summary": []})),
+        ("openai_responses", item({"type": "message", "role": "user", "content": [{"type": "input_text"}]})),
     ]
     for provider, request in wrong:
         try:
-            TYPES[provider][False].validate_python(request)
+            TYPES[provider][bool(request.get("stream"))].validate_python(request)
         except ValidationError:
             continue
         sys.exit(f"the types of {provider} accept {request}")

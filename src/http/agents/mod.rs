@@ -9,8 +9,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     base::{seal::sha256, text::hex},
     domain::{
-        AgentId, CredentialId, custom_tool::AgentTool, permission::Rule, session::Limits,
-        turn_settings::TurnSettings,
+        AgentId, CredentialId, conversation::ModelOptions, custom_tool::AgentTool, permission::Rule,
+        session::Limits, turn_settings::TurnSettings,
     },
     http::{
         path,
@@ -51,7 +51,7 @@ pub(super) async fn create(
     caller: Caller<WriteAgents>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateAgent>>,
 ) -> Result<Answer> {
-    check_config(&caller.app, &wanted.model, wanted.tools.as_deref()).await?;
+    check_config(&caller.app, &wanted.model, &wanted.model_options, wanted.tools.as_deref()).await?;
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
@@ -249,8 +249,17 @@ async fn own_key(
 }
 
 /// Checks that the agent's model and tools exist in this deployment.
-async fn check_config(app: &App, model: &str, tools: Option<&[AgentTool]>) -> Result<()> {
+async fn check_config(
+    app: &App,
+    model: &str,
+    options: &ModelOptions,
+    tools: Option<&[AgentTool]>,
+) -> Result<()> {
     app.check_model(model)?;
+    if options.api.is_some() && ["anthropic/", "scripted/"].iter().any(|own| model.starts_with(own)) {
+        let message = "`api` is for models of OpenAI and of providers that are compatible with it";
+        return Err(ApiError::invalid("model_options.api", message));
+    }
     check_tools(tools.unwrap_or_default()).await
 }
 
@@ -311,7 +320,7 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
     }
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     next.settings = change.settings().applied_to(next.settings, &TurnSettings::default());
-    check_config(app, &next.model, next.tools.as_deref()).await?;
+    check_config(app, &next.model, &next.model_options, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
     Ok(next)
 }

@@ -44,7 +44,7 @@ const NO_MONEY: [&str; 4] =
     ["insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "insufficient balance"];
 
 /// Checks the code and message first: a 429 may mean billing, a 400 the context.
-pub(super) fn from_refusal(refusal: &Refusal) -> Fault {
+pub(in crate::model) fn from_refusal(refusal: &Refusal) -> Fault {
     let error = match serde_json::from_str::<Envelope>(&refusal.body) {
         Ok(envelope) => envelope.error.words(),
         Err(_) => refusal.body.trim().to_owned(),
@@ -71,7 +71,7 @@ impl ErrorBody {
     }
 }
 
-fn classify(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
+pub(in crate::model) fn classify(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
     let lower = words.to_ascii_lowercase();
     let has = |list: &[&str]| list.iter().any(|part| lower.contains(part));
     let reason = short(words);

@@ -8,16 +8,17 @@ use sojourn::{
     model,
 };
 
-use super::{anthropic, openai};
+use super::{anthropic, openai, responses};
 
 /// Providers with a strict fake.
-pub const PROVIDERS: [&str; 2] = ["anthropic", "openai"];
+pub const PROVIDERS: [&str; 3] = ["anthropic", "openai", "openai/responses"];
 
 /// Raw blocks of `provider` for this content.
 pub fn raw(provider: &str, blocks: &[Block]) -> Vec<Value> {
     match provider {
         "anthropic" => blocks.iter().map(anthropic_block).collect(),
         "openai" => vec![openai_message(blocks)],
+        "openai/responses" => response_items(blocks),
         _ => Vec::new(),
     }
 }
@@ -32,6 +33,23 @@ fn anthropic_block(block: &Block) -> Value {
             json!({"type": "tool_use", "id": call.call_id, "name": call.tool, "input": call.input})
         }
     }
+}
+
+/// Items of a response, of which some have reasoning that only their provider knows.
+fn response_items(blocks: &[Block]) -> Vec<Value> {
+    let has_reasoning = blocks.iter().any(|block| matches!(block, Block::Thinking { .. }));
+    let link = if has_reasoning { "_r" } else { "" };
+    let items = blocks.iter().enumerate().map(|(at, block)| match block {
+        Block::Text { text } => responses::message(&format!("msg_{at}{link}"), text),
+        Block::Thinking { text } => {
+            responses::reasoning(&format!("rs_{at}"), text, blocks.len().is_multiple_of(2))
+        }
+        Block::ToolCall(call) => {
+            let id = format!("fc_{at}{link}");
+            responses::call(&id, &call.call_id, &call.tool, &call.input.to_string())
+        }
+    });
+    items.collect()
 }
 
 fn openai_message(blocks: &[Block]) -> Value {
@@ -95,6 +113,7 @@ pub fn check_strictly(provider: &str, request: &ModelRequest) -> Result<(), Stri
     let body: Value = serde_json::from_slice(&bytes).expect("a request is JSON");
     let checked = match provider {
         "anthropic" => anthropic::accept(&body),
+        "openai/responses" => responses::accept(&body),
         _ => openai::accept(&body),
     };
     checked.map_err(|refusal| refusal.message)

@@ -65,6 +65,30 @@ pub fn part(part: &Value, path: &str) -> Result<(), Refusal> {
     }
 }
 
+/// Checks a part of an item of the Responses API.
+pub fn input_part(part: &Value, path: &str) -> Result<(), Refusal> {
+    match part["type"].as_str() {
+        Some("input_text") => {
+            only(part, path, &["type", "text"])?;
+            match part["text"].as_str() {
+                Some(text) if !text.is_empty() => Ok(()),
+                _ => refuse(format!("Invalid value for '{path}.text'.")),
+            }
+        }
+        Some("input_image") => {
+            only(part, path, &["type", "detail", "image_url"])?;
+            let (media_type, data) = data_url(&part["image_url"], path)?;
+            image(media_type, data, path)
+        }
+        Some("input_file") => {
+            only(part, path, &["type", "filename", "file_data"])?;
+            let (media_type, data) = data_url(&part["file_data"], path)?;
+            pdf(media_type, data, path)
+        }
+        kind => refuse(format!("Invalid value: '{kind:?}' of '{path}.type'.")),
+    }
+}
+
 fn data_url<'a>(url: &'a Value, path: &str) -> Result<(&'a str, &'a str), Refusal> {
     let parts = url.as_str().and_then(|url| url.strip_prefix("data:")?.split_once(";base64,"));
     parts.map_or_else(|| refuse(format!("Invalid '{path}': expected a base64-encoded data URL.")), Ok)

@@ -10,6 +10,7 @@ pub mod provider;
 pub mod receiver;
 pub mod registry;
 pub mod resolver;
+pub mod responses;
 pub mod sandbox;
 
 pub use provider::{Dialect, Fake, Fault, Request, Said, Step, Used};

@@ -63,7 +63,7 @@ fn accepted(history: &[Message], at: usize) -> Result<(), TestCaseError> {
 /// Writes a request for `tests/providers`, if it asked for them.
 fn write_request(provider: &str, request: &ModelRequest) {
     let Some(directory) = std::env::var_os(REQUESTS) else { return };
-    let file = Path::new(&directory).join(format!("{provider}.jsonl"));
+    let file = Path::new(&directory).join(format!("{}.jsonl", provider.replace('/', "_")));
     let mut line = model::encode(provider, request);
     line.push(b'\n');
     let opened = fs::File::options().create(true).append(true).open(file);
@@ -112,7 +112,8 @@ fn hold(moves: Vec<Move>) -> Result<(), TestCaseError> {
 fn messages(provider: &str, history: &[Message]) -> Vec<Value> {
     let body: Value = serde_json::from_slice(&model::encode(provider, &request(history.to_vec(), false)))
         .expect("a body is JSON");
-    let mut messages = body["messages"].as_array().expect("a body has messages").clone();
+    let messages = body["messages"].as_array().or_else(|| body["input"].as_array());
+    let mut messages = messages.expect("a body has messages").clone();
     let blocks = messages.iter_mut().filter_map(|message| message["content"].as_array_mut()).flatten();
     blocks.filter_map(Value::as_object_mut).for_each(|block| {
         block.remove("cache_control");

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use sojourn::model::Fault;
 
-use super::{Named, connect, http, request, user};
+use super::{API, Named, connect, http, request, user};
 use crate::fake::{
     Fake, Fault as Played, Step,
     anthropic::{self, Anthropic},
@@ -137,8 +137,9 @@ async fn nobody_at_the_address_is_unavailable() {
     let credential =
         sojourn::model::Connection { provider: "anthropic".into(), base_url: None, key: "k".into() };
     let name = "anthropic/x".parse().expect("a model's name");
-    let nobody =
-        sojourn::model::Providers::new(http(), settings).model(&name, Some(&credential)).expect("a model");
+    let nobody = sojourn::model::Providers::new(http(), settings)
+        .model(&name, API, Some(&credential))
+        .expect("a model");
     let fault = nobody.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("nobody");
     assert_eq!(word(&fault), "unavailable", "{fault:?}");
     // The fake's script is empty: it answers with an error in the provider's format.

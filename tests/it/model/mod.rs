@@ -10,7 +10,7 @@ use serde_json::json;
 use sojourn::{
     domain::{
         Answer, Block, Message, StopReason,
-        conversation::{Effort, ModelOptions, ModelRequest, Thinking},
+        conversation::{Effort, ModelApi, ModelOptions, ModelRequest, Thinking},
         tool::{Replay, ToolResult, ToolSpec},
     },
     model::{Connection, Delta, Http, Model, Providers, Settings, trusted_client},
@@ -20,6 +20,7 @@ use sojourn::{
 use crate::{
     fake::{
         Dialect, Fake, Request, Said, Step, Used, anthropic::Anthropic, openai::OpenAi, resolver::Script,
+        responses::Responses,
     },
     support::wait::WAIT_MAX,
 };
@@ -27,6 +28,7 @@ use crate::{
 /// Setting that names the address of a fake.
 pub trait Named: Dialect + Default {
     const PROVIDER: &'static str;
+    const API: ModelApi = API;
 
     fn settings(base_url: &str) -> Settings;
 }
@@ -48,6 +50,18 @@ impl Named for OpenAi {
     }
 }
 
+impl Named for Responses {
+    const PROVIDER: &'static str = "openai";
+    const API: ModelApi = ModelApi::Responses;
+
+    fn settings(base_url: &str) -> Settings {
+        OpenAi::settings(base_url)
+    }
+}
+
+/// The API of a model without options.
+pub const API: ModelApi = ModelApi::ChatCompletions;
+
 pub fn http() -> Http {
     Http::new(trusted_client(), None)
 }
@@ -55,7 +69,9 @@ pub fn http() -> Http {
 pub fn connect<D: Named>(fake: &Fake<D>, http: Http, key: &str) -> Arc<dyn Model> {
     let name = format!("{}/m-1", D::PROVIDER).parse().expect("a model's name");
     let credential = Connection { provider: D::PROVIDER.to_owned(), base_url: None, key: key.into() };
-    Providers::new(http, D::settings(&fake.base_url)).model(&name, Some(&credential)).expect("a model")
+    Providers::new(http, D::settings(&fake.base_url))
+        .model(&name, D::API, Some(&credential))
+        .expect("a model")
 }
 
 pub fn user(text: &str) -> Message {
@@ -133,7 +149,7 @@ async fn a_tool_loop_with_thinking_is_accepted_by_both_versions_of_anthropic() {
             Settings { anthropic_version: version.to_owned(), ..Anthropic::settings(&fake.base_url) };
         let credential = Connection { provider: "anthropic".to_owned(), base_url: None, key: "sk-1".into() };
         let name = "anthropic/claude-sonnet-4-5".parse().expect("a model's name");
-        let model = Providers::new(http(), settings).model(&name, Some(&credential)).expect("a model");
+        let model = Providers::new(http(), settings).model(&name, API, Some(&credential)).expect("a model");
         let options = ModelOptions {
             effort: Some(Effort::High),
             thinking: Some(Thinking { budget_tokens: 2_048 }),
@@ -167,6 +183,28 @@ async fn a_tool_loop_is_accepted_by_chat_completions() {
 }
 
 #[tokio::test]
+async fn a_tool_loop_is_accepted_by_the_responses_api() {
+    for effort in [Some(Effort::Medium), None] {
+        let steps = [thinking_then_tools(), Step::text("Done."), Step::text("Nothing more.")];
+        let fake = Fake::script(Responses, steps).await;
+        let options = ModelOptions { effort, ..ModelOptions::default() };
+        let (first, grown) = two_turns(&*connect(&fake, http(), "sk-1"), options).await;
+        assert_eq!((fake.calls(), fake.refusals()), (3, Vec::new()), "{effort:?}");
+        assert_eq!((first.stop, grown.as_str()), (StopReason::ToolUse, "I look — now."));
+        assert!(matches!(&first.blocks[0], Block::Thinking { text } if text == "Where is the bug?"));
+        assert_eq!((first.usage.input_tokens, first.usage.cache_read_tokens), (12, 90));
+        let requests = fake.requests();
+        assert_eq!(requests[0].body["reasoning"]["effort"], json!(effort.map(|_| "medium")));
+        let sent_back = requests[1].body["input"].to_string().matches("encrypted_content").count();
+        assert_eq!(
+            sent_back,
+            if effort.is_some() { 2 } else { 0 },
+            "reasoning is sent back where it is sealed"
+        );
+    }
+}
+
+#[tokio::test]
 async fn a_paused_answer_goes_on_where_it_stopped() {
     let steps = [Step::text("One moment.").stopping("pause_turn"), Step::text("Here it is.")];
     let fake = Fake::script(Anthropic::default(), steps).await;
@@ -189,7 +227,7 @@ async fn an_address_that_an_organization_named_is_reached_only_through_the_guard
     let name = "groq/llama".parse().expect("a model's name");
     let ask = async |http: Http| {
         let model =
-            Providers::new(http, Settings::default()).model(&name, Some(&credential)).expect("a model");
+            Providers::new(http, Settings::default()).model(&name, API, Some(&credential)).expect("a model");
         model.answer(&request(vec![user("Hi")]), &mut |_| {}).await
     };
     let off = ask(http()).await.expect_err("no guard");
@@ -218,7 +256,8 @@ async fn a_name_that_leads_to_a_private_address_is_not_connected_to() {
         let base_url = Some(base_url.replace("PORT", port).parse().expect("an address"));
         let credential = Connection { provider: "inner".to_owned(), base_url, key: "sk-1".into() };
         let providers = Providers::new(Http::new(trusted_client(), Some(guard.clone())), Settings::default());
-        let model = providers.model(&"inner/x".parse().expect("a name"), Some(&credential)).expect("a model");
+        let model =
+            providers.model(&"inner/x".parse().expect("a name"), API, Some(&credential)).expect("a model");
         let fault =
             model.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("a private address");
         assert!(fault.to_string().contains(wanted), "{fault}");

@@ -9,7 +9,7 @@ use sojourn::{
     base::{Origin, limit, text::hex},
     domain::{
         Block, Message, StopReason,
-        conversation::{ModelOptions, ModelRequest},
+        conversation::{ModelApi, ModelOptions, ModelRequest},
         tool::{MALFORMED_INPUT, Replay, ToolCall, ToolResult, ToolSpec},
     },
     model::{Http, Providers, Settings, trusted_client},
@@ -120,7 +120,9 @@ async fn the_demo_repairs_its_sample_with_these_tools() {
     let fake = FakeSandbox::new();
     let (handle, all) = (fake.handle(), Catalog::builtin());
     let providers = Providers::new(Http::new(trusted_client(), None), Settings::default());
-    let model = providers.model(&"scripted/demo".parse().expect("a name"), None).expect("a model");
+    let model = providers
+        .model(&"scripted/demo".parse().expect("a name"), ModelApi::ChatCompletions, None)
+        .expect("a model");
     let mut history = vec![Message::user("Repair the failing test.")];
     let report = loop {
         let request = ModelRequest {

@@ -3,10 +3,13 @@
 use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::Method;
 use serde_json::{Value, json};
+use sojourn::domain::conversation::ModelApi;
 
 use super::{Scene, assert_sound, ends, log, of, outputs, steer};
 use crate::{
-    fake::{Fake, Request, Step, anthropic::Anthropic, file_parts::png, openai::OpenAi},
+    fake::{
+        Fake, Request, Step, anthropic::Anthropic, file_parts::png, openai::OpenAi, responses::Responses,
+    },
     model::Named,
     support::service::Caller,
 };
@@ -22,8 +25,15 @@ fn inline(kind: &str, name: &str, content: &[u8]) -> Value {
 
 /// Creates an agent whose model is the fake.
 async fn agent(owner: &Caller, provider: &str, tools: Value) -> Value {
-    let agent = json!({ "name": "viewer", "prompt": "You describe images.", "model": format!("{provider}/m-1"),
+    agent_of(owner, provider, ModelApi::ChatCompletions, tools).await
+}
+
+async fn agent_of(owner: &Caller, provider: &str, api: ModelApi, tools: Value) -> Value {
+    let mut agent = json!({ "name": "viewer", "prompt": "You describe images.", "model": format!("{provider}/m-1"),
         "key": "sk-a-key-of-the-test", "tools": tools });
+    if api == ModelApi::Responses {
+        agent["model_options"] = json!({ "api": api });
+    }
     owner.post("/agents", agent).await.ok()["id"].clone()
 }
 
@@ -34,7 +44,9 @@ async fn create(owner: &Caller, body: Value) -> String {
 /// Number of images in a request.
 fn images(request: &Request) -> usize {
     let body = request.body.to_string();
-    body.matches(r#""type":"image""#).count() + body.matches(r#""type":"image_url""#).count()
+    body.matches(r#""type":"image""#).count()
+        + body.matches(r#""type":"image_url""#).count()
+        + body.matches(r#""type":"input_image""#).count()
 }
 
 /// The model sees what a caller sends and what `read` shows, and its sandbox has the files.
@@ -57,7 +69,7 @@ async fn see<D: Named>(setting: &str, path: &str) {
         inline("document", "paper.pdf", b"%PDF-1.7 of the test"),
         inline("document", "blob", &[0; 4_000_000]),
     ]);
-    let agent = agent(owner, D::PROVIDER, json!(["bash", "read"])).await;
+    let agent = agent_of(owner, D::PROVIDER, D::API, json!(["bash", "read"])).await;
     let id = create(owner, json!({ "agent": agent, "input": "Look.", "content": content })).await;
     let events = owner.settled(&id, 1).await;
     assert_eq!(fake.refusals(), Vec::<String>::new());
@@ -99,6 +111,11 @@ async fn files_reach_a_model_through_the_messages_api_and_its_sandbox() {
 #[tokio::test]
 async fn files_reach_a_model_through_chat_completions_and_its_sandbox() {
     see::<OpenAi>("openai-base-url", "/v1").await;
+}
+
+#[tokio::test]
+async fn files_reach_a_model_through_the_responses_api_and_its_sandbox() {
+    see::<Responses>("openai-base-url", "/v1").await;
 }
 
 /// Refuses a request with an image, as a model that takes only text does.

@@ -2,10 +2,11 @@
 //! provider endpoints.
 
 use serde_json::{Value, json};
+use sojourn::domain::conversation::ModelApi;
 
 use super::{Scene, assert_sound, ends, of, outputs, session};
 use crate::{
-    fake::{Fake, Step, Used, anthropic::Anthropic, openai::OpenAi},
+    fake::{Fake, Step, Used, anthropic::Anthropic, openai::OpenAi, responses::Responses},
     model::Named,
     support::service::Caller,
 };
@@ -67,9 +68,12 @@ fn answers() -> Vec<Step> {
     steps.into_iter().map(|step| step.using(used())).collect()
 }
 
-async fn create(owner: &Caller, provider: &str) -> String {
-    let agent = json!({ "name": "repair", "prompt": "You repair things.", "model": format!("{provider}/m-1"),
+async fn create(owner: &Caller, provider: &str, api: ModelApi) -> String {
+    let mut agent = json!({ "name": "repair", "prompt": "You repair things.", "model": format!("{provider}/m-1"),
         "key": "sk-a-key-of-the-test", "model_options": { "max_tokens": 4096 } });
+    if api == ModelApi::Responses {
+        agent["model_options"]["api"] = json!("responses");
+    }
     let agent = owner.post("/agents", agent).await.ok();
     let session = json!({ "agent": agent["id"], "input": "The tests of the repository fail. Repair it." });
     owner.post("/sessions", session).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
@@ -100,7 +104,7 @@ fn assert_repaired(log: &[Value]) {
 async fn repair<D: Named>(setting: &str, path: &str) {
     let fake = Fake::script(D::default(), answers()).await;
     let scene = Scene::open(&[&format!("--{setting}={}{path}", fake.base_url)]).await;
-    let id = create(&scene.owner, D::PROVIDER).await;
+    let id = create(&scene.owner, D::PROVIDER, D::API).await;
     let log = scene.owner.settled(&id, 1).await;
     assert_eq!(fake.refusals(), Vec::<String>::new());
     assert_eq!(fake.calls(), answers().len());
@@ -124,4 +128,9 @@ async fn a_failing_suite_is_repaired_through_the_messages_api() {
 #[tokio::test]
 async fn a_failing_suite_is_repaired_through_chat_completions() {
     repair::<OpenAi>("openai-base-url", "/v1").await;
+}
+
+#[tokio::test]
+async fn a_failing_suite_is_repaired_through_the_responses_api() {
+    repair::<Responses>("openai-base-url", "/v1").await;
 }

@@ -4,7 +4,7 @@
 //! that ends without one was interrupted. Errors of servers (repeated ids, missing counts, invalid
 //! names) are corrected here. (platform.openai.com/docs/api-reference/chat-streaming)
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,13 +15,10 @@ use super::{
 };
 use crate::{
     base::limit,
-    domain::{
-        Answer, Block, Message, StopReason, Usage,
-        conversation::{ModelRequest, summarized_to},
-        tool::ToolCall,
-    },
+    domain::{Answer, Block, StopReason, Usage, conversation::ModelRequest, tool::ToolCall},
     model::{
         Delta, Fault,
+        call_ids::CallIds,
         estimate::tokens,
         exchange::{Reader, unavailable},
         sse::Frame,
@@ -40,7 +37,7 @@ pub(super) struct Stream {
     usage: Option<UsageBody>,
     done: bool,
     sent_bytes: usize,
-    names: Names,
+    ids: CallIds,
 }
 
 /// A tool call, received so far; its arguments are a JSON string.
@@ -49,15 +46,6 @@ struct Call {
     id: String,
     name: String,
     arguments: String,
-}
-
-/// Ids that the history contains, and its length, for new ids.
-#[derive(Debug)]
-struct Names {
-    taken: HashSet<String>,
-    messages: usize,
-    /// `seq` up to which the history begins with a summary.
-    summarized_to: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -118,14 +106,6 @@ struct PromptDetails {
 impl Stream {
     /// Creates a parser for the response to `request`, whose body had `sent_bytes`.
     pub(super) fn new(request: &ModelRequest, sent_bytes: usize) -> Self {
-        let ids = request.history.iter().flat_map(|message| match message {
-            Message::Assistant { blocks, .. } => blocks.as_slice(),
-            Message::User { .. } | Message::Results { .. } => &[],
-        });
-        let ids = ids.filter_map(|block| match block {
-            Block::ToolCall(call) => Some(call.call_id.clone()),
-            Block::Text { .. } | Block::Thinking { .. } => None,
-        });
         Self {
             text: String::new(),
             reasoning: String::new(),
@@ -135,11 +115,7 @@ impl Stream {
             usage: None,
             done: false,
             sent_bytes,
-            names: Names {
-                taken: ids.collect(),
-                messages: request.history.len(),
-                summarized_to: summarized_to(&request.history).map(str::to_owned),
-            },
+            ids: CallIds::of(request),
         }
     }
 
@@ -232,7 +208,7 @@ impl Reader for Stream {
         let calls: Vec<ToolCall> = std::mem::take(&mut self.calls)
             .into_values()
             .enumerate()
-            .map(|(at, call)| call.finish(at, &mut self.names))
+            .map(|(at, call)| call.finish(at, &mut self.ids))
             .collect();
         let said_bytes = self.text.len()
             + self.reasoning.len()
@@ -253,17 +229,8 @@ impl Reader for Stream {
 }
 
 impl Call {
-    fn finish(self, at: usize, names: &mut Names) -> ToolCall {
-        let mut call_id = if self.id.is_empty() { String::new() } else { tool_input::call_id(&self.id) };
-        // Some servers start at `call_0` in every response, or send no id at all.
-        if call_id.is_empty() || names.taken.contains(&call_id) {
-            call_id = format!("call_{}_{at}", names.messages);
-        }
-        // The ids of the steps that a summary stands for are not known here.
-        if let Some(to_seq) = &names.summarized_to {
-            call_id = format!("{call_id}_{to_seq}");
-        }
-        names.taken.insert(call_id.clone());
+    fn finish(self, at: usize, ids: &mut CallIds) -> ToolCall {
+        let call_id = ids.take(&self.id, at);
         ToolCall { call_id, tool: tool_input::word(&self.name), input: tool_input::parse(&self.arguments) }
     }
 }

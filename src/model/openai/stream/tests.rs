@@ -4,7 +4,10 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
-use crate::{domain::conversation::ModelOptions, model::sse::Frames};
+use crate::{
+    domain::{Message, conversation::ModelOptions},
+    model::sse::Frames,
+};
 
 fn request(history: Vec<Message>) -> ModelRequest {
     ModelRequest {
@@ -205,17 +208,4 @@ proptest! {
             prop_assert!(answer.usage.tokens() > 0 || count == 0);
         }
     }
-}
-
-#[test]
-fn ids_do_not_repeat_those_of_steps_that_a_summary_stands_for() {
-    let names = |summarized_to: Option<&str>| Names {
-        taken: HashSet::new(),
-        messages: 3,
-        summarized_to: summarized_to.map(str::to_owned),
-    };
-    let call = |id: &str| Call { id: id.to_owned(), ..Call::default() };
-    assert_eq!(call("call_0").finish(0, &mut names(None)).call_id, "call_0");
-    assert_eq!(call("call_0").finish(0, &mut names(Some("41"))).call_id, "call_0_41");
-    assert_eq!(call("").finish(1, &mut names(Some("41"))).call_id, "call_3_1_41");
 }

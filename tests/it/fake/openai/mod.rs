@@ -18,10 +18,9 @@ pub fn accept(body: &Value) -> Result<(), Refusal> {
     check::body(body)
 }
 
-impl Dialect for OpenAi {
-    const PATH: &'static str = "/v1/chat/completions";
-
-    fn check(&self, request: &Request) -> Result<(), Refusal> {
+impl OpenAi {
+    /// Checks the headers, which both APIs share.
+    pub fn check_headers(request: &Request) -> Result<(), Refusal> {
         let denied = |message: &str| {
             Err(Refusal { status: 401, kind: "invalid_api_key", message: message.to_owned() })
         };
@@ -33,6 +32,15 @@ impl Dialect for OpenAi {
         if header(request, "content-type") != Some("application/json") {
             return refuse("Invalid Content-Type header");
         }
+        Ok(())
+    }
+}
+
+impl Dialect for OpenAi {
+    const PATH: &'static str = "/v1/chat/completions";
+
+    fn check(&self, request: &Request) -> Result<(), Refusal> {
+        Self::check_headers(request)?;
         check::body(&request.body)
     }
 
