@@ -138,6 +138,7 @@ impl Tx {
         let row: Option<Row> = sqlx::query_as(files!(
             "join session_file s on s.org_id = f.org_id and s.file_id = f.file_id
              where f.org_id = $1 and s.session_id = $2 and f.sha256 = $3
+             order by f.file_id
              limit 1"
         ))
         .bind(org)

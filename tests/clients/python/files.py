@@ -92,18 +92,17 @@ def send(client: Sojourn, file_id: str) -> None:
     assert result["output"] == f"{digest(PNG)}  {image['path']}\n", result
     assert fails(lambda: client.files.delete(file_id)) == (409, "conflict", "in_use")
 
-    # A file within a message, and an image that the agent reads, are deleted with their session; an uploaded file stays.
+    # A file within a message is deleted with its session; an uploaded file stays. What the agent reads is the uploaded file.
     read = {"script": [{"tools": [{"tool": "read", "input": {"path": image["path"]}}]}, {"text": "done"}]}
     client.steer(session, json.dumps(read), content=[client.files.part(PNG, "inline.png")])
     completed(client, session)
     [_, inline] = bodies(client, session, "user.message")[1]["content"]
     assert (inline["name"], inline["sha256"]) == ("inline.png", digest(PNG)) and inline["file_id"] != file_id
     [shown] = bodies(client, session, "tool.result")[1]["content"]
-    assert (shown["type"], shown["sha256"]) == ("image", digest(PNG))
-    assert [file["kept"] for file in client.files.pages(session=session)] == [False, False, True]
+    assert (shown["type"], shown["file_id"]) == ("image", file_id)
+    assert [file["kept"] for file in client.files.pages(session=session)] == [False, True]
     client.call("DELETE", f"/sessions/{session}")
-    for gone in (inline["file_id"], shown["file_id"]):
-        assert fails(lambda: client.files.get(gone)) == (404, "not_found", None)
+    assert fails(lambda: client.files.get(inline["file_id"])) == (404, "not_found", None)
     assert client.files.content(file_id) == PNG
     client.files.delete(file_id)
     assert fails(lambda: client.files.get(file_id)) == (404, "not_found", None)

@@ -68,16 +68,16 @@ assert.deepEqual(await bytes(sent.file_id), PNG);
 assert.equal((await bodies(seeing, "tool.result"))[0].output, `${digest(PNG)}  ${sent.path}\n`);
 await assert.rejects(client.files.delete(stored.id), isError(409, "in_use"));
 
-// A file within a message, and an image that the agent reads, are deleted with their session; an uploaded file stays.
+// A file within a message is deleted with its session; an uploaded file stays. What the agent reads is the uploaded file.
 const reading = play({ tool: "read", input: { path: sent.path } });
 await client.steer(seeing, JSON.stringify(reading), { content: [await client.files.part(PNG, "inline.png")] });
 await completed(seeing);
 const inline = (await bodies(seeing, "user.message"))[1].content[1];
 const [shown] = (await bodies(seeing, "tool.result"))[1].content;
-assert.deepEqual([inline.name, inline.sha256, shown.type, shown.sha256], ["inline.png", digest(PNG), "image", digest(PNG)]);
-assert.deepEqual((await all({ session: seeing })).map(({ kept }) => kept), [false, false, true]);
+assert.deepEqual([inline.name, inline.sha256, shown.type, shown.file_id], ["inline.png", digest(PNG), "image", stored.id]);
+assert.deepEqual((await all({ session: seeing })).map(({ kept }) => kept), [false, true]);
 await remove(seeing);
-for (const { file_id } of [inline, shown]) await assert.rejects(client.files.get(file_id), isError(404));
+await assert.rejects(client.files.get(inline.file_id), isError(404));
 assert.deepEqual(await bytes(stored.id), PNG);
 await client.files.delete(stored.id);
 assert.deepEqual(await all(), []);

@@ -155,6 +155,8 @@ async fn options_that_no_provider_takes_are_refused_at_once() {
         let error = world.owner.post("/agents", agent(options)).await.error(400);
         assert_eq!(error["param"], "model_options", "{error}");
     }
+    let api = world.owner.post("/agents", agent(json!({ "api": "responses" }))).await.error(400);
+    assert_eq!(api["param"], "model_options.api", "{api}");
     let fits = json!({ "max_tokens": 2_000, "thinking": { "budget_tokens": 1_999 } });
     let made = world.owner.post("/agents", agent(fits)).await.ok();
     let wrong = json!({ "model_options": { "max_tokens": 0 } });
