@@ -45,7 +45,7 @@ impl CallIds {
         }
         // The ids of the steps that a summary stands for are not known here.
         if let Some(to_seq) = &self.summarized_to {
-            id = format!("{id}_{to_seq}");
+            id = tool_input::call_id(&format!("{id}_{to_seq}"));
         }
         self.taken.insert(id.clone());
         id
@@ -66,5 +66,7 @@ mod tests {
         assert_eq!(ids(None).take("call_0", 0), "call_0");
         assert_eq!(ids(Some("41")).take("call_0", 0), "call_0_41");
         assert_eq!(ids(Some("41")).take("", 1), "call_3_1_41");
+        let long = ids(Some("41")).take(&"x".repeat(40), 0);
+        assert_eq!(long, tool_input::call_id(&long), "it stays the same in every request");
     }
 }

@@ -59,6 +59,24 @@ pub(super) fn from_chunk(error: &ErrorBody) -> Fault {
     classify(status, &error.words(), None)
 }
 
+/// Codes of failures in a stream of the Responses API that a retry cannot fix; policies and images have more.
+const PERMANENT: [&str; 5] =
+    ["invalid_prompt", "invalid_request", "invalid_encrypted_content", "policy", "image"];
+
+/// Maps the error of an event of the Responses API, which has no status.
+pub(in crate::model) fn from_event(error: &Value) -> Fault {
+    let error: ErrorBody = serde_json::from_value(error.clone()).unwrap_or_default();
+    let words = error.words();
+    let code = error.code.as_str().unwrap_or_default();
+    let status = match error.code.as_u64().and_then(|code| u16::try_from(code).ok()) {
+        Some(status) => status,
+        None if code.contains("rate_limit") => 429,
+        None if PERMANENT.iter().any(|permanent| code.contains(permanent)) => 400,
+        None => 500,
+    };
+    classify(status, &words, None)
+}
+
 impl ErrorBody {
     fn words(&self) -> String {
         let word = |value: &Value| match value {
@@ -71,7 +89,7 @@ impl ErrorBody {
     }
 }
 
-pub(in crate::model) fn classify(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
+fn classify(status: u16, words: &str, retry_after: Option<Duration>) -> Fault {
     let lower = words.to_ascii_lowercase();
     let has = |list: &[&str]| list.iter().any(|part| lower.contains(part));
     let reason = short(words);

@@ -19,7 +19,7 @@ use crate::{
     domain::{Answer, conversation::ModelRequest},
 };
 
-pub(super) use fault::{classify, from_refusal};
+pub(super) use fault::{from_event, from_refusal};
 pub(super) use request::body as encode;
 
 /// OpenAI's provider name in model names, credentials and histories.

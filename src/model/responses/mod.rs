@@ -60,11 +60,31 @@ impl Model for Responses {
         request: &ModelRequest,
         deltas: &mut (dyn FnMut(Delta) + Send),
     ) -> Result<Answer, Fault> {
-        let body = request::body(request, &self.provider);
-        let sent_bytes = body.len();
-        match self.http.send(&self.endpoint, body).await? {
-            Reply::Stream(chunks) => read(chunks, stream::Stream::new(request, sent_bytes), deltas).await,
-            Reply::Refusal(refusal) => Err(openai::from_refusal(&refusal)),
+        let mut body = request::body(request, &self.provider);
+        for is_last in [false, true] {
+            let sent_bytes = body.len();
+            match self.http.send(&self.endpoint, body).await? {
+                Reply::Stream(chunks) => {
+                    return read(chunks, stream::Stream::new(request, sent_bytes), deltas).await;
+                }
+                Reply::Refusal(refusal) if is_last || !is_about_reasoning(&refusal.body) => {
+                    return Err(openai::from_refusal(&refusal));
+                }
+                Reply::Refusal(_) => body = request::plain_body(request),
+            }
         }
+        unreachable!("the second refusal is returned")
     }
+}
+
+/// Whether a request was refused for reasoning that another key, or another model, received.
+fn is_about_reasoning(refusal: &str) -> bool {
+    const WORDS: [&str; 5] = [
+        "invalid_encrypted_content",
+        "Reasoning input items",
+        "required 'reasoning' item",
+        "required following item",
+        "Items are not persisted",
+    ];
+    WORDS.iter().any(|words| refusal.contains(words))
 }

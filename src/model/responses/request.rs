@@ -4,7 +4,7 @@
 //! because the provider caches by prefix automatically.
 
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 use crate::{
     domain::{
@@ -37,32 +37,41 @@ struct Body<'a> {
 
 /// Replaces a blank message.
 const BLANK: &str = "(empty)";
+/// The name of no provider.
+const NOBODY: &str = "";
 /// Smallest `max_output_tokens` that the provider accepts.
 const OUTPUT_TOKENS_MIN: u64 = 16;
 
 /// Returns the request's body as JSON.
 ///
-/// Reasoning is asked for if the agent has `effort` or `thinking`, because other models refuse the parameter.
+/// Reasoning is asked for if the agent has `effort` or `thinking`, because other models refuse the parameters, and refuse
+/// reasoning in the history. Its summary is asked for only with `thinking`: providers show it to verified organizations.
 pub(in crate::model) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> {
     let (effort, thinking) = (request.options.effort, request.options.thinking);
     let reasons = effort.is_some() || thinking.is_some();
+    let mut reasoning = Map::new();
+    reasoning.extend(effort.map(|effort| ("effort".to_owned(), Value::from(effort_word(effort)))));
+    reasoning.extend(thinking.map(|_| ("summary".to_owned(), Value::from("auto"))));
     let body = Body {
         model: &request.model,
         max_output_tokens: request.max_tokens.max(OUTPUT_TOKENS_MIN),
         stream: true,
         store: false,
-        reasoning: reasons.then(|| match effort {
-            Some(effort) => json!({"effort": effort_word(effort), "summary": "auto"}),
-            None => json!({"summary": "auto"}),
-        }),
+        reasoning: reasons.then_some(reasoning.into()),
         include: if reasons { vec!["reasoning.encrypted_content"] } else { Vec::new() },
         tools: request.tools.iter().map(tool).collect(),
         instructions: request.system.trim(),
-        input: items(request, provider),
+        input: items(request, if reasons { provider } else { NOBODY }),
     };
     serde_json::to_vec(&body).expect("maps with string keys are JSON")
 }
 
+/// Returns the body without what only the provider can read, after it refused that.
+pub(super) fn plain_body(request: &ModelRequest) -> Vec<u8> {
+    body(request, NOBODY)
+}
+
+/// Returns the items of a history; of responses of `provider` as they were received.
 fn items(request: &ModelRequest, provider: &str) -> Vec<Value> {
     let mut items = Vec::new();
     for message in &request.history {
@@ -72,7 +81,9 @@ fn items(request: &ModelRequest, provider: &str) -> Vec<Value> {
             }
             Message::User { content, .. } => items.push(user(parts(content, request))),
             Message::Results { results } => items.extend(results.iter().map(|done| result(done, request))),
-            Message::Assistant { provider: author, raw, .. } if author == provider => items.extend(own(raw)),
+            Message::Assistant { provider: author, raw, .. } if author == provider && is_sealed(raw) => {
+                items.extend(own(raw));
+            }
             Message::Assistant { blocks, .. } => items.extend(blocks.iter().filter_map(foreign)),
         }
     }
@@ -83,40 +94,28 @@ fn user(content: Vec<Value>) -> Value {
     json!({"type": "message", "role": "user", "content": content})
 }
 
-/// Returns the provider's own items, as they were received.
-///
-/// Reasoning without its encrypted content is only known to a provider that stores responses; then the other items are
-/// sent without the ids that refer to it. Reasoning at the end, of a truncated response, needs an item behind it.
+/// Whether all reasoning of a response can be sent back: its encrypted content is the only copy.
+fn is_sealed(raw: &[Value]) -> bool {
+    raw.iter().filter(|item| is_reasoning(item)).all(|item| item["encrypted_content"].is_string())
+}
+
+/// Returns the provider's own items, with the fields of reasoning that a request may have. Reasoning at the end, of a
+/// truncated response, needs an item behind it.
 fn own(raw: &[Value]) -> Vec<Value> {
-    let is_reasoning = |item: &Value| item["type"] == "reasoning";
-    let is_sealed = |item: &Value| item["encrypted_content"].is_string();
-    let mut items: Vec<Value> = if raw.iter().filter(|item| is_reasoning(item)).all(is_sealed) {
-        raw.to_vec()
-    } else {
-        raw.iter().filter(|item| !is_reasoning(item)).filter_map(unlinked).collect()
-    };
+    let mut items = raw.to_vec();
     while items.last().is_some_and(is_reasoning) {
         items.pop();
+    }
+    for item in items.iter_mut().filter(|item| is_reasoning(item)) {
+        if let Some(fields) = item.as_object_mut() {
+            fields.retain(|name, _| ["type", "id", "summary", "encrypted_content"].contains(&name.as_str()));
+        }
     }
     items
 }
 
-/// Returns an item without its id.
-fn unlinked(item: &Value) -> Option<Value> {
-    match item["type"].as_str()? {
-        "function_call" => Some(json!({
-            "type": "function_call",
-            "call_id": item["call_id"],
-            "name": item["name"],
-            "arguments": item["arguments"],
-        })),
-        "message" => {
-            let texts = item["content"].as_array().into_iter().flatten();
-            let texts = texts.filter_map(|part| part["text"].as_str().or(part["refusal"].as_str()));
-            assistant(&texts.collect::<Vec<_>>().join(""))
-        }
-        _ => None,
-    }
+fn is_reasoning(item: &Value) -> bool {
+    item["type"] == "reasoning"
 }
 
 fn assistant(text: &str) -> Option<Value> {
@@ -200,22 +199,20 @@ fn effort_word(effort: Effort) -> &'static str {
 mod tests {
     use super::*;
 
-    fn item(kind: &str, more: &Value) -> Value {
-        let mut item = json!({"type": kind, "id": "x_1", "status": "completed"});
+    fn reasoning(more: Value) -> Value {
+        let mut item =
+            json!({"type": "reasoning", "id": "rs_1", "summary": [], "status": null, "content": []});
         item.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
         item
     }
 
     #[test]
-    fn items_are_sent_back_as_they_came_while_their_reasoning_is_known() {
-        let text = json!({"role": "assistant", "content": [{"type": "output_text", "text": "Hi.", "annotations": []}]});
-        let sealed = item("reasoning", &json!({"summary": [], "encrypted_content": "s"}));
-        let raw = [sealed.clone(), item("message", &text)];
-        assert_eq!(own(&raw), raw);
-        let known_there = item("reasoning", &json!({"summary": []}));
-        let raw = [known_there.clone(), item("message", &text)];
-        assert_eq!(own(&raw), [json!({"type": "message", "role": "assistant", "content": "Hi."})]);
-        assert_eq!(own(&[item("message", &text), sealed]).len(), 1, "truncated while it reasoned");
-        assert!(own(&[known_there]).is_empty());
+    fn reasoning_is_sent_back_with_the_fields_that_a_request_may_have() {
+        let sealed = reasoning(json!({"encrypted_content": "s"}));
+        let text = json!({"type": "message", "id": "msg_1", "role": "assistant", "content": []});
+        let sent = json!({"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "s"});
+        assert_eq!(own(&[sealed.clone(), text.clone()]), [sent, text.clone()]);
+        assert_eq!(own(&[text.clone(), sealed]), [text], "truncated while it reasoned");
+        assert!(!is_sealed(&[reasoning(json!({}))]));
     }
 }

@@ -33,25 +33,6 @@ pub(super) struct Stream {
     ids: CallIds,
 }
 
-/// An event of the stream.
-#[derive(Deserialize)]
-struct Event {
-    #[serde(rename = "type")]
-    kind: String,
-    #[serde(default)]
-    output_index: usize,
-    #[serde(default)]
-    delta: String,
-    #[serde(default)]
-    item: Value,
-    #[serde(default)]
-    response: Option<End>,
-    #[serde(default)]
-    code: Option<String>,
-    #[serde(default)]
-    message: Option<String>,
-}
-
 /// The response at its end.
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
@@ -60,20 +41,12 @@ struct End {
     output: Vec<Value>,
     usage: Option<UsageBody>,
     incomplete_details: Option<Incomplete>,
-    error: Option<ErrorBody>,
 }
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 struct Incomplete {
     reason: Option<String>,
-}
-
-#[derive(Debug, Default, Deserialize)]
-#[serde(default)]
-struct ErrorBody {
-    code: Option<String>,
-    message: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -99,27 +72,28 @@ impl Stream {
 
 impl Reader for Stream {
     fn frame(&mut self, frame: &Frame, deltas: &mut (dyn FnMut(Delta) + Send)) -> Result<bool, Fault> {
-        let event: Event = serde_json::from_str(&frame.data)
+        let mut event: Value = serde_json::from_str(&frame.data)
             .map_err(|error| unavailable(&format!("an event of the stream is malformed: {error}")))?;
-        let Event { kind, output_index: index, delta: text, item, response, code, message } = event;
-        match kind.as_str() {
+        let index = event["output_index"].as_u64().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
+        let text = event["delta"].as_str().unwrap_or_default().to_owned();
+        match event["type"].as_str().unwrap_or("error") {
             "response.output_text.delta" | "response.refusal.delta" => deltas(Delta::Text { index, text }),
             "response.reasoning_summary_text.delta" | "response.reasoning_text.delta" => {
                 deltas(Delta::Thinking { index, text });
             }
             "response.function_call_arguments.delta" => deltas(Delta::Input { bytes: text.len() }),
             "response.output_item.done" => {
-                self.items.insert(index, item);
+                self.items.insert(index, event["item"].take());
             }
             "response.completed" | "response.incomplete" => {
-                self.end = response;
+                let end = serde_json::from_value(event["response"].take());
+                self.end = Some(end.map_err(|error| unavailable(&format!("the end is malformed: {error}")))?);
                 return Ok(true);
             }
-            "response.failed" => {
-                let error = response.and_then(|response| response.error).unwrap_or_default();
-                return Err(failed(error.code, error.message));
-            }
-            "error" => return Err(failed(code, message)),
+            "response.failed" => return Err(openai::from_event(&event["response"]["error"])),
+            // Its fields are documented beside the type, and are sent below `error`.
+            "error" if event["error"].is_object() => return Err(openai::from_event(&event["error"])),
+            "error" => return Err(openai::from_event(&event)),
             // Others repeat what these say.
             _ => {}
         }
@@ -130,7 +104,7 @@ impl Reader for Stream {
         let Some(end) = self.end.take() else {
             return Err(unavailable("the stream ended before the response was complete"));
         };
-        let mut raw: Vec<Value> = match self.items.is_empty() {
+        let mut raw: Vec<Value> = match end.output.len() > self.items.len() {
             true => end.output,
             false => self.items.into_values().collect(),
         };
@@ -203,17 +177,6 @@ fn usage(body: Option<UsageBody>, sent_bytes: usize, said_bytes: usize) -> Usage
     }
 }
 
-/// Maps an error within a stream; the response so far is discarded.
-fn failed(code: Option<String>, message: Option<String>) -> Fault {
-    let code = code.unwrap_or_default();
-    let status = match code.as_str() {
-        "" | "server_error" => 500,
-        "rate_limit_exceeded" => 429,
-        _ => 400,
-    };
-    openai::classify(status, &format!("{code}: {}", message.unwrap_or_default()), None)
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::HashMap;
@@ -271,6 +234,12 @@ mod tests {
         assert!(matches!(failed("context_length_exceeded"), Err(Fault::ContextTooLong { .. })));
         assert!(matches!(failed("image_parse_error"), Err(Fault::FilesRefused { .. })));
         assert!(matches!(failed("invalid_prompt"), Err(Fault::Refused { .. })));
+        assert!(matches!(failed("server_is_overloaded"), Err(Fault::Unavailable { .. })));
+        let nested = json!({"type": "error", "error": {"type": "invalid_request_error",
+            "code": "context_length_exceeded", "message": "too long"}});
+        assert!(matches!(read(&[nested]), Err(Fault::ContextTooLong { .. })));
+        let flat = json!({"type": "error", "code": "insufficient_quota", "message": "no"});
+        assert!(matches!(read(&[flat]), Err(Fault::PaymentRequired { .. })));
         assert!(matches!(read(&[]), Err(Fault::Unavailable { .. })), "the stream was cut");
     }
 

@@ -187,7 +187,8 @@ async fn a_tool_loop_is_accepted_by_the_responses_api() {
     for effort in [Some(Effort::Medium), None] {
         let steps = [thinking_then_tools(), Step::text("Done."), Step::text("Nothing more.")];
         let fake = Fake::script(Responses, steps).await;
-        let options = ModelOptions { effort, ..ModelOptions::default() };
+        let thinking = effort.map(|_| Thinking { budget_tokens: 1_024 });
+        let options = ModelOptions { effort, thinking, ..ModelOptions::default() };
         let (first, grown) = two_turns(&*connect(&fake, http(), "sk-1"), options).await;
         assert_eq!((fake.calls(), fake.refusals()), (3, Vec::new()), "{effort:?}");
         assert_eq!((first.stop, grown.as_str()), (StopReason::ToolUse, "I look — now."));
@@ -202,6 +203,29 @@ async fn a_tool_loop_is_accepted_by_the_responses_api() {
             "reasoning is sent back where it is sealed"
         );
     }
+}
+
+#[tokio::test]
+async fn reasoning_that_another_key_received_is_left_out() {
+    let decide = |request: &Request| match request.body.to_string().contains("encrypted_content\":") {
+        true => {
+            Step::status(400, "invalid_encrypted_content", "The encrypted content could not be verified.")
+        }
+        false => Step::text("Done."),
+    };
+    let fake = Fake::decide(Responses, decide).await;
+    let model = connect(&fake, http(), "sk-1");
+    let raw = crate::fake::dialect::raw(
+        "openai/responses",
+        &[Block::Thinking { text: "Hm.".to_owned() }, Block::Text { text: "Hello.".to_owned() }],
+    );
+    let blocks = vec![Block::Text { text: "Hello.".to_owned() }];
+    let earlier = Message::Assistant { provider: model.provider().to_owned(), raw, blocks };
+    let options = ModelOptions { effort: Some(Effort::Low), ..ModelOptions::default() };
+    let request = ModelRequest { options, ..request(vec![user("Hi"), earlier, user("Go on.")]) };
+    let answer = model.answer(&request, &mut |_| {}).await.expect("an answer");
+    assert_eq!(answer.blocks, [Block::Text { text: "Done.".to_owned() }]);
+    assert_eq!((fake.calls(), fake.refusals()), (2, Vec::new()));
 }
 
 #[tokio::test]

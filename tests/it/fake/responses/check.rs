@@ -146,7 +146,7 @@ fn message(item: &Value, path: &str) -> Result<(), Refusal> {
 }
 
 fn reasoning(item: &Value, next: Option<&Value>, path: &str) -> Result<(), Refusal> {
-    only(item, path, &["type", "id", "summary", "encrypted_content", "status"])?;
+    only(item, path, &["type", "id", "summary", "encrypted_content"])?;
     let id = item["id"].as_str().unwrap_or_default();
     let text = item["summary"][0]["text"].as_str().unwrap_or_default();
     if item["encrypted_content"].as_str() != Some(&*anthropic::sign(text)) {

@@ -21,7 +21,7 @@ pub fn accept(body: &Value) -> Result<(), Refusal> {
 
 /// The reasoning item of this text, as far as its provider can be asked for it again.
 pub fn reasoning(id: &str, text: &str, is_sealed: bool) -> Value {
-    let mut item = json!({"type": "reasoning", "id": id,
+    let mut item = json!({"type": "reasoning", "id": id, "content": [],
         "summary": [{"type": "summary_text", "text": text}]});
     if is_sealed {
         item["encrypted_content"] = json!(anthropic::sign(text));
@@ -96,6 +96,6 @@ impl Dialect for Responses {
     }
 
     fn error_frame(&self, kind: &str, message: &str) -> String {
-        sse("error", &json!({"type": "error", "code": kind, "message": message, "param": null}))
+        sse("error", &json!({"type": "error", "error": {"type": kind, "code": kind, "message": message}}))
     }
 }
