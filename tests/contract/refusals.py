@@ -181,7 +181,7 @@ REFUSES = [
          "the texts have a size in all", False),
     Rule("sendEvents", "invalid", r"events\[\d+\]\.text", r"send `text` or `content`", "one of two fields has to be set"),
     Rule("createAgent updateAgent", "invalid", r"model_options\.api", r"`api` is for models of OpenAI",
-         "an option of the models of some providers"),
+         "an option of the models of some providers", False),
     Rule("uploadFile", "invalid", r"", r"(the file is empty|the image )", "a file has bytes, and an image is decoded"),
     Rule("importSession", "invalid", r"", r"line \d+", "the lines are those of an export"),
     Rule("writeArchive", "invalid", r"path", r"failed to read entire block", "the body is a tar archive"),
