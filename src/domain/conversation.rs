@@ -186,6 +186,17 @@ pub enum Effort {
     High,
 }
 
+impl Effort {
+    /// Returns its name, which the APIs of all providers share.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
 /// A token budget for thinking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -4,9 +4,10 @@ use super::{
     content::{Content, SentAs},
     conversation::{Message, ModelRequest},
     ids::FileId,
+    price::PROMPT_BYTES_PER_TOKEN,
 };
 use crate::base::limit::{
-    FILES_SENT_BYTES_AFTER_DROP, FILES_SENT_BYTES_MAX, IMAGES_DROPPED_AT_ONCE, IMAGES_SENT_MAX,
+    FILE_BYTES_DROPPED_AT_ONCE, FILES_SENT_BYTES_MAX, IMAGES_DROPPED_AT_ONCE, IMAGES_SENT_MAX,
 };
 
 /// Leaves out the oldest files of a history that is too large for one request; a line with the path of each stays.
@@ -20,8 +21,9 @@ pub fn limit_files(history: &mut [Message]) {
     let surplus = images.saturating_sub(IMAGES_SENT_MAX);
     let mut images_to_drop = surplus.div_ceil(IMAGES_DROPPED_AT_ONCE) * IMAGES_DROPPED_AT_ONCE;
     let bytes = parts(history).map(Content::sent_bytes).fold(0, u64::saturating_add);
+    let surplus = bytes.saturating_sub(FILES_SENT_BYTES_MAX);
     let mut bytes_to_drop =
-        if bytes > FILES_SENT_BYTES_MAX { bytes - FILES_SENT_BYTES_AFTER_DROP } else { 0 };
+        surplus.div_ceil(FILE_BYTES_DROPPED_AT_ONCE).saturating_mul(FILE_BYTES_DROPPED_AT_ONCE);
     for part in history.iter_mut().flat_map(Message::content_mut) {
         if !is_shown(&&*part) || (bytes_to_drop == 0 && (images_to_drop == 0 || !is_image(part))) {
             continue;
@@ -50,7 +52,7 @@ pub fn prompt_bytes(request: &ModelRequest) -> usize {
         .filter(|part| part.file().is_some_and(|file| request.files.contains_key(&file.file_id)));
     let bytes = shown.map(|part| match part.sent_as() {
         Some((file, SentAs::Text)) => file.bytes,
-        _ => part.tokens().saturating_mul(4),
+        _ => part.tokens().saturating_mul(PROMPT_BYTES_PER_TOKEN),
     });
     usize::try_from(bytes.fold(0, u64::saturating_add)).unwrap_or(usize::MAX)
 }
@@ -65,7 +67,11 @@ mod tests {
     use super::*;
     use crate::{
         base::Id,
-        domain::content::{FileRef, ModelImage},
+        domain::{
+            content::{FileRef, ModelImage},
+            conversation::ModelOptions,
+            price::prompt_tokens_max,
+        },
     };
 
     fn image(number: u128, bytes: u64) -> Content {
@@ -108,10 +114,31 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_not_larger_than_a_provider_accepts() {
-        let mut history = history(6, FILES_SENT_BYTES_MAX / 5);
-        limit_files(&mut history);
-        assert_eq!(sent(&history), [3, 4, 5], "three more are sent before the next ones are left out");
+    fn a_request_is_not_larger_than_a_provider_accepts_and_its_beginning_stays_for_a_while() {
+        let one = FILE_BYTES_DROPPED_AT_ONCE / 4;
+        let most = usize::try_from(FILES_SENT_BYTES_MAX / one).expect("a count");
+        for (more, first) in [(0, 0), (1, 4), (2, 4), (3, 4), (4, 4), (5, 8)] {
+            let mut history = history(most + more, one);
+            limit_files(&mut history);
+            assert_eq!(sent(&history), (first..most + more).collect::<Vec<_>>(), "{more} more");
+        }
+    }
+
+    #[test]
+    fn a_reservation_covers_the_tokens_of_the_files() {
+        let history = history(3, 1_000);
+        let tokens: u64 = parts(&history).map(Content::tokens).sum();
+        let files = parts(&history).filter_map(Content::file);
+        let request = ModelRequest {
+            model: String::new(),
+            system: String::new(),
+            tools: Vec::new(),
+            files: files.map(|file| (file.file_id, bytes::Bytes::new())).collect(),
+            history,
+            max_tokens: 1,
+            options: ModelOptions::default(),
+        };
+        assert_eq!(prompt_tokens_max(prompt_bytes(&request)), tokens);
     }
 
     #[test]

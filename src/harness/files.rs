@@ -11,13 +11,11 @@ use crate::{
         content::{Content, SentAs},
         conversation::ModelRequest,
         event::{Body, Draft, Failure},
+        log_fold::FILES_REFUSED,
         shown_files,
     },
     model::Fault,
 };
-
-/// Code of the error of a model call whose files were refused.
-const FILES_REFUSED: &str = "files_refused";
 
 impl Run<'_> {
     /// Reads the files that a request shows.

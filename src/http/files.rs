@@ -16,7 +16,7 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 
 use crate::{
     base::{
-        limit::{FILE_BYTES_MAX, FILE_NAME_BYTES_MAX, FILE_UPLOAD_WAIT, FILE_UPLOADS_MAX},
+        limit::{FILE_NAME_BYTES_MAX, FILE_UPLOAD_WAIT, FILE_UPLOADS_MAX},
         shares::Place,
     },
     domain::{FileId, SessionId},
@@ -26,7 +26,7 @@ use crate::{
         scope::{ReadFiles, WriteFiles},
     },
     store::{self, file::StoredFile},
-    wire::{ErrorType, content::FileView},
+    wire::content::FileView,
 };
 
 /// Routes of files.
@@ -93,12 +93,6 @@ pub(super) async fn upload(
 ) -> Result<Answer> {
     if query.name.is_empty() || query.name.len() > FILE_NAME_BYTES_MAX {
         return Err(ApiError::invalid("name", format!("a name has 1 to {FILE_NAME_BYTES_MAX} bytes")));
-    }
-    if content.len() > FILE_BYTES_MAX {
-        return Err(ApiError::new(
-            ErrorType::TooLarge,
-            format!("a file may have at most {FILE_BYTES_MAX} bytes"),
-        ));
     }
     let caller = &uploader.caller;
     let once = once.for_target(&query.name);

@@ -36,9 +36,7 @@ impl PlacedFiles {
 
     /// Names the files that the sandbox has to have.
     pub(super) fn want(&self, files: &[FileRef]) {
-        let mut wanted = self.wanted.lock().expect("no holder panics");
-        let known = wanted.len().min(files.len());
-        wanted.extend_from_slice(&files[known..]);
+        files.clone_into(&mut self.wanted.lock().expect("no holder panics"));
     }
 
     /// Writes the files that the sandbox does not have. One that it refuses, such as for a full disk, is left out.
@@ -143,5 +141,15 @@ fn is_done(written: Result<(), Fault>) -> Result<bool, Error> {
             Ok(true)
         }
         Err(Fault::Gone | Fault::Unavailable(_)) => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_are_in_the_home_directory_of_the_sandbox() {
+        assert_eq!(SANDBOX_FILES, format!("{}/files", sojourn_init::protocol::HOME));
     }
 }

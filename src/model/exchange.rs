@@ -118,6 +118,15 @@ pub(super) struct Endpoint {
     pub key: SecretString,
 }
 
+impl Endpoint {
+    /// Returns the endpoint of an API of OpenAI, whose path follows that of the base.
+    pub(super) fn openai(base: &Url, path: &str, org_named: bool, key: SecretString) -> Self {
+        let mut url = base.clone();
+        url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
+        Self { url, org_named, headers: Vec::new(), auth: ("authorization", "Bearer "), key }
+    }
+}
+
 /// Response of a provider.
 pub(super) enum Reply {
     Stream(Chunks),

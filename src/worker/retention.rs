@@ -61,26 +61,29 @@ impl Worker {
         let until = Instant::now() + RETENTION_ROUND;
         let permits = Semaphore::new(RETENTION_CONNECTIONS);
         let files = rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH));
-        let done = join!(
-            rows(&permits, "organization", until, || store.purge_deleted_orgs()),
-            rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
-            rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
-            rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
-            rows(&permits, "schedule_run", until, || store
-                .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
-            rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
-            rows(&permits, "node", until, || store.delete_silent_nodes()),
-            rows(&permits, "usage_shard", until, || store.fold_shards()),
-            pages(&permits, "operation", until, &mut scans.operations, |after| journal
-                .delete_old_operations(after)),
-            pages(&permits, "session", until, &mut scans.sessions, |after| journal
-                .delete_expired_sessions(after)),
-            pages(&permits, "session_blobs", until, &mut scans.blobs, |after| journal
-                .remove_purged_blobs(First, after)),
-            pages(&permits, "late_blobs", until, &mut scans.late_blobs, |after| journal
-                .remove_purged_blobs(Last, after)),
-        );
-        files.await && <[bool; 12]>::from(done).into_iter().all(|is_done| is_done)
+        let others = async {
+            join!(
+                rows(&permits, "organization", until, || store.purge_deleted_orgs()),
+                rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
+                rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
+                rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
+                rows(&permits, "schedule_run", until, || store
+                    .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
+                rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
+                rows(&permits, "node", until, || store.delete_silent_nodes()),
+                rows(&permits, "usage_shard", until, || store.fold_shards()),
+                pages(&permits, "operation", until, &mut scans.operations, |after| journal
+                    .delete_old_operations(after)),
+                pages(&permits, "session", until, &mut scans.sessions, |after| journal
+                    .delete_expired_sessions(after)),
+                pages(&permits, "session_blobs", until, &mut scans.blobs, |after| journal
+                    .remove_purged_blobs(First, after)),
+                pages(&permits, "late_blobs", until, &mut scans.late_blobs, |after| journal
+                    .remove_purged_blobs(Last, after)),
+            )
+        };
+        let (files, others) = join!(files, others);
+        files && <[bool; 12]>::from(others).into_iter().all(|is_done| is_done)
     }
 }
 

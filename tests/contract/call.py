@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 
@@ -176,7 +177,8 @@ REMOVES = {
     "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),
     "deleteTrigger": ("trigger_id", "spare_inbound"),
     "revokeInvokeToken": ("invoke_token_id", "spare_invoke_token"),
-    "deleteFile": ("file_id", "spare_file"), "deleteWebhook": ("webhook_id", "spare_webhook"), "deleteDestination": ("destination_id", "spare_destination"),
+    "deleteFile": ("file_id", "spare_file"), "deleteWebhook": ("webhook_id", "spare_webhook"),
+    "deleteDestination": ("destination_id", "spare_destination"),
 }
 
 
@@ -206,6 +208,8 @@ def main():
     print(f"SOJOURN_CONTRACT_SEED={SEED}")
     # First, because the calls below delete the session in the end.
     problems = streams.read(document, ids, URL, KEY)
+    met, unmet = examples(existing)
+    problems += unmet
     os.environ["EXISTING"] = json.dumps(existing)
     runs = [
         run("organization", settings, document, KEY, ["--exclude-tag", "admin", *EXCLUDE_STREAMS]),
@@ -217,7 +221,7 @@ def main():
     results = [result for *_, result in runs]
     for result in results:
         problems += [f"{said}\n    {request}" for said, request in result["unlisted"].items()]
-    problems += unused(results) + never_accepted(operations, results)
+    problems += unused(results, met) + never_accepted(operations, results)
     calls = sum(result["calls"] for result in results)
     print(f"{calls} calls")
     if calls < CASES:
@@ -248,9 +252,28 @@ def run(name, settings, document, key, selection, unchecked=()):
     return name, ran.returncode, json.loads(result.read_text())
 
 
-def unused(results):
-    """Entries of `refusals.py` that explained nothing."""
-    used = {int(index) for result in results for index in result["used"]}
+def examples(existing):
+    """Sends the examples of `refusals.py`; returns the indices of the rules met, and problems."""
+    met, problems = set(), []
+    for index, rule in enumerate(refusals.REFUSES):
+        if rule.example is None:
+            continue
+        method, path, body = rule.example
+        try:
+            call(method, path.format(**existing), body)
+            problems.append(f"accepted: {method} {path}: {rule.why}")
+        except urllib.error.HTTPError as refused:
+            error = json.load(refused)["error"]
+            if refusals.rule_of(rule.operations.split()[0], error) == index:
+                met.add(index)
+            else:
+                problems.append(f"refused by another rule: {method} {path}: {error}")
+    return met, problems
+
+
+def unused(results, met):
+    """Entries of `refusals.py` that explained nothing; `met` are those that an example met."""
+    used = met | {int(index) for result in results for index in result["used"]}
     rules = [rule for index, rule in enumerate(refusals.REFUSES) if index not in used]
     for rule in rules:
         print(f"not met: {rule.operations} {rule.code} {rule.param} {rule.message}")

@@ -18,6 +18,9 @@ class Rule(NamedTuple):
     why: str
     # Whether a run with the default seed meets it. States depend on times, too.
     always: bool = True
+    # A request that it refuses, for one that is seldom generated: method, path with the ids of `call.fill`, body.
+    # It is of the first operation.
+    example: tuple | None = None
 
 
 ANY = "*"
@@ -89,7 +92,8 @@ REFUSES = [
     Rule("createTrigger updateTrigger", "invalid", r"mention", r"`mention` set `mention` or `react`",
          "one of two fields has to be set, in the end of a change"),
     Rule("createTrigger updateTrigger", "invalid", r"mention|react|authors|source", r"`\w+` is only allowed for triggers of kind `github`",
-         "the fields of one kind; a change does not name the kind", False),
+         "the fields of one kind; a change does not name the kind",
+         example=("POST", "/agents/{agent}/hooks", {"kind": "generic", "mention": "@contract"})),
     Rule("steerSession", "invalid", r"text|envelope", r"send `text`, `content` or `envelope`|send `text` or `envelope`",
          "two fields exclude each other"),
     Rule("execInSession", "invalid", r"command", r"`command` is empty",
@@ -178,10 +182,13 @@ REFUSES = [
          r"(the organization has no such file|`data` is not base64|the file is |the image |the server of the file |.*address|.*https|.*URL|.*host|.*port|.*scheme)",
          "the file is fetched, decoded or looked up"),
     Rule("createSession steerSession sendEvents", "invalid", r"(events\[\d+\]\.)?content", r"the texts of a message have",
-         "the texts have a size in all", False),
+         "the texts have a size in all",
+         example=("POST", "/sessions", {"agent": "main", "content": [{"type": "text", "text": "x" * 150_000}] * 2})),
     Rule("sendEvents", "invalid", r"events\[\d+\]\.text", r"send `text` or `content`", "one of two fields has to be set"),
     Rule("createAgent updateAgent", "invalid", r"model_options\.api", r"`api` is for models of OpenAI",
-         "an option of the models of some providers", False),
+         "an option of the models of some providers",
+         example=("POST", "/agents", {"name": "of another", "prompt": "", "model": "scripted/inline",
+                                      "model_options": {"api": "responses"}})),
     Rule("uploadFile", "invalid", r"", r"(the file is empty|the image )", "a file has bytes, and an image is decoded"),
     Rule("importSession", "invalid", r"", r"line \d+", "the lines are those of an export"),
     Rule("writeArchive", "invalid", r"path", r"failed to read entire block", "the body is a tar archive"),

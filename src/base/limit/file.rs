@@ -45,8 +45,8 @@ pub const IMAGES_SENT_MAX: usize = 20;
 pub const IMAGES_DROPPED_AT_ONCE: usize = 10;
 /// Bytes of all files in one request: 28 MB in base64, of the 32 MB of a request (Anthropic's bound).
 pub const FILES_SENT_BYTES_MAX: u64 = 20 << 20;
-/// Bytes of the files in a request after some were left out.
-pub const FILES_SENT_BYTES_AFTER_DROP: u64 = 12 << 20;
+/// Bytes of files that are left out of a request at once when there are too many.
+pub const FILE_BYTES_DROPPED_AT_ONCE: u64 = 8 << 20;
 /// Largest text document in a request, in bytes.
 pub const FILE_TEXT_SENT_BYTES_MAX: u64 = 100_000;
 /// Bytes of a PDF document for each token, as an estimate.

@@ -14,20 +14,20 @@ use serde::{Deserialize, Serialize};
 use super::{
     action::ToolAnswer,
     compaction::CompactionRequest,
-    content::{FileRef, files_of},
+    content::{Content, FileRef, files_of},
     custom_tool::CustomTool,
     event::{Body, Draft, Event, Level},
     ids::*,
     permission::Grant,
     tool::ToolCall,
 };
-use crate::base::limit::WARNINGS_FOLDED_MAX;
+use crate::base::limit::{SESSION_FILES_MAX, WARNINGS_FOLDED_MAX};
 
 pub use conversation::{Conversation, build};
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
 pub use shorten::HistoryCut;
 use turn_fold::is_of_turn;
-pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, LastStep, StepCall, TurnFold};
+pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, FILES_REFUSED, LastStep, StepCall, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
 pub const FOLDED: [&str; 30] = [
@@ -160,7 +160,7 @@ impl LogFold {
                 self.tools.extend(tool.custom());
             }
             Body::UserMessage { content, .. } | Body::UserCustomToolResult(ToolAnswer { content, .. }) => {
-                self.files.extend(files_of(content).cloned());
+                self.take_files(content);
             }
             Body::HistoryCompactionRequested(request) => self.compaction_request = Some(request.clone()),
             Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) => self.compaction_request = None,
@@ -174,6 +174,16 @@ impl LogFold {
             _ => {}
         }
         self.take_of_turn(event);
+    }
+
+    /// Notes the files of a message or a result: each path once, and the newest of too many.
+    fn take_files(&mut self, content: &[Content]) {
+        for file in files_of(content) {
+            self.files.retain(|known| known.path != file.path);
+            self.files.push(file.clone());
+        }
+        let surplus = self.files.len().saturating_sub(SESSION_FILES_MAX);
+        self.files.drain(..surplus);
     }
 
     fn take_of_turn(&mut self, event: &Event) {
@@ -227,7 +237,7 @@ impl LogFold {
         self.compaction_request.as_ref()
     }
 
-    /// Returns the files that callers sent, in order.
+    /// Returns the files that callers sent, each path once, the newest last.
     pub fn files(&self) -> &[FileRef] {
         &self.files
     }

@@ -23,6 +23,9 @@ use crate::{
 /// Code of the error of a model call whose history was refused as too long, if a summary may help.
 pub const CONTEXT_TOO_LONG: &str = "context_too_long";
 
+/// Code of the error of a model call whose files were refused; these are left out of the next one.
+pub const FILES_REFUSED: &str = "files_refused";
+
 /// State of one turn, for the turn loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnFold {
@@ -189,10 +192,10 @@ impl TurnFold {
                 self.take_shortening(&event.draft.body);
             }
             Body::ErrorModel(failure) => {
-                if failure.code == CONTEXT_TOO_LONG {
-                    self.context_refusals += 1;
-                } else {
-                    self.model_failures += 1;
+                match failure.code.as_str() {
+                    CONTEXT_TOO_LONG => self.context_refusals += 1,
+                    FILES_REFUSED => {}
+                    _ => self.model_failures += 1,
                 }
                 self.retry_at = failure.retry_at;
             }

@@ -188,9 +188,12 @@ impl Price {
     }
 }
 
-/// Returns the max number of tokens of a prompt: one per two bytes.
+/// Fewest bytes of a prompt for each of its tokens.
+pub const PROMPT_BYTES_PER_TOKEN: u64 = 2;
+
+/// Returns the max number of tokens of a prompt.
 pub fn prompt_tokens_max(bytes: usize) -> u64 {
-    bytes.div_ceil(2) as u64
+    (bytes as u64).div_ceil(PROMPT_BYTES_PER_TOKEN)
 }
 
 /// Rounds up, so that many small calls are not free.

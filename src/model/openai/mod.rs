@@ -42,10 +42,7 @@ impl OpenAi {
         provider: &str,
         key: SecretString,
     ) -> Self {
-        let mut url = base_url.clone();
-        url.set_path(&format!("{}/chat/completions", base_url.path().trim_end_matches('/')));
-        let headers = Vec::new();
-        let endpoint = Endpoint { url, org_named, headers, auth: ("authorization", "Bearer "), key };
+        let endpoint = Endpoint::openai(base_url, "/chat/completions", org_named, key);
         Self { provider: provider.to_owned(), http, endpoint }
     }
 }

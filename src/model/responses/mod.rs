@@ -41,10 +41,7 @@ impl Responses {
         provider: &str,
         key: SecretString,
     ) -> Self {
-        let mut url = base_url.clone();
-        url.set_path(&format!("{}/responses", base_url.path().trim_end_matches('/')));
-        let headers = Vec::new();
-        let endpoint = Endpoint { url, org_named, headers, auth: ("authorization", "Bearer "), key };
+        let endpoint = Endpoint::openai(base_url, "/responses", org_named, key);
         Self { provider: format!("{provider}{SUFFIX}"), http, endpoint }
     }
 }

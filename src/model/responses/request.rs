@@ -10,7 +10,7 @@ use crate::{
     domain::{
         Block, Message,
         content::{Content, PDF},
-        conversation::{Effort, ModelRequest},
+        conversation::ModelRequest,
         tool::{ToolResult, ToolSpec},
     },
     model::{sent_file::SentFile, strict::is_strict, tool_input},
@@ -50,7 +50,7 @@ pub(in crate::model) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> 
     let (effort, thinking) = (request.options.effort, request.options.thinking);
     let reasons = effort.is_some() || thinking.is_some();
     let mut reasoning = Map::new();
-    reasoning.extend(effort.map(|effort| ("effort".to_owned(), Value::from(effort_word(effort)))));
+    reasoning.extend(effort.map(|effort| ("effort".to_owned(), Value::from(effort.name()))));
     reasoning.extend(thinking.map(|_| ("summary".to_owned(), Value::from("auto"))));
     let body = Body {
         model: &request.model,
@@ -185,14 +185,6 @@ fn tool(spec: &ToolSpec) -> Value {
         // The provider's default is true, which most schemas do not fit.
         "strict": is_strict(spec),
     })
-}
-
-fn effort_word(effort: Effort) -> &'static str {
-    match effort {
-        Effort::Low => "low",
-        Effort::Medium => "medium",
-        Effort::High => "high",
-    }
 }
 
 #[cfg(test)]

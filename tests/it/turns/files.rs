@@ -5,7 +5,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 use sojourn::domain::conversation::ModelApi;
 
-use super::{Scene, assert_sound, ends, log, of, outputs, steer};
+use super::{Scene, assert_sound, ends, of, outputs, steer};
 use crate::{
     fake::{
         Fake, Request, Step, anthropic::Anthropic, file_parts::png, openai::OpenAi, responses::Responses,
@@ -14,11 +14,11 @@ use crate::{
     support::service::Caller,
 };
 
-fn by_id(kind: &str, file: &Value) -> Value {
+pub fn by_id(kind: &str, file: &Value) -> Value {
     json!({ "type": kind, "source": { "type": "file", "file_id": file["id"] } })
 }
 
-fn inline(kind: &str, name: &str, content: &[u8]) -> Value {
+pub fn inline(kind: &str, name: &str, content: &[u8]) -> Value {
     let data = BASE64_STANDARD.encode(content);
     json!({ "type": kind, "name": name, "source": { "type": "base64", "data": data } })
 }
@@ -37,7 +37,7 @@ async fn agent_of(owner: &Caller, provider: &str, api: ModelApi, tools: Value) -
     owner.post("/agents", agent).await.ok()["id"].clone()
 }
 
-async fn create(owner: &Caller, body: Value) -> String {
+pub async fn create(owner: &Caller, body: Value) -> String {
     owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
 }
 
@@ -237,6 +237,28 @@ async fn messages_with_files_at_the_same_time_are_all_accepted() {
 }
 
 #[tokio::test]
+async fn a_sandbox_that_lost_its_disk_gets_the_files_again() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let script = |text: &str| json!([super::run("cat ~/files/*/*"), { "text": text }]);
+    // The larger file is sent to the sandbox as an archive.
+    let content =
+        json!([inline("document", "a.csv", b"a,b\n"), inline("document", "b.bin", &[b'x'; 3_500_000])]);
+    let body = json!({ "agent": owner.inline_agent().await, "input": { "script": script("One.") }, "content": content });
+    let id = create(owner, body).await;
+    let first = owner.settled(&id, 1).await;
+    super::idle::destroy(&scene.ground).await;
+    steer(owner, &id, &super::script(script("Two."))).await;
+    let events = owner.settled(&id, 2).await;
+    assert_eq!(of(&events, "sandbox.files_lost").len(), 1);
+    let results = outputs(&events);
+    assert!(results[0].starts_with("a,b\nxxx"), "{}", &results[0][..40]);
+    assert_eq!(results[1].lines().next(), results[0].lines().next());
+    assert_eq!((results.len(), outputs(&first).len()), (2, 1));
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_repeated_message_stores_nothing_and_an_import_names_no_file() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
@@ -249,10 +271,8 @@ async fn a_repeated_message_stores_nothing_and_an_import_names_no_file() {
     assert_eq!(again["event"]["id"], first["event"]["id"]);
     owner.settled(&id, 1).await;
     assert_eq!(owner.get("/files").await.ok()["data"].as_array().expect("files").len(), 1);
-    let mut database = scene.ground.database.superuser().await;
-    let count: i64 =
-        sqlx::query_scalar("select count(*) from file").fetch_one(&mut database).await.expect("a count");
-    assert_eq!(count, 1, "nothing was stored for the repetition");
+    let stored = scene.ground.count("select count(*) from file").await;
+    assert_eq!(stored, 1, "nothing was stored for the repetition");
 
     let log = owner.request(Method::GET, &format!("/sessions/{id}/export")).send().await.expect("a log");
     let log = log.text().await.expect("a log");
@@ -310,100 +330,5 @@ async fn a_custom_tool_returns_an_image() {
     assert_eq!((&done["output"], &done["content"][0]["name"]), (&json!("Click."), &json!("wall.png")));
     assert_eq!(fake.requests().iter().map(images).collect::<Vec<_>>(), [0, 1]);
     assert_eq!(fake.refusals(), Vec::<String>::new());
-    scene.close().await;
-}
-
-#[tokio::test]
-async fn a_file_lives_until_it_is_deleted_or_until_its_last_session_is() {
-    let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
-    let kept = owner.upload("kept.txt", b"kept".to_vec()).await.ok();
-    let agent = owner.inline_agent().await;
-    let content = json!([by_id("document", &kept), inline("document", "own.txt", b"own")]);
-    let script = json!({ "script": [{ "text": "Done." }] });
-    let id = create(owner, json!({ "agent": agent, "input": script, "content": content })).await;
-    let events = owner.settled(&id, 1).await;
-    let own = of(&events, "user.message")[0]["body"]["content"][2]["file_id"].clone();
-    let path = |file: &Value| format!("/files/{}", file.as_str().expect("an id"));
-    assert_eq!(owner.get(&path(&own)).await.ok()["kept"], false);
-    assert_eq!(owner.delete(&path(&kept["id"])).await.error(409)["code"], "in_use");
-    let bytes =
-        owner.request(Method::GET, &format!("{}/content", path(&kept["id"]))).send().await.expect("bytes");
-    assert_eq!(bytes.headers()["x-content-type-options"], "nosniff");
-    assert_eq!(bytes.text().await.expect("bytes"), "kept");
-    let other = scene.service.caller(&scene.ground.organization("other").await);
-    other.get(&path(&kept["id"])).await.error(404);
-    other.delete(&path(&kept["id"])).await.error(404);
-    let foreign = json!({ "agent": "none", "content": [by_id("document", &kept)] });
-    assert_eq!(other.post("/sessions", foreign).await.error(400)["param"], "content[0].source");
-
-    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
-    owner.delete(&format!("/sessions/{id}")).await.ok();
-    owner.get(&path(&own)).await.error(404);
-    assert_eq!(owner.get(&path(&kept["id"])).await.ok()["kept"], true);
-    owner.delete(&path(&kept["id"])).await.ok();
-    owner.get(&path(&kept["id"])).await.error(404);
-    let files = owner.get("/files").await.ok();
-    assert_eq!(files["data"], json!([]));
-    scene.close().await;
-}
-
-#[tokio::test]
-async fn a_file_that_cannot_be_used_is_refused_when_it_is_sent() {
-    let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
-    let photo = png(400, 300);
-    owner.upload("half.png", photo[..photo.len() / 2].to_vec()).await.error(400);
-    owner.upload("empty", Vec::new()).await.error(400);
-    let agent = owner.inline_agent().await;
-    let refused = async |part: Value| {
-        let body = json!({ "agent": agent, "content": [part] });
-        let error = owner.post("/sessions", body).await.error(400);
-        assert!(error["param"].as_str().is_some_and(|param| param.starts_with("content[0]")), "{error}");
-        error["message"].as_str().expect("words").to_owned()
-    };
-    assert!(refused(inline("image", "a.png", b"no image")).await.contains("not a PNG"));
-    refused(json!({ "type": "image", "source": { "type": "base64", "data": "%" } })).await;
-    refused(
-        json!({ "type": "image", "source": { "type": "file", "file_id": "fil_0000000000000000000000000m" } }),
-    )
-    .await;
-    // No connection is tried to a private address.
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
-    listener.set_nonblocking(true).expect("a listener");
-    let port = listener.local_addr().expect("an address").port();
-    for url in [format!("https://127.0.0.1:{port}/a.png"), format!("http://127.0.0.1:{port}/a.png")] {
-        refused(json!({ "type": "image", "source": { "type": "url", "url": url } })).await;
-    }
-    assert!(listener.accept().is_err(), "nothing connected");
-    assert_eq!(owner.get("/files").await.ok()["data"], json!([]), "nothing is left of what was refused");
-    scene.close().await;
-}
-
-#[tokio::test]
-async fn a_client_token_sends_bytes_and_names_no_file_of_the_organization() {
-    let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
-    let kept = owner.upload("kept.txt", b"kept".to_vec()).await.ok();
-    let body = json!({ "agent": owner.inline_agent().await, "input": { "script": [{ "text": "Done." }] } });
-    let created = owner.post("/sessions", body).await.ok();
-    let (id, token) = (created["session"]["id"].as_str().expect("an id"), created["client_token"].as_str());
-    owner.settled(id, 1).await;
-    let browser = scene.service.caller(token.expect("a token"));
-    let path = format!("/sessions/{id}/messages");
-    browser.post(&path, json!({ "content": [by_id("document", &kept)] })).await.error(403);
-    let url = json!({ "type": "image", "source": { "type": "url", "url": "https://example.com/a.png" } });
-    browser.post(&path, json!({ "content": [url] })).await.error(403);
-    browser
-        .post(
-            &path,
-            json!({ "text": super::script(json!([{ "text": "Yes." }])),
-        "content": [inline("document", "own.txt", b"own")] }),
-        )
-        .await
-        .ok();
-    owner.settled(id, 2).await;
-    assert_eq!(of(&log(owner, id).await, "user.message").len(), 2);
-    browser.get(&format!("/files/{}", kept["id"].as_str().expect("an id"))).await.error(401);
     scene.close().await;
 }

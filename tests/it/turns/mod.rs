@@ -32,6 +32,7 @@ mod rotation;
 mod source;
 mod steering;
 mod steps;
+mod stored_files;
 mod task;
 mod tools;
 mod webhooks;

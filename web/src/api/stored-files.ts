@@ -1,5 +1,5 @@
 // Stored files: those of messages and of tool results, and the upload of new ones.
-import { requestPath } from "./client";
+import { requestPath, type Schemas } from "./client";
 import { Failure } from "./failure";
 import { KEY_REFUSED, readKey, signOut } from "./key";
 
@@ -12,26 +12,13 @@ export const MESSAGE_FILES_MAX = 32;
 const SHOWN_TYPES = ["image/png", "image/jpeg", "image/gif", "image/webp"];
 
 /** A file of a message or of a tool result. */
-export interface FilePart {
-  type: "image" | "document";
-  file_id: string;
-  name: string;
-  media_type: string;
-  bytes: number;
-}
-
+export type FilePart = Extract<Schemas["Content"], { file_id: string }>;
 /** An uploaded file. */
-export interface StoredFile {
-  id: string;
-  /** Present if models get the file as an image. */
-  image?: object | null;
-}
-
+export type StoredFile = Schemas["FileView"];
 /** A part of a message that names an uploaded file. */
-export interface SentFile {
-  type: "image" | "document";
-  source: { type: "file"; file_id: string };
-}
+export type SentFile = Omit<Extract<Schemas["ContentInput"], { source: unknown }>, "source"> & {
+  source: Extract<Schemas["FileSource"], { type: "file" }>;
+};
 
 /** The files in the `content` of an event's body. Parts of other types are left out. */
 export function filesOf(body: object): FilePart[] {

@@ -12,7 +12,7 @@ use crate::{
     domain::{
         Block, Message,
         content::{Content, PDF},
-        conversation::{Effort, ModelRequest},
+        conversation::ModelRequest,
         tool::{ToolResult, ToolSpec},
     },
     model::{sent_file::SentFile, strict::is_strict, tool_input},
@@ -58,7 +58,7 @@ pub(in crate::model) fn body(request: &ModelRequest) -> Vec<u8> {
         max_tokens: request.max_tokens,
         stream: true,
         thinking: thinking(request, &messages),
-        output_config: request.options.effort.map(|effort| json!({"effort": effort_word(effort)})),
+        output_config: request.options.effort.map(|effort| json!({"effort": effort.name()})),
         tools: request.tools.iter().map(|spec| tool(spec, &request.model)).collect(),
         system: system(&request.system),
         messages,
@@ -245,14 +245,6 @@ fn is_since(model: &str, since: (u32, u32)) -> bool {
     let mut version = numbers.filter(|&number| number < 100);
     let version = version.next().map(|major| (major, version.next().unwrap_or(0)));
     version.is_none_or(|version| version >= since)
-}
-
-fn effort_word(effort: Effort) -> &'static str {
-    match effort {
-        Effort::Low => "low",
-        Effort::Medium => "medium",
-        Effort::High => "high",
-    }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::*;
 use crate::domain::{
-    conversation::{ModelOptions, Thinking},
+    conversation::{Effort, ModelOptions, Thinking},
     tool::{Replay, SUBMIT_OUTPUT, ToolCall},
 };
 

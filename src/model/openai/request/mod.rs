@@ -47,7 +47,7 @@ pub(in crate::model) fn body(request: &ModelRequest, provider: &str) -> Vec<u8> 
         max_completion_tokens: request.max_tokens,
         stream: true,
         stream_options: StreamOptions { include_usage: true },
-        reasoning_effort: request.options.effort.map(effort_word),
+        reasoning_effort: request.options.effort.map(Effort::name),
         tools: request.tools.iter().map(tool).collect(),
         messages: messages(request, provider),
     };
@@ -200,14 +200,6 @@ fn tool(spec: &ToolSpec) -> Value {
         function["strict"] = Value::Bool(true);
     }
     json!({"type": "function", "function": function})
-}
-
-fn effort_word(effort: Effort) -> &'static str {
-    match effort {
-        Effort::Low => "low",
-        Effort::Medium => "medium",
-        Effort::High => "high",
-    }
 }
 
 #[cfg(test)]
