@@ -3,15 +3,18 @@
 //! `fold(log)` equals the session's row. For a leased turn, the journal updates the row with deltas
 //! in SQL; a property test verifies that both give the same row.
 
+use std::collections::{HashMap, hash_map::Entry};
+
 use super::{
     context::Context,
     delta::exec_ms,
     event::{
-        ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, history_events, informational,
+        ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, error_events, history_events,
+        informational,
     },
     ids::*,
     session::{Created, Hold, Session, Status, Stopped},
-    turn::{LastTurn, Turn, TurnState, YieldReason},
+    turn::{Turn, TurnState, YieldReason},
     usage::Usage,
 };
 
@@ -97,6 +100,7 @@ impl Session {
             }
             Body::TurnWaiting { active_seconds, .. } => self.wait_for_actions(*active_seconds),
             Body::TurnResumed { .. } => self.resume_turn(),
+            Body::TurnRetried { turn_id, .. } => self.retry_turn(*turn_id),
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
             Body::SessionCreated(_)
             | Body::SessionRejected { .. }
@@ -109,9 +113,7 @@ impl Session {
             | Body::ToolResult { .. }
             | Body::TurnSteered { .. }
             | action_events!()
-            | Body::ErrorModel(_)
-            | Body::ErrorRuntime(_)
-            | Body::ErrorTask(_)
+            | error_events!()
             | informational!() => {}
         }
         self.add_usage(event.draft.turn_id, Usage::of(&event.draft));
@@ -135,13 +137,30 @@ impl Session {
         if steers {
             self.steer_head = event.seq;
         }
-        // New input releases a stop or a cancel, because its sender wants it processed.
-        self.hold.take_if(|hold| matches!(hold, Hold::Stopped | Hold::Canceled));
+        self.release_hold();
         let Some(turn_id) = event.draft.turn_id else { return };
         match &mut self.queued {
             Some(queued) => queued.input_to_seq = event.seq,
             None => self.queued = Some(Turn::queued(turn_id, event.seq)),
         }
+        self.becomes_queued();
+    }
+
+    /// Queues the turn that ended last again. Until it ends, it is not among the ended ones.
+    fn retry_turn(&mut self, turn_id: TurnId) {
+        let Some(ended) = self.ended.take_if(|turn| turn.id == turn_id) else { return };
+        self.active_seconds = self.active_seconds.saturating_sub(ended.active_seconds);
+        self.queued = Some(ended.requeued(self.input_head));
+        self.release_hold();
+        self.becomes_queued();
+    }
+
+    /// Releases a stop or a cancel, because the sender of new work wants it processed.
+    fn release_hold(&mut self) {
+        self.hold.take_if(|hold| matches!(hold, Hold::Stopped | Hold::Canceled));
+    }
+
+    fn becomes_queued(&mut self) {
         match self.status {
             // The running turn waits for actions; the input waits for its end.
             Status::AwaitingInput if self.running.is_some() => {}
@@ -160,11 +179,11 @@ impl Session {
     fn start_turn(&mut self, turn_id: TurnId, input_to_seq: i64, attempt: i32, event: &Event) {
         if let Some(mut turn) = self.queued.take_if(|turn| turn.id == turn_id) {
             turn.state = TurnState::Running;
-            turn.started_at = Some(event.ts);
+            turn.started_at.get_or_insert(event.ts);
             turn.input_to_seq = input_to_seq;
             self.running = Some(turn);
             self.input_cursor = input_to_seq;
-            self.turns += 1;
+            self.turns += i64::from(attempt == 1);
             self.status = Status::Running;
         }
         if let Some(running) = &mut self.running {
@@ -215,13 +234,7 @@ impl Session {
         if matches!(event.draft.actor.kind, ActorKind::Human | ActorKind::Trigger) {
             self.stopped = Some(Stopped::by(event));
         }
-        self.ended = Some(LastTurn {
-            id,
-            state: turn.state,
-            yield_reason: turn.yield_reason,
-            result_event_id: turn.result_event_id,
-            error_code: turn.error.as_ref().map(|error| error.code.clone()),
-        });
+        self.ended = Some(turn.clone());
         if self.running.is_none() {
             self.status = match &self.queued {
                 Some(_) => Status::Queued,
@@ -274,7 +287,7 @@ pub struct Effects {
     pub ended: Option<Turn>,
 }
 
-/// Folds a whole log into the session and its ended turns.
+/// Folds a whole log into the session and its ended turns, each once.
 ///
 /// Returns `None` if the log does not begin with `session.created`.
 pub fn fold<'a>(id: SessionId, log: impl IntoIterator<Item = &'a Event>) -> Option<(Session, Vec<Turn>)> {
@@ -282,6 +295,16 @@ pub fn fold<'a>(id: SessionId, log: impl IntoIterator<Item = &'a Event>) -> Opti
     let first = log.next()?;
     let Body::SessionCreated(created) = &first.draft.body else { return None };
     let mut session = Session::from_created(id, first, created);
-    let ended = log.filter_map(|event| session.apply(event).ended).collect();
-    Some((session, ended))
+    let mut turns: Vec<Turn> = Vec::new();
+    let mut places = HashMap::new();
+    for turn in log.filter_map(|event| session.apply(event).ended) {
+        match places.entry(turn.id) {
+            Entry::Occupied(place) => turns[*place.get()] = turn,
+            Entry::Vacant(place) => {
+                place.insert(turns.len());
+                turns.push(turn);
+            }
+        }
+    }
+    Some((session, turns))
 }

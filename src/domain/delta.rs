@@ -6,7 +6,9 @@
 use super::{
     action::ActionKind,
     cost::Cost,
-    event::{Body, Draft, TurnCompleted, action_events, caller_events, history_events, informational},
+    event::{
+        Body, Draft, TurnCompleted, action_events, caller_events, error_events, history_events, informational,
+    },
     ids::*,
     tool::SUBMIT_OUTPUT,
     usage::Usage,
@@ -88,10 +90,9 @@ impl Usage {
             | Body::TurnWaiting { .. }
             | Body::TurnResumed { .. }
             | Body::TurnSteered { .. }
+            | Body::TurnRetried { .. }
             | action_events!()
-            | Body::ErrorModel(_)
-            | Body::ErrorRuntime(_)
-            | Body::ErrorTask(_)
+            | error_events!()
             | Body::TurnCompleted(_)
             | informational!() => Self::default(),
         }
@@ -159,9 +160,8 @@ impl Delta {
                 | Body::PermissionRevoked { .. }
                 | Body::ActionClosed { .. }
                 | Body::TurnSteered { .. }
-                | Body::ErrorModel(_)
-                | Body::ErrorRuntime(_)
-                | Body::ErrorTask(_)
+                | Body::TurnRetried { .. }
+                | error_events!()
                 | informational!() => {}
             }
         }

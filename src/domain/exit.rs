@@ -91,7 +91,7 @@ impl Session {
             Some(Hold::Stopped) if is_idle => Some(ExitStatus::Stopped),
             Some(Hold::Canceled) if self.status == Status::Idle => Some(ExitStatus::Canceled),
             Some(Hold::Stopped | Hold::Canceled | Hold::Paused) | None => {
-                exit_status(self.status, self.ended.as_ref())
+                exit_status(self.status, self.ended.as_ref().map(LastTurn::from).as_ref())
             }
         }
     }

@@ -206,7 +206,7 @@ pub struct Session {
     /// The turn whose cancellation a caller requested.
     pub cancel_turn_id: Option<TurnId>,
     /// The most recent turn that ended.
-    pub ended: Option<LastTurn>,
+    pub ended: Option<Turn>,
     /// The actor who created the session.
     pub actor: Actor,
     /// The last time that a caller canceled, stopped or archived it.
@@ -278,14 +278,6 @@ impl Session {
 
     /// Returns the turn to show: the running one, else the queued one, else the last ended one.
     pub fn last_turn(&self) -> Option<LastTurn> {
-        let live = self.running.as_ref().or(self.queued.as_ref());
-        live.map(|turn| LastTurn {
-            id: turn.id,
-            state: turn.state,
-            yield_reason: None,
-            result_event_id: None,
-            error_code: None,
-        })
-        .or_else(|| self.ended.clone())
+        self.running.as_ref().or(self.queued.as_ref()).or(self.ended.as_ref()).map(LastTurn::from)
     }
 }

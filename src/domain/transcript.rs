@@ -137,14 +137,18 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
     if matches!(session.status, Status::Queued | Status::Running) {
         return whole("its status must not be queued or running");
     }
-    let mut ended = HashSet::new();
+    let (mut ended, mut last_ended) = (HashSet::new(), None);
     let mut calls = HashSet::new();
     let (mut actions, mut open_actions) = (HashSet::new(), HashSet::new());
     let mut unread = HashMap::new();
     for event in log {
         let turn = event.draft.turn_id;
         let is_sound = match &event.draft.body {
-            Body::TurnCompleted(end) => ended.insert(end.turn_id),
+            Body::TurnCompleted(end) => {
+                last_ended = Some(end.turn_id);
+                ended.insert(end.turn_id)
+            }
+            Body::TurnRetried { turn_id, .. } => last_ended == Some(*turn_id) && ended.remove(turn_id),
             Body::ToolCall { call_id, .. } => calls.insert((turn, call_id)),
             Body::ToolResult { call_id, .. } => calls.remove(&(turn, call_id)),
             Body::ActionRequired(action) => {

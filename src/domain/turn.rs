@@ -75,7 +75,7 @@ pub struct TurnError {
 pub struct Turn {
     pub id: TurnId,
     pub state: TurnState,
-    /// Number of crashes it has survived, plus 1; 0 while queued.
+    /// Number of crashes it has survived and of its retries, plus 1; 0 before it starts.
     pub attempt: i32,
     /// `seq` of the first input of its window.
     pub input_from_seq: i64,
@@ -108,6 +108,24 @@ impl Turn {
             usage: Usage::default(),
         }
     }
+
+    /// Returns whether it ended with an error, so that it can be retried.
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+
+    /// Queues a turn that ended again, with the input up to `input_to_seq`.
+    pub fn requeued(self, input_to_seq: i64) -> Self {
+        Self {
+            state: TurnState::Queued,
+            input_to_seq,
+            completed_at: None,
+            yield_reason: None,
+            result_event_id: None,
+            error: None,
+            ..self
+        }
+    }
 }
 
 /// Summary of a turn in a session.
@@ -124,4 +142,16 @@ pub struct LastTurn {
     /// Code of the error that it ended with.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub error_code: Option<String>,
+}
+
+impl From<&Turn> for LastTurn {
+    fn from(turn: &Turn) -> Self {
+        Self {
+            id: turn.id,
+            state: turn.state,
+            yield_reason: turn.yield_reason,
+            result_event_id: turn.result_event_id,
+            error_code: turn.error.as_ref().map(|error| error.code.clone()),
+        }
+    }
 }

@@ -175,6 +175,7 @@ impl Run<'_> {
     fn deadline_by(&self, limits: Limits) -> Option<Timestamp> {
         let seconds = limits.turn_seconds.into_iter().chain(self.duration_left(limits)).min()?;
         // Time in which it waited for callers does not count.
+        let seconds = seconds.saturating_sub(self.seconds_before());
         let span = time::Duration::try_from(Duration::from_secs(seconds)).ok()?.checked_add(self.waited())?;
         self.started_at()?.checked_add(span)
     }

@@ -47,11 +47,12 @@ pub(super) struct Tally {
 impl Tally {
     /// Computes the tally at the start of a worker's run of a turn.
     pub(super) fn of(turn: TurnId, session: &Session, fold: &LogFold) -> Self {
-        let running = session.running.as_ref().filter(|running| running.id == turn);
+        let mut open = session.running.iter().chain(&session.queued);
+        let own = open.find(|open| open.id == turn);
         Self {
             session: session.usage,
             below: Consumed::default(),
-            own: running.map(|running| running.usage).unwrap_or_default(),
+            own: own.map(|turn| turn.usage).unwrap_or_default(),
             turns: u64::try_from(session.turns).unwrap_or_default(),
             warned: fold.warned(turn).cloned().collect(),
         }
@@ -108,7 +109,8 @@ impl Tally {
 pub(super) fn forbids_start(session: &Session) -> Option<ExceededLimit> {
     let limits = session.created.limits;
     let turns = u64::try_from(session.turns).unwrap_or_default();
-    let exceeded = limits.turns.filter(|allowed| turns >= *allowed);
+    let is_retried = session.queued.as_ref().is_some_and(|turn| turn.attempt > 0);
+    let exceeded = limits.turns.filter(|allowed| turns >= *allowed && !is_retried);
     exceeded
         .map(|allowed| ExceededLimit {
             limit: "turns",

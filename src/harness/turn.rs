@@ -30,7 +30,7 @@ use crate::{
 /// The turn to run and its configuration.
 pub struct Turn {
     pub id: TurnId,
-    /// Number of crashes it has survived, plus 1.
+    /// Number of crashes it has survived and of its retries, plus 1.
     pub attempt: i32,
     pub model: Arc<dyn Model>,
     /// Model name without its provider.
@@ -163,8 +163,9 @@ impl<'a> Run<'a> {
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt: self.turn.attempt,
-            // The fee of a resumed turn was charged when it first started.
-            fee_micros: if resumed.is_none() { self.turn.tariff.fee.turn } else { 0 },
+            // The fee was charged when it first started.
+            fee_micros: if window.attempt == 0 { self.turn.tariff.fee.turn } else { 0 },
+            is_retry: resumed.is_none() && window.attempt > 0,
             agent_seq: self.turn.agent_seq,
         };
         let before = resumed.map(|turn| turn.attempt);
@@ -337,10 +338,16 @@ impl<'a> Run<'a> {
         self.own()?.started_at
     }
 
+    /// Returns the seconds that workers spent on the turn before its last retry.
+    pub(super) fn seconds_before(&self) -> u64 {
+        self.own().map_or(0, |own| own.seconds_before)
+    }
+
     pub(super) fn active_seconds(&self) -> u64 {
         let since = |start: Timestamp| self.ports.origin.now() - start - self.waited();
         let active = self.started_at().map(|start| since(start).whole_seconds());
-        active.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default()
+        let active = active.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or_default();
+        active + self.seconds_before()
     }
 
     /// Returns the id of the agent's last user-level message, including `before`.

@@ -219,6 +219,8 @@ impl From<Rejection> for ApiError {
             Rejection::ActionClaimed => Self::conflict("action_claimed", message),
             Rejection::AnswerKind(_) => Self::new(ErrorType::Invalid, message),
             Rejection::TurnRunning => Self::conflict("turn_running", message),
+            Rejection::TurnNotFailed => Self::conflict("turn_not_failed", message),
+            Rejection::NotLastTurn(_) => Self::conflict("not_last_turn", message),
         }
     }
 }

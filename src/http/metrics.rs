@@ -123,6 +123,7 @@ fn describe() {
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),
         ("sojourn_turns_ended_total", "Ended turns, by reason."),
         ("sojourn_turns_taken_over_total", "Turns taken over from a crashed worker."),
+        ("sojourn_turns_retried_total", "Turns that started again because a caller retried them."),
         (
             "sojourn_retention_deleted_total",
             "Rows and sessions deleted because their time was over, by kind.",

@@ -54,7 +54,7 @@ impl Unit {
         let Creation { session, events, .. } = creation;
         let change = Change {
             session: &session,
-            ended: &[],
+            turns: &[],
             base: 0,
             events: &events,
             agent_snapshot: None,

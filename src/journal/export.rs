@@ -85,7 +85,7 @@ impl Unit {
         let session = self.create_row(creation).await?.session;
         let change = Change {
             session: &session,
-            ended: &turns,
+            turns: &turns,
             base: session.head,
             events: &[],
             agent_snapshot: None,

@@ -52,9 +52,11 @@ pub(super) fn count(events: &[Packed]) {
             Body::AgentMessage { output: Some(_), .. } => output("accepted"),
             Body::OutputRejected(_) => output("rejected"),
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
-            Body::TurnStarted { attempt, fee_micros, .. } => {
+            Body::TurnStarted { attempt, fee_micros, is_retry, .. } => {
                 cost("fee", *fee_micros);
-                if *attempt > 1 {
+                if *is_retry {
+                    counter!("sojourn_turns_retried_total").increment(1);
+                } else if *attempt > 1 {
                     counter!("sojourn_turns_taken_over_total").increment(1);
                 }
             }

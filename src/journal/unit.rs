@@ -204,7 +204,10 @@ impl Unit {
         }
         let (base, now) = (session.head, stamp.origin.now());
         let events = numbered(&drafts, base, now);
-        let ended: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
+        let mut turns: Vec<_> = events.iter().filter_map(|event| session.apply(event).ended).collect();
+        if events.iter().any(|event| matches!(event.draft.body, Body::TurnRetried { .. })) {
+            turns.extend(session.queued.clone());
+        }
         let by = pack(self.tx.org(), session.id, drafts)?;
         // Of a waiting turn that ended, the job is still there.
         let has_ended = was_waiting && session.running.is_none();
@@ -214,7 +217,7 @@ impl Unit {
             .iter()
             .any(|event| matches!(event.draft.body, Body::SessionUpdated { agent_snapshot: Some(_), .. }));
         let agent_snapshot = session.created.agent_snapshot.as_ref().filter(|_| repins);
-        let change = Change { session: &session, ended: &ended, base, events: &by, agent_snapshot, is_due };
+        let change = Change { session: &session, turns: &turns, base, events: &by, agent_snapshot, is_due };
         let written = self.tx.write_back(&change).await?;
         self.grew(session.id, base, now, by, written.has_deliveries);
         if is_due {
@@ -279,7 +282,7 @@ fn wakes(event: &Event, session: &Session) -> bool {
     match event.draft.body {
         Body::UserMessage { .. } => !session.is_waiting(),
         Body::HistoryCompactionRequested(_) => event.draft.turn_id.is_some(),
-        Body::TurnCancelRequested { .. } => true,
+        Body::TurnCancelRequested { .. } | Body::TurnRetried { .. } => true,
         _ => false,
     }
 }

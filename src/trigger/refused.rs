@@ -63,6 +63,8 @@ impl Refused {
                 Some("open_sessions_below")
             }
             Self::Journal(journal::Error::Rejected(Rejection::TurnRunning)) => Some("turn_running"),
+            Self::Journal(journal::Error::Rejected(Rejection::TurnNotFailed)) => Some("turn_not_failed"),
+            Self::Journal(journal::Error::Rejected(Rejection::NotLastTurn(_))) => Some("not_last_turn"),
             Self::Journal(journal::Error::Rejected(Rejection::ActionResolved(..))) => Some("action_resolved"),
             Self::Journal(journal::Error::Rejected(Rejection::ActionExpired)) => Some("action_expired"),
             Self::Journal(journal::Error::Rejected(Rejection::ActionClaimed)) => Some("action_claimed"),

@@ -80,7 +80,7 @@ pub(crate) async fn end_early(
     }
     let mut drafts: Vec<_> = unsettled(&fold, turn, open).into_iter().map(draft).collect();
     let did_something = fold.turn(turn).is_some_and(|turn| turn.step.is_some());
-    let running = session.running.as_ref().filter(|running| running.id == turn);
+    let own = session.running.iter().chain(&session.queued).find(|open| open.id == turn);
     if rejects {
         drafts.push(draft(Body::SessionRejected { reason: code.to_owned(), message: message.clone() }));
     }
@@ -97,8 +97,8 @@ pub(crate) async fn end_early(
         turn_id: turn,
         yield_reason,
         result_event_id: None,
-        usage: running.map(|running| running.usage).unwrap_or_default(),
-        active_seconds: 0,
+        usage: own.map(|turn| turn.usage).unwrap_or_default(),
+        active_seconds: own.map(|turn| turn.active_seconds).unwrap_or_default(),
         failed: yield_reason == YieldReason::Error && (code == RECOVERY_EXHAUSTED || !did_something),
         error,
         output: None,

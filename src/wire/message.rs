@@ -12,7 +12,7 @@ use crate::{
         json,
         limit::{IDEMPOTENCY_KEY_BYTES_MAX, MESSAGE_CONTENT_MAX, NAME_BYTES_MAX, TEXT_BYTES_MAX},
     },
-    domain::{EventId, SessionId, Status},
+    domain::{Event, EventId, Session, SessionId, Status},
 };
 
 /// Message to the agent: `text`, `content` or both, or an `envelope` that contains the text.
@@ -105,11 +105,21 @@ pub(crate) struct ConversationRef {
     pub r#ref: String,
 }
 
-/// Result of sending a message.
+/// Result of sending a message, or of another request for a turn.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
 pub(crate) struct Steered {
     pub event: EventRef,
     pub session: SessionRef,
+}
+
+impl Steered {
+    /// The answer to a command that appended `event`; `session` is as it is after it.
+    pub(crate) fn of(event: &Event, session: &Session) -> Self {
+        Self {
+            event: EventRef { id: event.draft.id, seq: event.seq, processed_at: None },
+            session: SessionRef { id: session.id, status: session.status, head: session.head },
+        }
+    }
 }
 
 /// Reference to an input event, by id and `seq`.

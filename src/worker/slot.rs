@@ -151,7 +151,7 @@ impl Attempts {
         let (turn, attempt) = match (&session.running, &session.queued) {
             _ if session.status == Status::Archived => return None,
             (Some(running), _) => (running.id, running.attempt + i32::from(self.claimed.taken_over)),
-            (None, Some(queued)) => (queued.id, 1),
+            (None, Some(queued)) => (queued.id, queued.attempt + 1),
             (None, None) => return None,
         };
         let known = self.known.filter(|(known, _)| *known == turn);
@@ -180,8 +180,8 @@ async fn run_next(
         Some(false) => return Err(Halt::Moved),
         None => {}
     }
-    // A worker that dies before it appends anything does not raise the attempt in the log.
-    if attempt.max(takeovers) > TURN_ATTEMPTS_MAX {
+    // Not the attempt in the log: a worker that dies before it appends anything does not raise it, and a retry does.
+    if takeovers >= TURN_ATTEMPTS_MAX {
         let message =
             format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
         return end_early(

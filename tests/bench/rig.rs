@@ -147,6 +147,7 @@ impl Rig {
             input_to_seq: turn.input_to_seq,
             attempt: 1,
             fee_micros: 0,
+            is_retry: false,
             agent_seq: 0,
         };
         busy.writer.record(vec![busy.draft(body)]).await?;

@@ -42,6 +42,8 @@ pub struct Found {
     pub recovered: u64,
     /// Turns that were interrupted too often.
     pub exhausted: u64,
+    /// Retries of these and of turns whose model refused a request.
+    pub retried: u64,
     pub attempts_max: i64,
     pub freezes: u64,
     pub hibernations: u64,
@@ -153,6 +155,10 @@ impl<'a> Checker<'a> {
         let (mut open, mut settled): (HashSet<&str>, HashSet<&str>) = Default::default();
         for event in events {
             let kind = event.kind.as_str();
+            if kind == "turn.retried" && end.take().is_some() {
+                self.found.retried += 1;
+                continue;
+            }
             if end.is_some() {
                 self.say(id, &format!("{kind} ({}) follows the end of {turn}", event.seq));
             }
@@ -170,6 +176,8 @@ impl<'a> Checker<'a> {
                     match event.body["error"]["code"].as_str() {
                         None => {}
                         Some("recovery_exhausted") => exhausted = true,
+                        // As the script wants it.
+                        Some("model_refused_request") => {}
                         Some(code) => {
                             self.say(id, &format!("{turn} failed: {code}, {}", event.body["error"]));
                         }

@@ -21,6 +21,7 @@ const COSTS: [&str; 5] =
 struct Turn {
     id: Uuid,
     attempt: i64,
+    is_queued: bool,
     is_waiting: bool,
     from: i64,
     to: i64,
@@ -113,6 +114,7 @@ impl State {
             }
             "turn.started" => self.start(event),
             "turn.steered" if event.body["from_is_empty"] == true => self.empty(event),
+            "turn.retried" => self.retry(event),
             "turn.waiting" => self.wait(event, true, "awaiting_input"),
             "turn.resumed" => self.wait(event, false, "running"),
             "turn.completed" => self.complete(event, at),
@@ -135,6 +137,7 @@ impl State {
                 self.queued = Some(Turn {
                     id,
                     attempt: 0,
+                    is_queued: true,
                     is_waiting: false,
                     from,
                     to,
@@ -152,15 +155,28 @@ impl State {
 
     fn start(&mut self, event: &Event) {
         if let Some(mut turn) = self.queued.take_if(|queued| Some(queued.id) == event.turn) {
+            turn.is_queued = false;
             turn.to = event.number("input_to_seq");
             self.input_cursor = turn.to;
-            self.turns += 1;
+            self.turns += i64::from(event.number("attempt") == 1);
             self.status = "running";
             self.running = Some(turn);
         }
         if let Some(running) = &mut self.running {
             running.attempt = event.number("attempt");
         }
+    }
+
+    /// The last turn is queued again, and is no ended one.
+    fn retry(&mut self, event: &Event) {
+        let Some(mut turn) = self.ended.pop_if(|turn| Some(turn.id) == event.turn) else { return };
+        self.active_seconds -= turn.active_seconds;
+        (turn.to, turn.end, turn.is_queued) = (self.input_head, None, true);
+        self.queued = Some(turn);
+        if self.hold != Some("paused") {
+            self.hold = None;
+        }
+        self.status = "queued";
     }
 
     /// The running turn has read all messages of the queued one.
@@ -267,10 +283,10 @@ impl State {
 impl Turn {
     fn columns(&self) -> Vec<(&'static str, Value)> {
         let reason = self.end.as_ref().map(|(reason, _)| reason.clone());
-        let state = match (&reason, self.attempt) {
+        let state = match (&reason, self.is_queued) {
             (Some(reason), _) if reason == "error" => "error",
             (Some(_), _) => "ok",
-            (None, 0) => "queued",
+            (None, true) => "queued",
             (None, _) if self.is_waiting => "waiting",
             (None, _) => "running",
         };

@@ -267,6 +267,13 @@ impl Load {
                 session["status"].as_str(),
                 Some("idle" | "awaiting_input" | "failed" | "archived")
             ) {
+                let last = &session["last_turn"];
+                if canceled.is_none() && !last["error_code"].is_null() {
+                    let path =
+                        format!("/sessions/{id}/turns/{}/retry", last["id"].as_str().unwrap_or_default());
+                    self.post(&path, &json!({})).await?;
+                    continue;
+                }
                 if let Some((at, asked)) = canceled {
                     let canceled = Canceled { session: id.parse()?, at, took: asked.elapsed() };
                     self.cancels.lock().expect("no driver panics").push(canceled);
@@ -358,7 +365,12 @@ fn script(name: &str, dice: &SeededRng) -> Value {
         let text = format!("Step {step} of {name}.");
         steps.push(json!({ "text": text, "delay_ms": dice.below(400), "tools": tools, "new_ids": true }));
     }
-    steps.push(json!({ "text": format!("Done with {name}.") }));
+    let mut last = json!({ "text": format!("Done with {name}.") });
+    if dice.once_in(6) {
+        // Once in each worker process: the turn fails, and is retried until another process knows it.
+        last["fault"] = json!({ "kind": "refused" });
+    }
+    steps.push(last);
     json!({ "script": steps })
 }
 

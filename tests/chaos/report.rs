@@ -124,6 +124,7 @@ impl Outcome<'_> {
             ("turns taken over after a fault", found.recovered.to_string()),
             ("maximum attempts of a turn", found.attempts_max.to_string()),
             ("turns that ended with `recovery_exhausted`", found.exhausted.to_string()),
+            ("retries of failed turns", found.retried.to_string()),
             ("503 responses, each with Retry-After", self.load.client.unavailable.load(Relaxed).to_string()),
         ];
         rows.map(|(what, count)| (what.to_owned(), count)).into()

@@ -81,6 +81,14 @@ def granted():
     return session, [rule["event_id"] for rule in rules]
 
 
+def failed():
+    """Creates a session whose turn failed and fails again; returns its id and that of the turn."""
+    script = [{"text": "Never.", "fault": {"kind": "refused", "times": 1000}}]
+    session = call("POST", "/sessions", {"agent": "main", "input": {"script": script}})["session"]["id"]
+    settled(session)
+    return session, call("GET", f"/sessions/{session}/turns")["data"][0]["id"]
+
+
 def saved():
     """Creates a session with a checkpoint; returns the ids of both."""
     session = call("POST", "/sessions", {})["session"]["id"]
@@ -117,6 +125,7 @@ def fill():
         "agent": agent["id"], "credential": credential, "trigger": main_inbound["id"],
         "trigger_secret": main_inbound["secret"], "file": "contract", "to_claim": to_claim, "to_answer": to_answer,
         "granted": granted(), "saved": [saved() for _ in range(6)],
+        "failed": [failed() for _ in range(6)],
     }
     return existing, {
         "session": [main],

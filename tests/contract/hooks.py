@@ -72,6 +72,8 @@ def make_acceptable(case, operation):
         path["session_id"], checkpoint = EXISTING["saved"].pop()
         if operation == "restoreSession" and isinstance(case.body, dict):
             case.body["checkpoint_id"] = checkpoint
+    if operation == "retryTurn" and EXISTING["failed"]:
+        path["session_id"], path["turn_id"] = EXISTING["failed"].pop()
     if operation == "revokePermission" and EXISTING["granted"][1]:
         path["session_id"] = EXISTING["granted"][0]
         path["event_id"] = EXISTING["granted"][1].pop()

@@ -152,7 +152,9 @@ REFUSES = [
          "`mode`: `steer` excludes it", False),
     Rule("compactSession", "nothing_to_compact", r"", r"", "no model call was made", False),
     Rule("updateSession", "tool_exists", r"tools\[\d+\]", r"", "a registered tool has the name", False),
-    Rule("updateSession", "turn_running", r"", r"", "a turn runs or waits", False),
+    Rule("retryTurn", "turn_not_failed", r"", r"", "the turn ended without an error", False),
+    Rule("retryTurn", "not_last_turn", r"", r"", "another turn ended after it", False),
+    Rule("retryTurn updateSession", "turn_running", r"", r"", "a turn runs or waits", False),
     Rule("sendEvents", "args_changed", r"events\[\d+\]", r"", "the hash is that of the action", False),
     Rule("sendEvents", "too_many_grants", r"events\[\d+\]", r"", "64 rules are granted", False),
     Rule("registerTool", "invalid", r"name", r"must have 1 to 64 characters|`.*` is a name of the service|`name` length is greater",
@@ -167,7 +169,7 @@ REFUSES = [
     Rule("sendEvents", "no_agent", r"events\[\d+\]", r"", "the session was created without an agent", False),
     Rule("archiveSession cancelSession createCheckpoint createDestination execInSession heartbeatSession listFiles mintClientToken "
          "pauseSession readArchive readFile registerTool restoreSession resumeSession startSession steerSession stopSession "
-         "compactSession updateContext updateSession wakeSession writeArchive writeFile", "archived", r"", r"", "the session is archived", False),
+         "compactSession retryTurn updateContext updateSession wakeSession writeArchive writeFile", "archived", r"", r"", "the session is archived", False),
     Rule("createCheckpoint execInSession listFiles pauseSession readArchive readFile restoreSession resumeSession "
          "writeArchive writeFile", "stopped", r"", r"", "the session is stopped", False),
     Rule("archiveSession createCheckpoint execInSession listFiles readArchive readFile restoreSession startSession stopSession "

@@ -108,6 +108,12 @@ export class Sojourn {
     return this.take(this.api.POST("/v3/sessions/{session_id}/compact", { params, body: { instructions } }));
   }
 
+  /** Retries the last turn of a session, which ended with an error: the same turn, as its next attempt. */
+  retryTurn(session: string, turn: string): Promise<Schemas["Steered"]> {
+    const params = { path: { session_id: session, turn_id: turn } };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/turns/{turn_id}/retry", { params }));
+  }
+
   /** Closes a session permanently; its log stays readable. */
   archive(session: string): Promise<Schemas["Session"]> {
     return this.take(this.api.POST("/v3/sessions/{session_id}/archive", { params: { path: { session_id: session } } }));

@@ -213,7 +213,7 @@ pub const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 pub const DRAIN_TOOL_GRACE: Duration = Duration::from_secs(1);
 /// Time that a drain gives a model call, which is already paid for; within `DRAIN_TIMEOUT`.
 pub const DRAIN_MODEL_GRACE: Duration = Duration::from_secs(8);
-/// Crashes of one turn before it ends with `recovery_exhausted`.
+/// Crashes of one turn, since it last waited for callers or was retried, before it ends with `recovery_exhausted`.
 pub const TURN_ATTEMPTS_MAX: i32 = 5;
 /// Interval at which workers search for sessions that have work but no job.
 pub const SWEEP_INTERVAL: Duration = Duration::from_secs(5);

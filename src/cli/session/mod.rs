@@ -9,6 +9,7 @@ mod watch;
 
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
@@ -73,6 +74,15 @@ pub(super) enum Session {
     },
     #[command(flatten)]
     Action(actions::Use),
+    /// Retry the last turn, which ended with an error
+    Retry {
+        session: String,
+        /// Id of the turn [default: the last one]
+        #[arg(long)]
+        turn: Option<String>,
+        #[arg(long)]
+        watch: bool,
+    },
     /// Summarize the history, before the next model call or by a turn of its own
     Compact {
         session: String,
@@ -184,6 +194,7 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             let accepted = client.post(&format!("/sessions/{session}/compact"), &body).await?;
             print::answer(&accepted, json, accepted["event"]["id"].as_str().unwrap_or_default());
         }
+        Session::Retry { session, turn, watch } => return retry(&client, &session, turn, watch, json).await,
         Session::Cancel { session } => sandbox::act(&client, &session, "cancel", &json!({}), json).await?,
         Session::Archive { session } => sandbox::act(&client, &session, "archive", &json!({}), json).await?,
         Session::Update(command) => command.run(&client, json).await?,
@@ -194,6 +205,30 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             watch::events(&client, &session, wanted, follow).await?;
         }
     }
+    Ok(0)
+}
+
+/// Retries a turn. With `watch`, the exit code is that of the turn.
+async fn retry(
+    client: &Client,
+    session: &str,
+    turn: Option<String>,
+    watch: bool,
+    json: bool,
+) -> anyhow::Result<u8> {
+    let turn = match turn {
+        Some(turn) => turn,
+        None => {
+            let known = client.get(&format!("/sessions/{session}")).await?;
+            known["last_turn"]["id"].as_str().context("the session has no turn to retry")?.to_owned()
+        }
+    };
+    let accepted = client.post(&format!("/sessions/{session}/turns/{turn}/retry"), &json!({})).await?;
+    if watch {
+        let seq = accepted["event"]["seq"].as_i64().unwrap_or_default();
+        return watch::until_settled(client, session, seq, json).await;
+    }
+    print::answer(&accepted, json, accepted["event"]["id"].as_str().unwrap_or_default());
     Ok(0)
 }
 

@@ -15,6 +15,7 @@ mod lifecycle;
 mod operate;
 mod patch;
 mod rejection;
+mod retry;
 mod stamp;
 mod steer;
 
@@ -50,6 +51,8 @@ pub enum Command {
     Interrupt,
     /// Summarize the history.
     Compact(CompactionRequest),
+    /// Queue the last turn again, which failed.
+    Retry(TurnId),
     /// Close the session permanently.
     Archive,
     /// Answer an action, whose state is `state`.
@@ -113,6 +116,7 @@ pub fn decide(
         Command::Cancel => Ok(cancel::decide(session, open, stamp)),
         Command::Interrupt => Ok(end_or_request(session, open, CancelMode::Interrupt, stamp)),
         Command::Compact(request) => compact::decide(session, request, stamp),
+        Command::Retry(turn) => retry::decide(session, turn, stamp),
         Command::Archive => Ok(archive::decide(session, open, stamp)),
         Command::Answer { state, answer, consequences, claim } => {
             answer::decide(session, &state, (answer, consequences), claim, stamp)

@@ -8,7 +8,7 @@ use crate::{
         limit::{SESSION_DEPTH_MAX, SESSION_DESCENDANTS_MAX},
     },
     domain::{
-        SessionId,
+        SessionId, TurnId,
         action::{ActionKind, Ended},
         session::{Session, Status},
     },
@@ -74,6 +74,12 @@ pub enum Rejection {
     /// A turn is running and uses the files or the agent that the command would replace.
     #[error("a turn of the session is running; cancel it or wait until it ends")]
     TurnRunning,
+    /// The turn to retry ended without an error.
+    #[error("the turn did not end with an error; send a message to continue")]
+    TurnNotFailed,
+    /// The turn to retry is not the last one; the last one.
+    #[error("only the last turn of a session can be retried, which is {0}; send a message to continue")]
+    NotLastTurn(TurnId),
 }
 
 /// Checks that a session takes requests for its agent.

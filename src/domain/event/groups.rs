@@ -62,6 +62,16 @@ macro_rules! action_events {
 }
 pub(crate) use action_events;
 
+/// Failures; they use nothing and no model reads them.
+macro_rules! error_events {
+    () => {
+        $crate::domain::event::Body::ErrorModel(_)
+            | $crate::domain::event::Body::ErrorRuntime(_)
+            | $crate::domain::event::Body::ErrorTask(_)
+    };
+}
+pub(crate) use error_events;
+
 /// Events of callers outside turns; they use nothing and no model reads them.
 macro_rules! caller_events {
     () => {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Body, history_events, informational};
+use super::{Body, error_events, history_events, informational};
 use crate::domain::{
     action::{Closed, ToolAnswer},
     content::Content,
@@ -119,6 +119,7 @@ impl Body {
             Self::TurnWaiting { .. } => "turn.waiting",
             Self::TurnResumed { .. } => "turn.resumed",
             Self::TurnSteered { .. } => "turn.steered",
+            Self::TurnRetried { .. } => "turn.retried",
             Self::ErrorModel(_) => "error.model",
             Self::ErrorRuntime(_) => "error.runtime",
             Self::ErrorTask(_) => "error.task",
@@ -162,9 +163,7 @@ impl Body {
             Self::SessionContextUpdated(_)
             | Self::StepCompleted(_)
             | Self::StepAborted(_)
-            | Self::ErrorModel(_)
-            | Self::ErrorRuntime(_)
-            | Self::ErrorTask(_) => Level::Internal,
+            | error_events!() => Level::Internal,
             Self::AgentMessage { .. }
             | Self::SessionCreated(_)
             | Self::SessionUpdated { .. }
@@ -194,6 +193,7 @@ impl Body {
             | Self::TurnWaiting { .. }
             | Self::TurnResumed { .. }
             | Self::TurnSteered { .. }
+            | Self::TurnRetried { .. }
             | informational!() => Level::Progress,
         }
     }

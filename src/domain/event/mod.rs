@@ -3,6 +3,7 @@
 //! The doc comment of each [`Body`] variant states its effect on the session; `apply` implements
 //! it. An event is immutable once it has a `seq`.
 
+mod draft;
 mod groups;
 mod kind;
 mod whole;
@@ -29,38 +30,11 @@ use crate::base::Timestamp;
 
 pub use super::actor::{Actor, ActorKind};
 pub use super::step::{Aborted, StepAborted, StepCompleted, StepPurpose};
-pub(crate) use groups::{action_events, caller_events, history_events, informational};
+pub use draft::{Draft, Event};
+pub(crate) use groups::{action_events, caller_events, error_events, history_events, informational};
 pub use kind::Level;
 use whole::is_zero;
 pub use whole::{CancelMode, Failure, Outcome, RejectedOutput, TurnCompleted};
-
-/// An event with the `seq` and time that the log assigned.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Event {
-    /// Gapless, starting at 1 in each session.
-    pub seq: i64,
-    #[serde(with = "time::serde::rfc3339")]
-    pub ts: Timestamp,
-    #[serde(flatten)]
-    pub draft: Draft,
-}
-
-/// An event before it is appended: everything but `seq` and `ts`.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Draft {
-    pub id: EventId,
-    pub actor: Actor,
-    pub level: Level,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub turn_id: Option<TurnId>,
-    #[serde(skip_serializing_if = "Option::is_none", default)]
-    pub step_id: Option<StepId>,
-    /// External references of the event, verbatim from the caller.
-    #[serde(default)]
-    pub refs: Map<String, Value>,
-    #[serde(flatten)]
-    pub body: Body,
-}
 
 /// Type and data of an event; serialized as `type` and `body`.
 ///
@@ -149,7 +123,7 @@ pub enum Body {
     #[serde(rename = "turn.cancel_requested")]
     TurnCancelRequested { turn_id: TurnId, mode: CancelMode },
     /// The turn runs: its input window is fixed, `input_cursor` moves to the window's end, and the
-    /// status is `running`. Appended again, with the next `attempt`, after a crash.
+    /// status is `running`. Appended again, with the next `attempt`, after a crash or a retry.
     #[serde(rename = "turn.started")]
     TurnStarted {
         turn_id: TurnId,
@@ -159,6 +133,9 @@ pub enum Body {
         /// The operator's fee in micro-USD; adds to the cost.
         #[serde(default)]
         fee_micros: u64,
+        /// Whether a retry queued it, so that it had started and ended before.
+        #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+        is_retry: bool,
         /// `seq` of the `session.updated` whose agent it runs. Absent, it runs that of `session.created`.
         #[serde(skip_serializing_if = "is_zero", default)]
         agent_seq: i64,
@@ -323,6 +300,14 @@ pub enum Body {
         /// Whether the queued turn has no other message.
         #[serde(skip_serializing_if = "std::ops::Not::not", default)]
         from_is_empty: bool,
+    },
+    /// A caller retries the last turn, which had ended with an error. It is queued again, with its usage and its
+    /// input, and is no longer an ended one; the status becomes `queued`.
+    #[serde(rename = "turn.retried")]
+    TurnRetried {
+        turn_id: TurnId,
+        /// The attempt that the next `turn.started` has.
+        attempt: i32,
     },
     /// A model call failed; includes the time of the retry, if there is one.
     #[serde(rename = "error.model")]

@@ -15,13 +15,18 @@ use crate::{
         Event, Message, TurnId,
         content::Content,
         conversation::{Block, NO_OUTPUT},
-        event::{Body, RejectedOutput, StepCompleted, action_events, caller_events, informational},
+        event::{
+            Body, RejectedOutput, StepCompleted, action_events, caller_events, error_events, informational,
+        },
         tool::ToolResult,
     },
 };
 
 /// Synthetic result of a call that has no result in the log.
 const LOST_RESULT: &str = "The result of this call was lost; its outcome is unknown.";
+
+/// Message to a model whose last response ended its turn with an error.
+const RETRIED: &str = "Your last response ended with an error. Continue.";
 
 /// Builds the conversation of `log`.
 ///
@@ -131,6 +136,7 @@ impl Conversation {
                 }
                 self.take_input(*turn_id, event.seq);
             }
+            Body::TurnRetried { .. } => self.retry_turn(event.seq),
             Body::TurnSteered { from_turn_id, seqs, .. } => self.take_steers(*from_turn_id, seqs, event.seq),
             Body::TurnCompleted(completed) => self.end_turn(completed.turn_id, event.seq),
             Body::StepCompleted(step) if step.purpose.is_some() => {}
@@ -173,9 +179,7 @@ impl Conversation {
             | Body::TurnWaiting { .. }
             | Body::TurnResumed { .. }
             | action_events!()
-            | Body::ErrorModel(_)
-            | Body::ErrorRuntime(_)
-            | Body::ErrorTask(_)
+            | error_events!()
             | informational!() => {}
         }
     }
@@ -220,6 +224,14 @@ impl Conversation {
         self.take_input(turn, seq);
         let later = mem::take(&mut self.later);
         self.say(later, seq);
+    }
+
+    /// A model continues behind a message of a user, or behind results.
+    fn retry_turn(&mut self, seq: i64) {
+        self.settle();
+        if matches!(self.messages.last(), Some(Placed { message: Message::Assistant { .. }, .. })) {
+            self.say(vec![Message::user(RETRIED)], seq);
+        }
     }
 
     fn take_input(&mut self, turn: TurnId, seq: i64) {

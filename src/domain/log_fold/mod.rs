@@ -5,6 +5,7 @@
 //! reading it.
 
 mod conversation;
+mod last_step;
 mod sandbox_trace;
 mod shorten;
 mod turn_fold;
@@ -16,7 +17,7 @@ use super::{
     compaction::CompactionRequest,
     content::{Content, FileRef, files_of},
     custom_tool::CustomTool,
-    event::{Body, Draft, Event, Level},
+    event::{Body, Draft, Event, Level, TurnCompleted},
     ids::*,
     permission::Grant,
     tool::ToolCall,
@@ -24,13 +25,14 @@ use super::{
 use crate::base::limit::{SESSION_FILES_MAX, WARNINGS_FOLDED_MAX};
 
 pub use conversation::{Conversation, build};
+pub use last_step::{LastStep, StepCall};
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
 pub use shorten::HistoryCut;
 use turn_fold::is_of_turn;
-pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, FILES_REFUSED, LastStep, StepCall, TurnFold};
+pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, FILES_REFUSED, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 30] = [
+pub const FOLDED: [&str; 31] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -54,6 +56,7 @@ pub const FOLDED: [&str; 30] = [
     "turn.waiting",
     "turn.resumed",
     "turn.steered",
+    "turn.retried",
     "error.model",
     "error.runtime",
     "limit.warning",
@@ -73,6 +76,8 @@ pub struct LogFold {
     conversation: Conversation,
     /// Queued and running turns.
     turns: Vec<(TurnId, TurnFold)>,
+    /// The last turn that ended, if it failed.
+    failed: Option<FailedTurn>,
     /// The newest warnings of limits of the session: the limit and its value.
     warned: Vec<(String, u64)>,
     /// Whether the newest sandbox of the session may exist.
@@ -86,6 +91,15 @@ pub struct LogFold {
     compaction_request: Option<CompactionRequest>,
     /// Files that callers sent, for the sandbox.
     files: Vec<FileRef>,
+}
+
+/// A turn that ended with an error, for a retry.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct FailedTurn {
+    id: TurnId,
+    turn: TurnFold,
+    /// The request for a summary, if it had nothing else to do.
+    compaction_request: Option<CompactionRequest>,
 }
 
 /// Newest events that callers sent the running turn, as far as a fold has them; 0 without one.
@@ -111,6 +125,7 @@ impl LogFold {
             last: None,
             conversation: Conversation::new(objects),
             turns: Vec::new(),
+            failed: None,
             warned: Vec::new(),
             has_sandbox: false,
             read_to: ReadTo::default(),
@@ -164,16 +179,30 @@ impl LogFold {
             }
             Body::HistoryCompactionRequested(request) => self.compaction_request = Some(request.clone()),
             Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) => self.compaction_request = None,
-            Body::TurnCompleted(completed) => {
-                // The request of a turn of its own ends with it.
-                if self.turn(completed.turn_id).is_some_and(|turn| !turn.has_input) {
-                    self.compaction_request = None;
-                }
-                self.turns.retain(|(id, _)| *id != completed.turn_id);
-            }
+            Body::TurnCompleted(completed) => self.end_turn(completed),
+            Body::TurnRetried { turn_id, .. } => self.retry_turn(*turn_id),
             _ => {}
         }
         self.take_of_turn(event);
+    }
+
+    fn end_turn(&mut self, completed: &TurnCompleted) {
+        let Some(at) = self.turns.iter().position(|(id, _)| *id == completed.turn_id) else { return };
+        let (id, turn) = self.turns.remove(at);
+        // The request of a turn of its own ends with it.
+        let compaction_request = if turn.has_input { None } else { self.compaction_request.take() };
+        self.failed = completed.error.is_some().then(|| FailedTurn {
+            id,
+            turn: turn.before_retry(completed.active_seconds),
+            compaction_request,
+        });
+    }
+
+    fn retry_turn(&mut self, id: TurnId) {
+        if let Some(failed) = self.failed.take_if(|failed| failed.id == id) {
+            self.turns.push((id, failed.turn));
+            self.compaction_request = failed.compaction_request.or(self.compaction_request.take());
+        }
     }
 
     /// Notes the files of a message or a result: each path once, and the newest of too many.
@@ -194,7 +223,8 @@ impl LogFold {
             Body::UserMessage { .. } | Body::HistoryCompactionRequested(_) | Body::TurnStarted { .. }
         );
         if let Some((_, turn)) = self.turns.iter_mut().find(|(turn, _)| *turn == id)
-            && matches!(event.draft.body, Body::TurnStarted { attempt: 1, .. })
+            && matches!(event.draft.body, Body::TurnStarted { .. })
+            && turn.started_at.is_none()
         {
             turn.tools.clone_from(&self.tools);
         }
@@ -227,7 +257,7 @@ impl LogFold {
     /// Returns the registered tools of a turn: those of its start, which stay the same while it runs.
     pub fn registered_tools(&self, turn: TurnId) -> &[CustomTool] {
         match self.turn(turn) {
-            Some(turn) if turn.attempt > 0 => &turn.tools,
+            Some(turn) if turn.started_at.is_some() => &turn.tools,
             _ => &self.tools,
         }
     }

@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+use super::LastStep;
 use crate::{
     base::Timestamp,
     domain::{
         action::{Action, ActionKind, ConfirmationReason},
         content::Content,
-        conversation::{Block, StopReason},
         custom_tool::{CustomTool, OnExpiry},
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
@@ -29,9 +29,11 @@ pub const FILES_REFUSED: &str = "files_refused";
 /// State of one turn, for the turn loop.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TurnFold {
-    /// Time of its first start.
+    /// Time of its first start since its last retry.
     #[serde(with = "time::serde::rfc3339::option")]
     pub started_at: Option<Timestamp>,
+    /// Time that workers spent on it before its last retry, in seconds.
+    pub seconds_before: u64,
     /// The newest attempt that started; 0 before the first one.
     pub attempt: i32,
     /// Its newest response.
@@ -130,23 +132,6 @@ struct Waiting {
     woken_at: Option<Timestamp>,
 }
 
-/// A response: why the model stopped, and its calls in order.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LastStep {
-    pub stop: StopReason,
-    pub calls: Vec<StepCall>,
-}
-
-/// A call of a response. Its input is dropped when it has a result.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StepCall {
-    pub call: ToolCall,
-    pub outcome: Option<Outcome>,
-    /// How its result ends the turn, if it does: nobody ran it in time, its question is for the next message, or it
-    /// submitted the output.
-    pub ends_turn: Option<YieldReason>,
-}
-
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct OpenCall {
     call: ToolCall,
@@ -157,26 +142,6 @@ struct OpenCall {
     is_started: bool,
     /// The rule that forbids it.
     denied_by: Option<Box<Rule>>,
-}
-
-impl LastStep {
-    /// Reads the calls of a response.
-    pub fn of(step: &StepCompleted) -> Self {
-        let calls = step.blocks.iter().filter_map(|block| match block {
-            Block::ToolCall(call) => Some(StepCall { call: call.clone(), outcome: None, ends_turn: None }),
-            Block::Text { .. } | Block::Thinking { .. } => None,
-        });
-        Self { stop: step.stop, calls: calls.collect() }
-    }
-
-    fn answer(&mut self, call_id: &str, outcome: Outcome, ends_turn: Option<YieldReason>) {
-        let open = |one: &&mut StepCall| one.call.call_id == call_id && one.outcome.is_none();
-        for one in self.calls.iter_mut().filter(open) {
-            one.outcome = Some(outcome);
-            one.ends_turn = ends_turn;
-            one.call.input = Value::Null;
-        }
-    }
 }
 
 impl TurnFold {
@@ -287,6 +252,21 @@ impl TurnFold {
                 self.has_new_input |= rejected.call_id.is_none();
             }
             _ => {}
+        }
+    }
+
+    /// Returns the state in which a retry continues a turn that failed after `active_seconds`: the history has its
+    /// steps, and its failures are over.
+    pub(super) fn before_retry(self, active_seconds: u64) -> Self {
+        Self {
+            seconds_before: active_seconds,
+            attempt: self.attempt,
+            output_schema: self.output_schema,
+            has_input: self.has_input,
+            has_acted: self.has_acted || self.step.is_some(),
+            result: self.result,
+            warned: self.warned,
+            ..Self::default()
         }
     }
 

@@ -3,10 +3,7 @@
 use crate::{
     domain::{SessionId, compaction::CompactionRequest, decide::Command},
     http::{prelude::*, scope::WriteSessions},
-    wire::{
-        control::CompactSession,
-        message::{EventRef, SessionRef, Steered},
-    },
+    wire::{control::CompactSession, message::Steered},
 };
 
 /// Summarize the history of a session
@@ -28,12 +25,7 @@ pub(super) async fn compact(
             let request = CompactionRequest { instructions: wanted.instructions.clone() };
             let executed = unit.execute(id, Command::Compact(request), &stamp).await?;
             let Some(event) = executed.events.first() else { unreachable!("a request is always an event") };
-            let session = &executed.session;
-            let accepted = Steered {
-                event: EventRef { id: event.draft.id, seq: event.seq, processed_at: None },
-                session: SessionRef { id: session.id, status: session.status, head: session.head },
-            };
-            Ok(Answer::new(StatusCode::ACCEPTED, &accepted))
+            Ok(Answer::new(StatusCode::ACCEPTED, &Steered::of(event, &executed.session)))
         })
         .await?;
     if answer.replayed {

@@ -67,6 +67,7 @@ pub(super) fn routes() -> OpenApiRouter<App> {
         .routes(routes!(turns::result))
         .routes(routes!(turns::list))
         .routes(routes!(turns::get))
+        .routes(routes!(turns::retry))
         .routes(routes!(turns::steps))
         .routes(routes!(cancel))
         .routes(routes!(compact::compact))

@@ -138,12 +138,7 @@ async fn append(
     let executed = unit.execute(caller.session, Command::Steer(input), &caller.stamp()).await?;
     content::use_files(unit, caller.session, &content).await?;
     let Some(event) = executed.events.first() else { unreachable!("a message is always an event") };
-    let session = &executed.session;
-    let steered = Steered {
-        event: EventRef { id: event.draft.id, seq: event.seq, processed_at: None },
-        session: SessionRef { id: session.id, status: session.status, head: session.head },
-    };
-    Ok(Answer::new(StatusCode::ACCEPTED, &steered))
+    Ok(Answer::new(StatusCode::ACCEPTED, &Steered::of(event, &executed.session)))
 }
 
 /// Checks the schema that a message names for the output of its turn. A client token may not name one: the program that

@@ -4,15 +4,16 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    domain::{Entry, Level, SessionId, Turn, TurnId, event::Body, turn::YieldReason},
+    domain::{Entry, Level, SessionId, Turn, TurnId, decide::Command, event::Body, turn::YieldReason},
     http::{
         auth::SessionCaller,
         prelude::*,
-        scope::{ReadLog, ReadSessions},
+        scope::{ReadLog, ReadSessions, WriteSessions},
     },
     store::log::Range,
     wire::{
         Page,
+        message::Steered,
         turn::{ResultView, StepView, TurnView},
     },
 };
@@ -121,6 +122,34 @@ pub(super) async fn get(
         submitted = output_of(&caller, &turn, page.entry(&caller.app.0.store).await?).await?;
     }
     Ok(respond(&TurnView { output: submitted.output, ..turn.into() }))
+}
+
+/// Retry a failed turn
+///
+/// Queues the last turn of the session again, if it ended with an error: the same turn, as its next attempt. The model
+/// continues behind the last complete step; earlier usage counts on, and the operator's fee is not charged again.
+#[utoipa::path(post, path = "/sessions/{session_id}/turns/{turn_id}/retry", tag = "turns", operation_id = "retryTurn",
+    params(("session_id" = SessionId, Path), ("turn_id" = TurnId, Path)),
+    responses((status = 202, body = Steered), (status = 200, body = Steered,
+        description = "The request repeats an `Idempotency-Key`."), Errors))]
+pub(super) async fn retry(
+    caller: Caller<WriteSessions>,
+    Path((id, turn)): Path<(SessionId, TurnId)>,
+    once: IdempotentRequest,
+) -> Result<Answer> {
+    let stamp = caller.stamp();
+    let mut answer = once
+        .run(&caller.app, caller.org, async |unit: &mut Unit| {
+            unit.tx().turn(id, turn).await?;
+            let executed = unit.execute(id, Command::Retry(turn), &stamp).await?;
+            let Some(event) = executed.events.first() else { unreachable!("a retry is always an event") };
+            Ok(Answer::new(StatusCode::ACCEPTED, &Steered::of(event, &executed.session)))
+        })
+        .await?;
+    if answer.replayed {
+        answer.status = StatusCode::OK;
+    }
+    Ok(answer)
 }
 
 /// List steps

@@ -19,8 +19,8 @@ use crate::{
 /// A locked session after `apply`, with the new events.
 pub struct Change<'a> {
     pub session: &'a Session,
-    /// Turns that ended by the command.
-    pub ended: &'a [Turn],
+    /// Turns that ended by the command, or had ended and are queued again.
+    pub turns: &'a [Turn],
     /// The `seq` that the events follow.
     pub base: i64,
     pub events: &'a [Packed],
@@ -94,7 +94,7 @@ impl Tx {
             Columns = Columns::of(change.events)
         );
         let written: WrittenRow = query.fetch_one(self.connection()).await?;
-        for turn in change.ended {
+        for turn in change.turns {
             self.put_turn(session.id, turn).await?;
         }
         Ok(Written { has_deliveries: written.has_deliveries, due: written.due.into() })
@@ -120,7 +120,7 @@ with queued as (
         steer_head = $steer_head, agent_head = $agent_head, snapshot_id = coalesce($snapshot_id, snapshot_id),
         running_turn_id = $running_turn_id,
         queued_turn_id = $queued_turn_id, cancel_turn_id = $cancel_turn_id,
-        ended_turn_id = coalesce($ended_turn_id, ended_turn_id), turns = $turns, updated_at = $updated_at,
+        ended_turn_id = $ended_turn_id, turns = $turns, updated_at = $updated_at,
         active_seconds = $active_seconds, stopped_by = $stopped_by::json, stopped_at = $stopped_at,
         stop_reason = $stop_reason, hold = $hold, context = $context::json, slug = $slug,
         listed_in = pg_current_xact_id(),

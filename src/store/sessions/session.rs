@@ -20,7 +20,7 @@ use crate::{
     domain::{
         Actor, AgentId, OrgId, Session, SessionId, Status, Turn,
         session::{Created, Stopped},
-        turn::{LastTurn, TurnState},
+        turn::TurnState,
     },
 };
 
@@ -115,13 +115,6 @@ impl Row {
         let session_id = self.session_id;
         let find =
             |turn_id: Option<Uuid>| turn_id.and_then(|turn_id| turns.get(&(session_id, turn_id)).cloned());
-        let ended = find(self.ended_turn_id).map(|turn| LastTurn {
-            id: turn.id,
-            state: turn.state,
-            yield_reason: turn.yield_reason,
-            result_event_id: turn.result_event_id,
-            error_code: turn.error.map(|error| error.code),
-        });
         let stopped = match (&self.stopped_by, self.stopped_at) {
             (Some(by), Some(at)) => Some(Stopped { by: from_json(by)?, at, reason: self.stop_reason }),
             (Some(_) | None, _) => None,
@@ -158,7 +151,7 @@ impl Row {
             running: as_of_session(self.running_turn_id, running_state),
             queued: as_of_session(self.queued_turn_id, TurnState::Queued),
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
-            ended,
+            ended: find(self.ended_turn_id),
             // Rows from before this column have no actor; the actor is in their first event.
             actor: self.actor.as_deref().map(from_json).transpose()?.unwrap_or_else(Actor::system),
             stopped,

@@ -18,6 +18,7 @@ fn open_calls(log: &[Event], turn: TurnId) -> Vec<&str> {
         match &event.draft.body {
             Body::ToolCall { call_id, .. } => open.push(call_id.as_str()),
             Body::ToolResult { call_id, .. } => open.retain(|open| open != call_id),
+            Body::TurnCompleted(_) => open.clear(),
             _ => {}
         }
     }

@@ -11,7 +11,7 @@ use sojourn::{
         content::{Content, text_of},
         event::{Body, CancelMode, Draft, Failure, Outcome, StepCompleted, TurnCompleted},
         tool::{MALFORMED_INPUT, Replay, ToolCall},
-        turn::YieldReason,
+        turn::{TurnError, YieldReason},
     },
 };
 
@@ -40,6 +40,8 @@ pub enum Move {
     EndQueued,
     /// A caller cancels.
     Cancel,
+    /// A caller retries the last turn.
+    Retry,
 }
 
 /// One block of a response.
@@ -122,6 +124,7 @@ pub fn moves() -> impl Strategy<Value = Vec<Move>> {
             .prop_map(|(settles, reason)| Move::End { settles, reason }),
         1 => Just(Move::EndQueued),
         1 => Just(Move::Cancel),
+        2 => Just(Move::Retry),
     ];
     prop::collection::vec(next, 1..40)
 }
@@ -157,6 +160,10 @@ struct Writer {
     origin: Origin,
     queued: Option<TurnId>,
     running: Option<(TurnId, i32)>,
+    /// The last turn that ended, if it failed, and its attempt.
+    failed: Option<(TurnId, i32)>,
+    /// Attempts of the queued turn before its retry.
+    attempts: i32,
     open: Vec<ToolCall>,
     turns: usize,
     steps: u64,
@@ -172,6 +179,8 @@ impl Log {
             origin,
             queued: None,
             running: None,
+            failed: None,
+            attempts: 0,
             open: Vec::new(),
             turns: 0,
             steps: 0,
@@ -202,6 +211,7 @@ impl Log {
                 input_to_seq: 1,
                 attempt: 1,
                 fee_micros: 0,
+                is_retry: false,
                 agent_seq: 0,
             },
         ];
@@ -273,6 +283,8 @@ impl Writer {
                     self.write(running, Body::TurnCancelRequested { turn_id, mode: CancelMode::Cancel });
                 }
             }
+            Move::Retry if running.is_none() && self.queued.is_none() => self.retry(),
+            Move::Retry => {}
             Move::Answer { .. } | Move::Fail | Move::Result { .. } | Move::End { .. } | Move::EndQueued => {}
         }
     }
@@ -283,7 +295,7 @@ impl Writer {
             (None, Some(id)) => {
                 self.queued = None;
                 self.turns += 1;
-                (id, 1)
+                (id, std::mem::take(&mut self.attempts) + 1)
             }
             (None, None) => return,
         };
@@ -294,6 +306,7 @@ impl Writer {
             input_to_seq: 1,
             attempt,
             fee_micros: 0,
+            is_retry: false,
             agent_seq: 0,
         };
         self.write(Some(turn_id), body);
@@ -383,13 +396,21 @@ impl Writer {
                 self.result(call, "It was stopped.".to_owned(), true, Vec::new());
             }
         }
-        if let Some((turn, _)) = self.running.take() {
+        if let Some((turn, attempt)) = self.running.take() {
             self.write(Some(turn), completed(turn, reason));
+            self.failed = (reason == YieldReason::Error).then_some((turn, attempt));
         }
+    }
+
+    fn retry(&mut self) {
+        let Some((turn_id, attempts)) = self.failed.take() else { return };
+        (self.queued, self.attempts) = (Some(turn_id), attempts);
+        self.write(Some(turn_id), Body::TurnRetried { turn_id, attempt: attempts + 1 });
     }
 
     fn end_queued(&mut self) {
         if let Some(turn) = self.queued.take() {
+            (self.failed, self.attempts) = (None, 0);
             self.write(Some(turn), completed(turn, YieldReason::Canceled));
         }
     }
@@ -408,7 +429,8 @@ fn completed(turn_id: TurnId, yield_reason: YieldReason) -> Body {
         result_event_id: None,
         usage: Usage::default(),
         active_seconds: 0,
-        error: None,
+        error: (yield_reason == YieldReason::Error)
+            .then(|| TurnError { code: "model_unavailable".to_owned(), message: String::new() }),
         output: None,
         output_repairs: 0,
         limit: None,

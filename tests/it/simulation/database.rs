@@ -16,7 +16,7 @@ use sojourn::{
         log_fold::ReadTo,
         open_work::OpenWork,
         session::Limits,
-        turn::{LastTurn, TurnState},
+        turn::TurnState,
     },
 };
 
@@ -102,10 +102,10 @@ impl Database {
         let events = number(drafts, self.session.head, stamp.origin.now());
         for event in &events {
             let effects = self.session.apply(event);
-            self.ended.extend(effects.ended);
+            effects.ended.into_iter().for_each(|turn| put(&mut self.ended, turn));
         }
         let wakes = |event: &Event| {
-            matches!(event.draft.body, Body::TurnCancelRequested { .. })
+            matches!(event.draft.body, Body::TurnCancelRequested { .. } | Body::TurnRetried { .. })
                 || (matches!(event.draft.body, Body::UserMessage { .. }) && !self.session.is_waiting())
                 || (matches!(event.draft.body, Body::HistoryCompactionRequested(_))
                     && event.draft.turn_id.is_some())
@@ -212,8 +212,8 @@ impl Database {
         let is_next = row.running.is_none() && row.queued.as_ref().is_some_and(|queued| queued.id == turn);
         let starts = match delta.start {
             None => true,
-            Some(start) if start.attempt == 1 => is_next && row.input_head == start.input_to_seq,
-            Some(_) => is_running,
+            Some(start) if is_next => row.input_head == start.input_to_seq,
+            Some(start) => start.attempt > 1 && is_running,
         };
         // No event is written for an ended turn.
         starts && (is_running || is_next)
@@ -222,9 +222,9 @@ impl Database {
     fn start(&mut self, start: Start, ts: Timestamp) {
         let row = &mut self.session;
         row.status = Status::Running;
-        if start.attempt == 1 {
+        row.turns += i64::from(start.attempt == 1);
+        if row.running.is_none() {
             row.input_cursor = start.input_to_seq;
-            row.turns += 1;
             row.running = row.queued.take();
         }
         let turn = row.running.as_mut().expect("checked by the fence");
@@ -253,14 +253,8 @@ impl Database {
         turn.error.clone_from(&end.error);
         turn.active_seconds = end.active_seconds;
         row.active_seconds += end.active_seconds;
-        row.ended = Some(LastTurn {
-            id,
-            state: turn.state,
-            yield_reason: turn.yield_reason,
-            result_event_id: turn.result_event_id,
-            error_code: turn.error.as_ref().map(|error| error.code.clone()),
-        });
-        self.ended.push(turn);
+        row.ended = Some(turn.clone());
+        put(&mut self.ended, turn);
     }
 
     fn append(&mut self, events: Vec<Event>) {
@@ -268,11 +262,11 @@ impl Database {
             assert_eq!(event.seq, self.log.len() as i64 + 1, "the log has a gap");
             self.ledger.note(&event, &self.log, self.folded.created.limits);
             let effects = self.folded.apply(&event);
-            self.folded_ended.extend(effects.ended);
+            effects.ended.into_iter().for_each(|turn| put(&mut self.folded_ended, turn));
             self.log.push(event);
         }
         assert_eq!(self.session, self.folded, "the row is not the fold of its log");
-        assert_eq!(self.ended.last(), self.folded_ended.last(), "a turn's row is not the fold of its log");
+        assert_eq!(self.ended, self.folded_ended, "a turn's row is not the fold of its log");
     }
 
     /// Whether no work is pending.
@@ -293,6 +287,14 @@ impl Database {
         assert_eq!(self.session.cancel_turn_id, None, "a cancel outlived its turn");
         assert!(!self.session.is_pending() || self.session.status == Status::Archived, "input was lost");
         self.ledger.check_at_rest();
+    }
+}
+
+/// Writes the row of a turn, which exists if the turn was retried.
+fn put(rows: &mut Vec<Turn>, turn: Turn) {
+    match rows.iter_mut().find(|row| row.id == turn.id) {
+        Some(row) => *row = turn,
+        None => rows.push(turn),
     }
 }
 

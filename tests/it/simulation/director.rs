@@ -55,6 +55,7 @@ impl Report {
         all.waits += one.waits;
         all.answers += one.answers;
         all.expired += one.expired;
+        all.retries += one.retries;
         all.slowest_cancel = all.slowest_cancel.max(one.slowest_cancel);
         all.worst_overshoot = all.worst_overshoot.max(one.worst_overshoot);
         self.refused += run.refused;
@@ -209,13 +210,17 @@ async fn call(world: &Arc<World>) {
     let chance = &world.chance;
     for _ in 0..3 + chance.below(8) {
         sleep(world.duration() * chance.pick(&[0, 1, 2, 4])).await;
-        let command = match chance.below(23) {
+        let command = match chance.below(27) {
             0..5 => Command::Steer(input("Go on.")),
             5..8 => Command::Steer(Input { mode: InputMode::Steer, ..input("And this.") }),
             8..11 => Command::Steer(Input { mode: InputMode::Interrupt, ..input("No, this.") }),
             11..15 => Command::Cancel,
             15..19 => Command::Patch(Change { limits: Some(limits(chance)), ..Change::default() }),
             19..22 => Command::Compact(CompactionRequest::default()),
+            22..26 => match world.look(|database| database.session.last_turn()) {
+                Some(last) => Command::Retry(last.id),
+                None => continue,
+            },
             _ => Command::Archive,
         };
         execute(world, command).await;

@@ -47,6 +47,8 @@ pub struct Ledger {
     with_message: HashSet<TurnId>,
     turns: HashMap<TurnId, Turn>,
     running: Option<TurnId>,
+    /// The last turn that ended, if it did with an error.
+    last_failed: Option<TurnId>,
     /// The replaced limits and the time of the change: a turn may have been prepared under them.
     replaced: Option<(Timestamp, Limits)>,
     /// Requests to the model, by the number that the response carries as usage.
@@ -70,6 +72,7 @@ pub struct Counts {
     pub answers: u64,
     pub expired: u64,
     pub steers: u64,
+    pub retries: u64,
     pub slowest_cancel: Duration,
     pub worst_overshoot: Duration,
 }
@@ -131,7 +134,8 @@ impl Ledger {
         self.counts.events += 1;
         if let Some(id) = event.draft.turn_id {
             let is_ended = self.turns.get(&id).is_some_and(|turn| turn.is_ended);
-            assert!(!is_ended, "a turn wrote after its end: {event:?}");
+            let is_retry = matches!(event.draft.body, Body::TurnRetried { .. });
+            assert_eq!(is_ended, is_retry, "a turn wrote after its end, or is retried before it: {event:?}");
         }
         self.note_message(event);
         self.note_output(event);
@@ -180,6 +184,7 @@ impl Ledger {
                 assert!(!call.is_denied || *outcome == Outcome::NotRun, "a denied call ran: {event:?}");
                 check_result(end, call.is_started, *outcome, output);
             }
+            Body::TurnRetried { turn_id, attempt } => self.retry(*turn_id, *attempt),
             Body::TurnCancelRequested { turn_id, .. } => {
                 let turn = self.turns.entry(*turn_id).or_default();
                 turn.canceled_at.get_or_insert(event.ts);
@@ -189,6 +194,7 @@ impl Ledger {
                     completed.error.as_ref().is_some_and(|error| error.code == "recovery_exhausted"),
                 );
                 self.check_output(completed);
+                self.last_failed = completed.error.is_some().then_some(completed.turn_id);
                 self.end(completed.turn_id, completed.yield_reason, event.ts);
             }
             _ => {}
@@ -330,11 +336,11 @@ impl Ledger {
         let turn = self.turns.entry(id).or_default();
         assert_eq!(attempt, turn.attempt + 1, "an attempt was skipped or repeated");
         turn.attempt = attempt;
-        if attempt == 1 {
+        if turn.started_at.is_none() {
             assert_eq!(self.running.replace(id), None, "two turns run at once");
             turn.started_at = Some(ts);
             turn.seconds = limits.turn_seconds;
-            self.counts.turns += 1;
+            self.counts.turns += u64::from(attempt == 1);
             if let Some((_, older)) = self.replaced.filter(|(at, _)| ts - *at < PREPARED_WITHIN) {
                 self.widen(older);
             }
@@ -342,6 +348,17 @@ impl Ledger {
             assert_eq!(self.running, Some(id), "a turn that is not running was taken over");
             self.counts.takeovers += 1;
         }
+    }
+
+    /// The last turn is queued again, and starts as the attempt that its retry names.
+    fn retry(&mut self, id: TurnId, attempt: i32) {
+        self.counts.retries += 1;
+        assert_eq!(self.running, None, "a turn is retried beside a running one");
+        assert_eq!(self.last_failed, Some(id), "a turn is retried that is not the last one, or did not fail");
+        let turn = self.turns.entry(id).or_default();
+        assert_eq!(attempt, turn.attempt + 1, "a retry is another attempt than the next one");
+        *turn = Turn { attempt: turn.attempt, ..Turn::default() };
+        self.last_asked = None;
     }
 
     fn widen(&mut self, limits: Limits) {

@@ -325,7 +325,7 @@ impl Process {
     async fn run_turn(&self, held: &Held, turn: TurnId, attempt: i32) -> Result<(), Halt> {
         let fence = Fence { epoch: held.claimed.epoch, worker: self.group, turn };
         let journal = LeasedJournal { world: Arc::clone(&self.world), fence };
-        if attempt.max(held.claimed.takeovers) > TURN_ATTEMPTS_MAX {
+        if held.claimed.takeovers >= TURN_ATTEMPTS_MAX {
             return end_early(&journal).await;
         }
         let tools = LeasedTools::new(Arc::clone(&self.world), fence);
@@ -386,7 +386,7 @@ fn pending(session: &Session, claimed: Claimed) -> Option<(TurnId, i32)> {
     match (&session.running, &session.queued) {
         _ if session.status == Status::Archived => None,
         (Some(running), _) => Some((running.id, running.attempt + i32::from(claimed.taken_over))),
-        (None, Some(queued)) => Some((queued.id, 1)),
+        (None, Some(queued)) => Some((queued.id, queued.attempt + 1)),
         (None, None) => None,
     }
 }

@@ -305,7 +305,7 @@ async fn a_turn_that_is_lost_again_and_again_is_given_up() {
     let mut superuser = scene.ground.database.superuser().await;
     let sql = "with s as (update session set epoch = epoch + 1),
                     t as (update turn set attempt = 5 where state = 'running')
-               update job set worker_id = gen_random_uuid(), ready_at = now()";
+               update job set worker_id = gen_random_uuid(), ready_at = now(), takeovers = 4";
     sqlx::query(sql).execute(&mut superuser).await.expect("an update");
     superuser.close().await.expect("a clean end");
     let log = scene.owner.settled(&id, 1).await;
@@ -315,10 +315,16 @@ async fn a_turn_that_is_lost_again_and_again_is_given_up() {
     let turn = super::last_turn(&scene.owner, &id).await;
     assert_eq!((&turn["state"], &turn["error"]["code"]), (&json!("error"), &json!("recovery_exhausted")));
     assert_eq!(super::session(&scene.owner, &id).await["status"], "failed");
+    // A retry has all of its attempts.
+    let path = format!("/sessions/{id}/turns/{}/retry", turn["id"].as_str().expect("an id"));
+    scene.owner.post(&path, json!({})).await.ok();
+    let log = scene.owner.settled(&id, 2).await;
+    let starts = of(&log, "turn.started");
+    assert_eq!((&starts[starts.len() - 1]["body"]["attempt"], ends(&log)[1]), (&json!(6), "completed"));
     let steered = super::script(json!([run("cat counter"), { "text": "Back." }]));
     super::steer(&scene.owner, &id, &steered).await;
-    let log = scene.owner.settled(&id, 2).await;
-    assert_eq!((outputs(&log)[1], ends(&log)[1]), ("run\n", "completed"));
+    let log = scene.owner.settled(&id, 3).await;
+    assert_eq!((outputs(&log)[1], ends(&log)[2]), ("run\n", "completed"));
     scene.close().await;
 }
 

@@ -108,6 +108,12 @@ function Head({ session, log }: { session: Session; log: Log }) {
   const compact = useMutation({
     mutationFn: () => take(api.POST("/v3/sessions/{session_id}/compact", { params, body: {} })),
   });
+  const last = session.last_turn;
+  const retry = useMutation({
+    mutationFn: (turn: string) =>
+      take(api.POST("/v3/sessions/{session_id}/turns/{turn_id}/retry", { params: { path: { ...params.path, turn_id: turn } } })),
+    onSuccess: () => queries.invalidateQueries({ queryKey: ["session", session.id] }),
+  });
   const isWaiting = session.last_turn?.state === "waiting";
   const runs = session.status === "running" || session.status === "queued" || isWaiting;
   const place = session.queue_position;
@@ -137,6 +143,11 @@ function Head({ session, log }: { session: Session; log: Log }) {
               Cancel the turn
             </button>
           )}
+          {last?.error_code && session.status !== "archived" && (
+            <button type="button" disabled={retry.isPending} onClick={() => retry.mutate(last.id)}>
+              Retry the turn
+            </button>
+          )}
           {session.status === "idle" && session.agent_id && (session.usage.steps ?? 0) > 0 && (
             <button type="button" disabled={compact.isPending} onClick={() => compact.mutate()}>
               Summarize
@@ -152,7 +163,7 @@ function Head({ session, log }: { session: Session; log: Log }) {
           )}
         </div>
       </div>
-      <Trouble error={cancel.error ?? compact.error ?? archive.error} />
+      <Trouble error={cancel.error ?? compact.error ?? retry.error ?? archive.error} />
     </>
   );
 }

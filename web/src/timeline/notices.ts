@@ -91,6 +91,8 @@ export function noticed(event: Event, names: ReadonlyMap<string, string>): Notic
       const count = event.body.seqs.length;
       return { tone: "plain", title: count === 1 ? "Read a message" : `Read ${count} messages`, detail: "within the turn" };
     }
+    case "turn.retried":
+      return { tone: "plain", title: `${event.actor.display ?? "A caller"} retried the turn`, detail: `attempt ${event.body.attempt}` };
     case "turn.resumed":
       return { tone: "plain", title: "Continued", detail: `after ${span(event.body.waited_ms)}` };
     case "action.closed":

@@ -126,6 +126,11 @@ class AsyncSojourn:
         body = {"instructions": instructions} if instructions else {}
         return cast("models.Steered", await self.call("POST", at("sessions", session, "compact"), json=body))
 
+    async def retry_turn(self, session: str, turn: str) -> models.Steered:
+        """Retries the last turn of a session, which ended with an error: the same turn, as its next attempt."""
+        path = at("sessions", session, "turns", turn, "retry")
+        return cast("models.Steered", await self.call("POST", path))
+
     async def archive(self, session: str) -> models.Session:
         return cast("models.Session", await self.call("POST", at("sessions", session, "archive")))
 

@@ -123,6 +123,11 @@ class Sojourn:
         body = {"instructions": instructions} if instructions else {}
         return cast("models.Steered", self.call("POST", at("sessions", session, "compact"), json=body))
 
+    def retry_turn(self, session: str, turn: str) -> models.Steered:
+        """Retries the last turn of a session, which ended with an error: the same turn, as its next attempt."""
+        path = at("sessions", session, "turns", turn, "retry")
+        return cast("models.Steered", self.call("POST", path))
+
     def archive(self, session: str) -> models.Session:
         return cast("models.Session", self.call("POST", at("sessions", session, "archive")))
 

@@ -133,7 +133,7 @@ pub(super) use fold_query;
 macro_rules! start_fits {
     () => {
         "(m.attempt is null
-           or (m.attempt = 1 and u.queued_turn_id = m.turn_id and u.running_turn_id is null
+           or (u.queued_turn_id = m.turn_id and u.running_turn_id is null
                and u.input_head = m.window_to and u.agent_head = m.agent_seq)
            or (m.attempt > 1 and u.running_turn_id = m.turn_id))"
     };
@@ -168,7 +168,7 @@ macro_rules! fold_session {
             else m.status
         end,
         input_cursor = case
-            when m.attempt = 1 then m.window_to
+            when m.attempt is not null and u.queued_turn_id = m.turn_id then m.window_to
             when m.status is not null and u.queued_turn_id = m.turn_id then u.input_head
             else u.input_cursor
         end,
@@ -179,7 +179,7 @@ macro_rules! fold_session {
             else u.running_turn_id
         end,
         queued_turn_id = case
-            when (m.attempt = 1 or m.status is not null) and u.queued_turn_id = m.turn_id then null
+            when (m.attempt is not null or m.status is not null) and u.queued_turn_id = m.turn_id then null
             else u.queued_turn_id
         end,
         cancel_turn_id = case

@@ -108,7 +108,7 @@ fn files() -> BTreeMap<&'static str, Row> {
     ])
 }
 
-/// Operations on actions and files. No worker runs here, so no turn needs anything.
+/// Operations on actions, failed turns and files. No worker runs here, so no turn needs anything.
 fn actions() -> BTreeMap<&'static str, Row> {
     let row = |scope, token, status, body| Row { scope, token, status, body };
     BTreeMap::from([
@@ -118,6 +118,8 @@ fn actions() -> BTreeMap<&'static str, Row> {
         ("getPermissions", row("sessions:read", None, 200, None)),
         ("revokePermission", row("sessions:approve", None, 404, None)),
         ("claimAction", row("sessions:write", Some("answer"), 404, Some(|| json!({})))),
+        // It did not fail.
+        ("retryTurn", row("sessions:write", None, 409, None)),
     ])
     .into_iter()
     .chain(files())

@@ -45,6 +45,7 @@ async fn a_caller_and_a_turn_that_write_at_once_leave_one_log_without_a_gap() {
                 input_to_seq: turn.input_to_seq,
                 attempt: 1,
                 fee_micros: 0,
+                is_retry: false,
                 agent_seq: 0,
             };
             match writer.record(vec![draft(&world, turn.id, start)]).await {
@@ -95,6 +96,7 @@ async fn an_event_that_waits_while_a_destination_is_created_is_delivered_to_it()
         input_to_seq: turn.input_to_seq,
         attempt: 1,
         fee_micros: 0,
+        is_retry: false,
         agent_seq: 0,
     };
     let of_log_only = Body::SandboxFrozen { sandbox_id: world.origin.id(), memory_bytes: 1 };
@@ -156,6 +158,7 @@ async fn a_turn_does_not_start_with_an_agent_that_has_changed() {
         input_to_seq: turn.input_to_seq,
         attempt: 1,
         fee_micros: 0,
+        is_retry: false,
         agent_seq,
     };
     let stale = writer.record(vec![draft(&world, turn.id, start(session.agent_head))]).await;

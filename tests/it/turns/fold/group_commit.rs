@@ -57,6 +57,7 @@ impl Writing {
             input_to_seq: self.input_to_seq,
             attempt: 1,
             fee_micros: 0,
+            is_retry: false,
             agent_seq: 0,
         };
         self.writer.record(vec![draft(world, self.turn, body)]).await.map(drop)

@@ -34,6 +34,8 @@ enum Act {
     /// The running turn reads what steers it.
     ReadSteers,
     Cancel,
+    /// A caller retries the last turn.
+    Retry,
     Patch {
         tokens: u64,
     },
@@ -98,6 +100,7 @@ fn act() -> impl Strategy<Value = Act> {
         6 => mode.prop_map(Act::Steer),
         2 => Just(Act::ReadSteers),
         2 => Just(Act::Cancel),
+        4 => Just(Act::Retry),
         1 => (1..3u64).prop_map(|tokens| Act::Patch { tokens }),
         1 => Just(Act::Archive),
         2 => prop::sample::select(vec![CallerAction::Start, CallerAction::Stop, CallerAction::Pause, CallerAction::Resume, CallerAction::Context])
@@ -135,7 +138,7 @@ impl FakeWorker {
     fn turn(&self, session: &Session) -> Option<(TurnId, i32)> {
         let running =
             session.running.as_ref().map(|turn| (turn.id, turn.attempt + i32::from(self.taken_over)));
-        running.or_else(|| session.queued.as_ref().map(|turn| (turn.id, 1)))
+        running.or_else(|| session.queued.as_ref().map(|turn| (turn.id, turn.attempt + 1)))
     }
 
     async fn write(&mut self, world: &World, id: SessionId, act: &Act) {
@@ -247,7 +250,8 @@ fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), ac
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt,
-            fee_micros: 3,
+            fee_micros: if window.attempt == 0 { 3 } else { 0 },
+            is_retry: session.running.is_none() && window.attempt > 0,
             agent_seq: 0,
         }],
         Act::Step { calls } if is_started && open.is_empty() => step(log.len(), *calls, attempt),
@@ -334,6 +338,16 @@ fn said(text: &str, mode: InputMode) -> Input {
     Input { text: text.to_owned(), mode, ..Input::default() }
 }
 
+/// Retries the last turn, if it failed and nothing runs.
+async fn retry(world: &World, id: SessionId) -> Result<(), Error> {
+    let last = world.store.load_session(world.org, id).await.expect("a row").last_turn();
+    let turn = last.map_or_else(|| world.origin.id(), |last| last.id);
+    match world.command(id, Command::Retry(turn)).await {
+        Err(Error::Rejected(Rejection::TurnRunning | Rejection::TurnNotFailed)) => Ok(()),
+        done => done,
+    }
+}
+
 async fn play(world: &World, acts: &[Act]) {
     let id = world.create(acts.len().is_multiple_of(2).then(|| said("first", InputMode::Queue))).await;
     let mut hand = FakeWorker::default();
@@ -345,6 +359,7 @@ async fn play(world: &World, acts: &[Act]) {
                 Ok(())
             }
             Act::Cancel => world.command(id, Command::Cancel).await,
+            Act::Retry => retry(world, id).await,
             Act::Patch { tokens } => {
                 let limits = Some(Limits { tokens: Some(*tokens), ..Limits::default() });
                 let title = Some(Some(format!("{tokens}")));

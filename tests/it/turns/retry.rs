@@ -1,0 +1,203 @@
+//! A failed turn is retried: the same turn, from its last complete step.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use serde_json::{Value, json};
+
+use super::{Scene, assert_sound, ends, last_turn, of, session, steer};
+use crate::{
+    fake::{Fake, Request, Step, anthropic::Anthropic},
+    support::service::{Caller, send},
+};
+
+/// Creates a session whose agent calls the fake.
+async fn create(owner: &Caller, more: Value) -> String {
+    let key = json!({ "provider": "anthropic", "key": "sk-ant-of-the-test", "is_default": true });
+    owner.post("/credentials", key).await.ok();
+    let mut agent = json!({
+        "name": "maker", "prompt": "You make things.", "model": "anthropic/claude-sonnet-4-5", "tools": ["bash"],
+    });
+    agent.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+    owner.post("/agents", agent).await.ok();
+    let body = json!({ "agent": "maker", "input": "Make a file." });
+    owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+fn path_of(id: &str, turn: &Value) -> String {
+    format!("/sessions/{id}/turns/{}/retry", turn["id"].as_str().expect("an id"))
+}
+
+/// A model that makes a call, then refuses requests until `works`, then ends.
+async fn failing(works: Arc<AtomicUsize>) -> Fake<Anthropic> {
+    let decide = move |request: &Request| match request.body["messages"].to_string().contains("tool_result") {
+        false => Step::default().and_tool("bash", json!({ "command": "echo made >> made; cat made" })),
+        true if works.load(Ordering::SeqCst) == 0 => {
+            Step::status(401, "authentication_error", "invalid x-api-key")
+        }
+        true => Step::text("It is made."),
+    };
+    Fake::decide(Anthropic::default(), decide).await
+}
+
+#[tokio::test]
+async fn a_retry_continues_behind_the_last_complete_step_as_the_same_turn() {
+    let works = Arc::new(AtomicUsize::new(0));
+    let fake = failing(Arc::clone(&works)).await;
+    let scene =
+        Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url), "--metrics-listen=127.0.0.1:0"])
+            .await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({})).await;
+    let log = owner.settled(&id, 1).await;
+    assert_eq!(ends(&log), ["error"]);
+    let failed = last_turn(owner, &id).await;
+    assert_eq!((&failed["state"], &failed["attempt"]), (&json!("error"), &json!(1)));
+
+    works.store(1, Ordering::SeqCst);
+    let path = path_of(&id, &failed);
+    let retry =
+        || owner.request(reqwest::Method::POST, &path).header("idempotency-key", "again").json(&json!({}));
+    let accepted = send(retry()).await;
+    assert_eq!(accepted.status, 202);
+    let log = owner.settled(&id, 2).await;
+    assert_sound(&log);
+    assert_eq!((ends(&log), fake.refusals()), (vec!["error", "completed"], Vec::new()));
+    let (accepted, repeated) = (accepted.ok(), send(retry()).await);
+    assert_eq!((repeated.status.as_u16(), &repeated.ok()), (200, &accepted));
+    let retried = of(&log, "turn.retried");
+    assert_eq!(retried.len(), 1, "{log:#?}");
+    assert_eq!(retried[0]["id"], accepted["event"]["id"]);
+    assert_eq!(retried[0]["body"], json!({ "turn_id": failed["id"], "attempt": 2 }));
+    let starts: Vec<_> = of(&log, "turn.started").iter().map(|event| event["body"].clone()).collect();
+    assert_eq!((&starts[1]["attempt"], &starts[1]["is_retry"]), (&json!(2), &json!(true)));
+
+    // The call of the first attempt did not run again, and its usage is part of the turn.
+    let result = owner.get(&format!("/sessions/{id}/result")).await.ok();
+    assert_eq!(result["result"]["body"]["text"], "It is made.");
+    let (turn, read) = (&result["last_turn"], owner.get(&format!("/sessions/{id}")).await.ok());
+    assert_eq!((&turn["id"], &turn["state"], &turn["attempt"]), (&failed["id"], &json!("ok"), &json!(2)));
+    assert_eq!((&turn["usage"]["steps"], &turn["error"]), (&json!(2), &Value::Null));
+    assert_eq!(turn["started_at"], failed["started_at"]);
+    assert_eq!((of(&log, "tool.result").len(), &read["status"]), (1, &json!("idle")));
+    assert_eq!(of(&log, "tool.result")[0]["body"]["output"], "made\n");
+    let requests = fake.requests();
+    assert_eq!(requests[requests.len() - 1].body, requests[requests.len() - 2].body);
+    assert_eq!(
+        owner.get(&format!("/sessions/{id}/turns")).await.ok()["data"].as_array().map(Vec::len),
+        Some(1)
+    );
+    assert_eq!(scene.service.metrics().await["sojourn_turns_retried_total"], 1.0);
+
+    // An export with a retried turn is a session elsewhere, too.
+    let request = owner.request(reqwest::Method::GET, &format!("/sessions/{id}/export"));
+    let file = request.send().await.expect("an answer").text().await.expect("a text");
+    let import = owner.request(reqwest::Method::POST, "/sessions/import");
+    let imported = send(import.header("content-type", "application/x-ndjson").body(file)).await.ok();
+    let path = format!("/sessions/{}/turns", imported["session"]["id"].as_str().expect("an id"));
+    let turns = owner.get(&path).await.ok();
+    assert_eq!((turns["data"].as_array().map(Vec::len), &turns["data"][0]["state"]), (Some(1), &json!("ok")));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_response_that_was_cut_off_is_continued() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&asked);
+    let decide = move |_: &Request| match count.fetch_add(1, Ordering::SeqCst) {
+        0 => Step::text("It begins").stopping("max_tokens"),
+        _ => Step::text("and ends."),
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({})).await;
+    owner.settled(&id, 1).await;
+    let failed = last_turn(owner, &id).await;
+    assert_eq!(failed["error"]["code"], "max_output_tokens");
+    owner.post(&path_of(&id, &failed), json!({})).await.ok();
+    let log = owner.settled(&id, 2).await;
+    assert_eq!((ends(&log), fake.refusals()), (vec!["error", "completed"], Vec::new()));
+    let requests = fake.requests();
+    let said = requests[1].body["messages"].as_array().expect("messages");
+    assert_eq!((said.len(), &said[2]["role"]), (3, &json!("user")));
+    assert!(said[2].to_string().contains("Your last response ended with an error."), "{said:?}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn only_the_last_turn_is_retried_and_only_if_it_failed() {
+    let works = Arc::new(AtomicUsize::new(0));
+    let fake = failing(Arc::clone(&works)).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({})).await;
+    owner.settled(&id, 1).await;
+    let failed = last_turn(owner, &id).await;
+    let path = path_of(&id, &failed);
+    let unknown = format!("/sessions/{id}/turns/trn_01m8dpsj22f6xbv5t2jje2t66p/retry");
+    owner.post(&unknown, json!({})).await.error(404);
+
+    // Of many requests at once, one retries it.
+    let requests = (0..8).map(|_| async { owner.post(&path, json!({})).await });
+    let answers = futures::future::join_all(requests).await;
+    let accepted = answers.iter().filter(|answer| answer.status == 202).count();
+    assert!(accepted >= 1 && answers.iter().all(|answer| [202, 409].contains(&answer.status.as_u16())));
+    owner.settled(&id, 1 + accepted).await;
+
+    // A message while it is queued joins it; canceled, it ends with what it used before.
+    owner.post(&format!("/sessions/{id}/pause"), json!({})).await.ok();
+    owner.post(&path, json!({})).await.ok();
+    steer(owner, &id, "And this.").await;
+    let queued = last_turn(owner, &id).await;
+    assert_eq!(
+        (&queued["id"], &queued["state"], &queued["error"]),
+        (&failed["id"], &json!("queued"), &Value::Null)
+    );
+    assert_eq!(session(owner, &id).await["status"], "queued");
+    assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "turn_running");
+    owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
+    let canceled = last_turn(owner, &id).await;
+    assert_eq!((&canceled["id"], &canceled["yield_reason"]), (&failed["id"], &json!("canceled")));
+    assert_eq!(canceled["usage"]["steps"], failed["usage"]["steps"]);
+    assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "turn_not_failed");
+    owner.post(&format!("/sessions/{id}/resume"), json!({})).await.ok();
+
+    works.store(1, Ordering::SeqCst);
+    steer(owner, &id, "Again.").await;
+    owner.settled(&id, 3 + accepted).await;
+    assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "not_last_turn");
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "archived");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_a_check_canceled_starts_at_its_retry() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id = owner.play(json!([{ "text": "First." }])).await;
+    owner.settled(&id, 1).await;
+    let agent = session(owner, &id).await["agent_id"].as_str().expect("an id").to_owned();
+    owner.patch(&format!("/agents/{agent}"), json!({ "enabled": false })).await.ok();
+    steer(owner, &id, &super::script(json!([{ "text": "Second." }]))).await;
+    owner.settled(&id, 2).await;
+    let refused = last_turn(owner, &id).await;
+    assert_eq!((&refused["attempt"], &refused["error"]["code"]), (&json!(0), &json!("agent_disabled")));
+    let path = path_of(&id, &refused);
+    owner.post(&path, json!({})).await.ok();
+    let log = owner.settled(&id, 3).await;
+    assert_eq!(ends(&log), ["completed", "canceled", "canceled"], "the check is made again");
+    owner.patch(&format!("/agents/{agent}"), json!({ "enabled": true })).await.ok();
+    owner.post(&path, json!({})).await.ok();
+    let log = owner.settled(&id, 4).await;
+    assert_sound(&log);
+    assert_eq!(ends(&log)[3], "completed");
+    let done = last_turn(owner, &id).await;
+    assert_eq!((&done["id"], &done["attempt"]), (&refused["id"], &json!(1)));
+    let usage = owner.get(&format!("/sessions/{id}/usage")).await.ok();
+    assert_eq!(usage["usage"]["steps"], 2);
+    scene.close().await;
+}
