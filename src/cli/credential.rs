@@ -2,6 +2,8 @@
 //!
 //! A key is read from standard input: other users could see it on a command line.
 
+use std::collections::BTreeMap;
+
 use clap::Subcommand;
 use serde_json::json;
 
@@ -22,12 +24,23 @@ pub(super) enum Credential {
         /// Endpoint compatible with the provider's API; for git, the URL of the repositories
         #[arg(long, value_name = "URL")]
         base_url: Option<String>,
+        /// Header of the key, if it is not that of the provider's API, such as api-key
+        #[arg(long, value_name = "NAME")]
+        key_header: Option<String>,
+        /// Header of each call; may be repeated. NAME=@FILE reads a secret value from a file
+        #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+        headers: Vec<(String, String)>,
         /// Make it the default for agents without a credential
         #[arg(long)]
         default: bool,
     },
     /// Replace the key of a credential, read from standard input
-    Rotate { credential: String },
+    Rotate {
+        credential: String,
+        /// Replaces all headers of the calls; may be repeated [default: they stay]
+        #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
+        headers: Vec<(String, String)>,
+    },
     /// Make a credential the default for agents without one
     Default { credential: String },
     /// Delete a credential
@@ -49,15 +62,17 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
             ];
             print::page(&client, "/credentials", &columns, json).await?;
         }
-        Credential::Create { provider, name, base_url, default } => {
+        Credential::Create { provider, name, base_url, key_header, headers, default } => {
             let body = json!({
                 "provider": provider, "key": input::secret("key")?, "is_default": default, "name": name, "base_url": base_url,
+                "key_header": key_header, "headers": given(headers),
             });
             print::field(&client.post("/credentials", &input::given(body)).await?, json, "id");
         }
-        Credential::Rotate { credential } => {
+        Credential::Rotate { credential, headers } => {
             let path = format!("/credentials/{credential}");
-            print::field(&client.patch(&path, &json!({ "key": input::secret("key")? })).await?, json, "id");
+            let body = json!({ "key": input::secret("key")?, "headers": given(headers) });
+            print::field(&client.patch(&path, &input::given(body)).await?, json, "id");
         }
         Credential::Default { credential } => {
             let body = json!({ "credential": credential });
@@ -68,4 +83,22 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
         }
     }
     Ok(())
+}
+
+/// Returns headers as a body has them, if there are any.
+fn given(headers: Vec<(String, String)>) -> Option<BTreeMap<String, String>> {
+    (!headers.is_empty()).then(|| headers.into_iter().collect())
+}
+
+/// Reads NAME=VALUE, or NAME=@FILE.
+fn header(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("must have the form NAME=VALUE")?;
+    let value = match value.strip_prefix('@') {
+        None => value.to_owned(),
+        Some(file) => {
+            let read = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+            read.trim_end_matches(['\r', '\n']).to_owned()
+        }
+    };
+    Ok((name.to_owned(), value))
 }

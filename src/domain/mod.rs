@@ -31,6 +31,7 @@ pub mod permission;
 pub(crate) mod piece;
 pub mod price;
 pub(crate) mod problem;
+pub mod provider_header;
 pub mod question;
 pub(crate) mod registry;
 pub mod repetition;

@@ -16,13 +16,16 @@ use super::{
 };
 use crate::{
     base::{ExposeSecret, SecretString, limit, text, trace},
-    domain::Answer,
+    domain::{Answer, provider_header::default_key_header},
 };
 
 /// Validates a URL that an organization set and prepares a POST to the validated address.
 ///
 /// The message of an `Err` is shown to the organization.
 pub type Guard = Arc<dyn Fn(&Url) -> Result<RequestBuilder, String> + Send + Sync>;
+
+/// Shorter values of headers, such as a version, are no secrets.
+const REDACTED_BYTES_MIN: usize = 8;
 
 /// HTTP client of the adapters; cheap to clone.
 #[derive(Clone)]
@@ -67,22 +70,20 @@ impl Http {
     pub(super) async fn send(&self, endpoint: &Endpoint, body: Vec<u8>) -> Result<Reply, Fault> {
         let mut request = self.post(endpoint)?.header("content-type", "application/json").body(body);
         for (name, value) in &endpoint.headers {
-            request = request.header(*name, value);
+            request = request.header(name, value.expose_secret());
         }
         if let Some(context) = trace::current() {
             request = request.header(trace::TRACEPARENT, context);
         }
-        let secret = format!("{}{}", endpoint.auth.1, endpoint.key.expose_secret());
-        let response =
-            within(self.first_byte, "no first byte", request.header(endpoint.auth.0, secret).send())
-                .await?
-                .map_err(|error| unavailable(&format!("no connection: {}", cause(error))))?;
+        let response = within(self.first_byte, "no first byte", request.send())
+            .await?
+            .map_err(|error| unavailable(&format!("no connection: {}", cause(error))))?;
         let chunks =
             Chunks { response, read: 0, patience: self.first_byte, between_chunks: self.between_chunks };
         if chunks.response.status().is_success() {
             return chunks.event_stream().map(Reply::Stream);
         }
-        Ok(Reply::Refusal(chunks.refusal(&endpoint.key).await))
+        Ok(Reply::Refusal(chunks.refusal(endpoint).await))
     }
 }
 
@@ -106,24 +107,53 @@ pub fn trusted_client() -> Client {
         .expect("a client with default settings can be built")
 }
 
-/// URL and authentication of a provider.
+/// What a credential says of the calls of its provider.
 #[derive(Clone, Debug)]
-pub(super) struct Endpoint {
-    pub url: Url,
+pub(super) struct Access {
     /// Whether an organization set the URL, not the settings.
     pub org_named: bool,
-    pub headers: Vec<(&'static str, String)>,
-    /// Name of the authentication header, and the prefix of its value.
-    pub auth: (&'static str, &'static str),
     pub key: SecretString,
+    /// The header of the key, if it is not that of the API.
+    pub key_header: Option<String>,
+    /// Further headers, with names in lower case.
+    pub headers: Vec<(String, SecretString)>,
+}
+
+/// URL and headers of a provider.
+#[derive(Clone, Debug)]
+pub(super) struct Endpoint {
+    url: Url,
+    /// Whether an organization set the URL, not the settings.
+    org_named: bool,
+    headers: Vec<(String, SecretString)>,
+    /// Texts that no error of the provider may show.
+    secrets: Vec<SecretString>,
 }
 
 impl Endpoint {
+    /// Returns the endpoint of an API of `provider` that needs `own` headers.
+    pub(super) fn new(url: Url, access: Access, provider: &str, own: &[(&str, &str)]) -> Self {
+        let Access { org_named, key, key_header: named, headers } = access;
+        let key_header = named.unwrap_or_else(|| default_key_header(provider).to_owned());
+        let prefix = if key_header == "authorization" { "Bearer " } else { "" };
+        let value = format!("{prefix}{}", key.expose_secret());
+        let mut all = vec![(key_header, SecretString::from(value))];
+        let is_own = |name: &str| headers.iter().all(|(further, _)| further != name);
+        let own = own.iter().filter(|(name, _)| is_own(name));
+        all.extend(own.map(|(name, value)| ((*name).to_owned(), (*value).into())));
+        let values = headers.iter().map(|(_, value)| value.clone());
+        let values = values.filter(|value| value.expose_secret().len() >= REDACTED_BYTES_MIN);
+        let key = Some(key).filter(|key| !key.expose_secret().is_empty());
+        let secrets = key.into_iter().chain(values).collect();
+        all.extend(headers);
+        Self { url, org_named, headers: all, secrets }
+    }
+
     /// Returns the endpoint of an API of OpenAI, whose path follows that of the base.
-    pub(super) fn openai(base: &Url, path: &str, org_named: bool, key: SecretString) -> Self {
+    pub(super) fn openai(base: &Url, path: &str, access: Access, provider: &str) -> Self {
         let mut url = base.clone();
         url.set_path(&format!("{}{path}", base.path().trim_end_matches('/')));
-        Self { url, org_named, headers: Vec::new(), auth: ("authorization", "Bearer "), key }
+        Self::new(url, access, provider, &[])
     }
 }
 
@@ -184,7 +214,7 @@ impl Chunks {
     }
 
     // If the body does not arrive, the status alone is used.
-    async fn refusal(mut self, key: &SecretString) -> Refusal {
+    async fn refusal(mut self, endpoint: &Endpoint) -> Refusal {
         let status = self.response.status().as_u16();
         let whole = self.patience;
         let retry_after = retry_after(self.response.headers());
@@ -199,11 +229,10 @@ impl Chunks {
         // One timeout for all chunks: a body that arrives too slowly is a stall too.
         let _ = tokio::time::timeout(whole, all).await;
         body.truncate(limit::MODEL_ERROR_BYTES_MAX);
-        let body = String::from_utf8_lossy(&body);
-        let body = match key.expose_secret() {
-            "" => body.into_owned(),
-            key => body.replace(key, "[key]"),
-        };
+        let mut body = String::from_utf8_lossy(&body).into_owned();
+        for secret in &endpoint.secrets {
+            body = body.replace(secret.expose_secret(), "[key]");
+        }
         Refusal { status, retry_after, body }
     }
 }

@@ -11,7 +11,7 @@ use url::Url;
 use super::{
     Model,
     anthropic::{self, Anthropic},
-    exchange::Http,
+    exchange::{Access, Http},
     openai::{self, OpenAi},
     responses::{self, Responses},
     scripted::{self, Scripted},
@@ -41,6 +41,10 @@ pub struct Connection {
     /// A custom base URL that the organization set.
     pub base_url: Option<Url>,
     pub key: SecretString,
+    /// The header of the key, if it is not that of the provider's API.
+    pub key_header: Option<String>,
+    /// Further headers of each call, with names in lower case; one replaces that of the adapter.
+    pub headers: Vec<(String, SecretString)>,
 }
 
 /// The operator's settings for providers.
@@ -139,13 +143,19 @@ impl Providers {
                 "the base_url must begin with https:// or http://".to_owned(),
             ));
         }
-        let (http, key) = (self.http.clone(), credential.key.clone());
+        let http = self.http.clone();
+        let access = Access {
+            org_named,
+            key: credential.key.clone(),
+            key_header: credential.key_header.clone(),
+            headers: credential.headers.clone(),
+        };
         Ok(match (provider.as_str(), api) {
             (anthropic::PROVIDER, _) => {
-                Arc::new(Anthropic::new(http, base, org_named, &self.settings.anthropic_version, key))
+                Arc::new(Anthropic::new(http, base, access, &self.settings.anthropic_version))
             }
-            (_, ModelApi::ChatCompletions) => Arc::new(OpenAi::new(http, base, org_named, provider, key)),
-            (_, ModelApi::Responses) => Arc::new(Responses::new(http, base, org_named, provider, key)),
+            (_, ModelApi::ChatCompletions) => Arc::new(OpenAi::new(http, base, access, provider)),
+            (_, ModelApi::Responses) => Arc::new(Responses::new(http, base, access, provider)),
         })
     }
 
@@ -232,7 +242,8 @@ mod tests {
 
     fn connection(provider: &str, base_url: Option<&str>) -> Connection {
         let base_url = base_url.map(|url| url.parse().expect("an address"));
-        Connection { provider: provider.to_owned(), base_url, key: "sk-1".into() }
+        let (key_header, headers) = (None, Vec::new());
+        Connection { provider: provider.to_owned(), base_url, key: "sk-1".into(), key_header, headers }
     }
 
     #[test]

@@ -19,7 +19,6 @@ use tokio::sync::watch;
 use tracing::Instrument;
 
 use crate::{
-    base::SecretString,
     domain::{
         OrgId, Session, TurnId,
         conversation::ModelApi,
@@ -31,7 +30,7 @@ use crate::{
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
     model::{self, Connection, ModelName, NoModel, Providers},
     net,
-    store::{self, agent::Revision, job::LeaseState},
+    store::{self, agent::Revision, credential::OpenCredential, job::LeaseState},
     tool::Catalog,
 };
 
@@ -292,7 +291,7 @@ fn reads_objects(session: &Session) -> bool {
         .is_some_and(|name: ModelName| name.provider == "scripted")
 }
 
-fn connection(open: store::credential::OpenCredential) -> Connection {
-    let key: SecretString = open.key;
-    Connection { provider: open.provider, base_url: open.base_url.and_then(|url| url.parse().ok()), key }
+fn connection(open: OpenCredential) -> Connection {
+    let OpenCredential { provider, base_url, key, key_header, headers } = open;
+    Connection { provider, base_url: base_url.and_then(|url| url.parse().ok()), key, key_header, headers }
 }

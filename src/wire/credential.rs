@@ -1,5 +1,7 @@
 //! Request and response bodies of credentials. Keys are write-only.
 
+use std::collections::BTreeMap;
+
 use garde::Validate;
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -7,7 +9,10 @@ use utoipa::ToSchema;
 
 use crate::{
     base::limit::{CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX},
-    domain::CredentialId,
+    domain::{
+        CredentialId,
+        provider_header::{PROVIDER_HEADER_NAME_BYTES_MAX, PROVIDER_HEADERS_MAX},
+    },
 };
 
 /// Provider key to store.
@@ -31,6 +36,14 @@ pub(crate) struct CreateCredential {
     /// the repositories that the key may be sent to, for example `https://github.com/acme`.
     #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
     pub base_url: Option<String>,
+    /// Header of the key: absent, `x-api-key` for `anthropic`, and for the others `authorization`, as a bearer token.
+    #[garde(inner(length(bytes, min = 1, max = PROVIDER_HEADER_NAME_BYTES_MAX)))]
+    pub key_header: Option<String>,
+    /// Further headers of each call of the model, such as `anthropic-beta`; at most 16. Their values are stored like the
+    /// key and not returned.
+    #[garde(length(max = PROVIDER_HEADERS_MAX))]
+    #[serde(default)]
+    pub headers: BTreeMap<String, String>,
 }
 
 /// New key of a credential.
@@ -39,6 +52,9 @@ pub(crate) struct CreateCredential {
 pub(crate) struct RotateCredential {
     #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
     pub key: String,
+    /// Replaces all headers; absent, they stay.
+    #[garde(inner(length(max = PROVIDER_HEADERS_MAX)))]
+    pub headers: Option<BTreeMap<String, String>>,
 }
 
 /// Credential to make the default of its provider.
@@ -67,6 +83,12 @@ pub(crate) struct CredentialView {
     pub is_default: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_url: Option<String>,
+    /// Header of the key, if it is not that of the provider's API.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub key_header: Option<String>,
+    /// Names of the further headers of each call.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub headers: Vec<String>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
 }

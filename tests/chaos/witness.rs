@@ -36,6 +36,8 @@ struct Attempt {
     session_id: Uuid,
     turn_id: Uuid,
     attempt: i32,
+    /// Attempts that were retries.
+    retries: i32,
     at: OffsetDateTime,
     /// Start of the first attempt.
     first_at: OffsetDateTime,
@@ -132,14 +134,17 @@ async fn recoveries(
     violations: &Violations,
 ) -> anyhow::Result<Vec<Duration>> {
     let attempts: Vec<Attempt> = sqlx::query_as(
-        "select session_id, turn_id, attempt, at, first_at
+        "select session_id, turn_id, attempt, retries, at, first_at
          from (
              select session_id, turn_id, attempt, at,
-                    first_value(at) over (partition by session_id, turn_id order by seq) as first_at
+                    first_value(at) over (partition by session_id, turn_id order by seq) as first_at,
+                    type, lag(type) over (partition by session_id, turn_id order by seq) as before,
+                    (count(*) filter (where type = 'turn.retried')
+                        over (partition by session_id, turn_id order by seq))::integer as retries
              from chaos.write
-             where type = 'turn.started'
+             where type in ('turn.started', 'turn.retried')
          ) w
-         where attempt > 1 and at > first_at
+         where type = 'turn.started' and before = 'turn.started' and at > first_at
          order by at",
     )
     .fetch_all(connection)
@@ -154,8 +159,8 @@ async fn recoveries(
                 && taken.at <= one.at
         };
         let taken: Vec<_> = takeovers.iter().filter(is_of_turn).collect();
-        let Some(taken) = taken.last().filter(|_| taken.len() + 1 >= one.attempt.unsigned_abs() as usize)
-        else {
+        let takeovers = (one.attempt - 1 - one.retries).unsigned_abs() as usize;
+        let Some(taken) = taken.last().filter(|_| taken.len() >= takeovers) else {
             let Attempt { session_id, turn_id, attempt, .. } = one;
             violations.note(format!("{session_id}: attempt {attempt} of {turn_id} follows no takeover"));
             continue;

@@ -152,6 +152,8 @@ REFUSES = [
          "`mode`: `steer` excludes it", False),
     Rule("compactSession", "nothing_to_compact", r"", r"", "no model call was made", False),
     Rule("updateSession", "tool_exists", r"tools\[\d+\]", r"", "a registered tool has the name", False),
+    Rule("createCredential rotateCredential", "invalid", r"(headers|key_header).*", r"",
+         "a header is not one of the service or the one with the key, and its value is printable", False),
     Rule("retryTurn", "turn_not_failed", r"", r"", "the turn ended without an error", False),
     Rule("retryTurn", "not_last_turn", r"", r"", "another turn ended after it", False),
     Rule("retryTurn updateSession", "turn_running", r"", r"", "a turn runs or waits", False),

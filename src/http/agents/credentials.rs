@@ -1,10 +1,17 @@
 //! Credentials: store, list, rotate, delete, set the default.
 
+use std::collections::BTreeMap;
+
 use serde_json::json;
 
 use crate::{
-    base::key,
-    domain::{CredentialId, OrgId, secret::is_secret_value, source},
+    base::{ExposeSecret, SecretString, key},
+    domain::{
+        CredentialId, OrgId,
+        provider_header::{default_key_header, header_name, provider_headers},
+        secret::is_secret_value,
+        source,
+    },
     http::{
         prelude::*,
         scope::{ReadCredentials, Scope, WriteCredentials},
@@ -12,7 +19,7 @@ use crate::{
     model::ModelName,
     store::{
         Tx,
-        credential::{self, Credential},
+        credential::{self, Credential, SealedCredential},
     },
     wire::credential::{CreateCredential, CredentialView, DefaultCredential, RotateCredential},
 };
@@ -24,6 +31,7 @@ pub(super) async fn create(
     caller: Caller<WriteCredentials>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateCredential>>,
 ) -> Result<Answer> {
+    let (key_header, headers) = checked_headers(&wanted)?;
     if wanted.provider == source::PROVIDER {
         check_repositories(&wanted)?;
     } else if let Some(base_url) = &wanted.base_url {
@@ -42,14 +50,38 @@ pub(super) async fn create(
             name: wanted.name,
             last4: key::hint(&wanted.key),
             base_url: wanted.base_url,
+            key_header,
+            header_names: headers.keys().cloned().collect(),
             is_default: wanted.is_default,
             created_at: caller.origin().now(),
         };
-        store(&caller.app, unit.tx(), &credential, &wanted.key).await?;
+        store(&caller.app, unit.tx(), &credential, &wanted.key, &headers).await?;
         record_created(&caller, unit.tx(), &credential).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(credential)))
     })
     .await
+}
+
+/// Returns the header of the key, if it is another one than usual, and the further headers.
+fn checked_headers(wanted: &CreateCredential) -> Result<(Option<String>, BTreeMap<String, String>)> {
+    let named = wanted.key_header.as_deref().map(header_name).transpose();
+    let named = named.map_err(|reason| ApiError::invalid("key_header", reason))?;
+    if wanted.provider == source::PROVIDER && (named.is_some() || !wanted.headers.is_empty()) {
+        return Err(ApiError::invalid("headers", "a credential for repositories has no headers"));
+    }
+    let headers = headers_beside(wanted.headers.clone(), named.as_deref(), &wanted.provider)?;
+    Ok((named, headers))
+}
+
+/// Returns the headers beside that of the key, with their names in lower case.
+fn headers_beside(
+    headers: BTreeMap<String, String>,
+    key_header: Option<&str>,
+    provider: &str,
+) -> Result<BTreeMap<String, String>> {
+    let key_header = key_header.unwrap_or_else(|| default_key_header(provider));
+    provider_headers(headers, key_header)
+        .map_err(|(name, reason)| ApiError::invalid(format!("headers.{name}"), reason))
 }
 
 /// Rejects a repository credential whose `base_url` is missing or invalid, or whose key cannot be sent in
@@ -107,10 +139,23 @@ pub(super) async fn rotate(
     Body(wanted): Body<RotateCredential>,
 ) -> Result<Response> {
     let mut tx = caller.begin().await?;
-    let sealed = seal(&caller.app, &mut tx, id, &wanted.key).await?;
-    tx.rotate_credential(id, &sealed, &key::hint(&wanted.key)).await?;
-    let credential = tx.credential(id).await?;
-    let details = json!({ "last4": credential.last4 });
+    let mut credential = tx.credential(id).await?;
+    credential.last4 = key::hint(&wanted.key);
+    let headers = match wanted.headers {
+        Some(headers) if credential.provider == source::PROVIDER && !headers.is_empty() => {
+            return Err(ApiError::invalid("headers", "a credential for repositories has no headers"));
+        }
+        Some(headers) => headers_beside(headers, credential.key_header.as_deref(), &credential.provider)?,
+        None => {
+            let open = caller.app.0.store.open_credential(caller.org, id).await?;
+            let plain = |(name, value): (String, SecretString)| (name, value.expose_secret().to_owned());
+            open.headers.into_iter().map(plain).collect()
+        }
+    };
+    credential.header_names = headers.keys().cloned().collect();
+    let sealed = seal(&caller.app, &mut tx, id, &wanted.key, &headers).await?;
+    tx.rotate_credential(&credential, &sealed).await?;
+    let details = json!({ "last4": credential.last4, "headers": credential.header_names });
     caller.record_audit(&mut tx, "credential.rotated", id, details).await?;
     tx.commit().await?;
     Ok(respond(&view(credential)))
@@ -175,10 +220,12 @@ pub(super) async fn store_for_model(
         name: None,
         last4: key::hint(secret),
         base_url: None,
+        key_header: None,
+        header_names: Vec::new(),
         is_default: false,
         created_at: app.0.journal.origin().now(),
     };
-    store(app, unit.tx(), &credential, secret).await?;
+    store(app, unit.tx(), &credential, secret, &BTreeMap::new()).await?;
     Ok(credential)
 }
 
@@ -188,8 +235,8 @@ pub(super) async fn record_created<S: Scope>(
     tx: &mut Tx,
     credential: &Credential,
 ) -> Result<()> {
-    let Credential { id, provider, name, last4, .. } = credential;
-    let details = json!({ "provider": provider, "name": name, "last4": last4 });
+    let Credential { id, provider, name, last4, header_names, .. } = credential;
+    let details = json!({ "provider": provider, "name": name, "last4": last4, "headers": header_names });
     Ok(caller.record_audit(tx, "credential.created", id, details).await?)
 }
 
@@ -213,8 +260,6 @@ pub(super) async fn is_same_key(
     credential: Option<CredentialId>,
     secret: Option<&str>,
 ) -> Result<bool> {
-    use crate::base::ExposeSecret;
-
     let (Some(secret), org) = (secret, unit.tx().org()) else { return Ok(true) };
     let Some(credential) = credential else { return Ok(false) };
     match app.0.store.open_credential(org, credential).await {
@@ -224,15 +269,32 @@ pub(super) async fn is_same_key(
     }
 }
 
-async fn store(app: &App, tx: &mut Tx, credential: &Credential, secret: &str) -> Result<()> {
-    let sealed = seal(app, tx, credential.id, secret).await?;
+async fn store(
+    app: &App,
+    tx: &mut Tx,
+    credential: &Credential,
+    secret: &str,
+    headers: &BTreeMap<String, String>,
+) -> Result<()> {
+    let sealed = seal(app, tx, credential.id, secret, headers).await?;
     Ok(tx.insert_credential(credential, &sealed).await?)
 }
 
-async fn seal(app: &App, tx: &mut Tx, id: CredentialId, secret: &str) -> Result<Vec<u8>> {
+async fn seal(
+    app: &App,
+    tx: &mut Tx,
+    id: CredentialId,
+    secret: &str,
+    headers: &BTreeMap<String, String>,
+) -> Result<SealedCredential> {
     let org: OrgId = tx.org();
     let data_key = tx.data_key(app.0.store.master()).await?;
-    Ok(data_key.seal(secret.as_bytes(), &credential::context(org, id), app.0.journal.origin()))
+    let seal = |plain: &[u8], context: &str| data_key.seal(plain, context, app.0.journal.origin());
+    let plain = (!headers.is_empty()).then(|| json!(headers).to_string());
+    Ok(SealedCredential {
+        key: seal(secret.as_bytes(), &credential::key_context(org, id)),
+        headers: plain.map(|plain| seal(plain.as_bytes(), &credential::headers_context(org, id))),
+    })
 }
 
 fn view(credential: Credential) -> CredentialView {
@@ -243,6 +305,8 @@ fn view(credential: Credential) -> CredentialView {
         last4: credential.last4,
         is_default: credential.is_default,
         base_url: credential.base_url,
+        key_header: credential.key_header,
+        headers: credential.header_names,
         created_at: credential.created_at,
     }
 }

@@ -26,7 +26,10 @@ use crate::{
         QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TRIGGER_SECRET_BYTES_MIN,
         WEBHOOK_SECRET_BYTES_MAX,
     },
-    domain::{compaction::THRESHOLD, secret::SECRETS_MAX, source::SOURCES_MAX},
+    domain::{
+        compaction::THRESHOLD, provider_header::PROVIDER_HEADER_NAME_BYTES_MAX, secret::SECRETS_MAX,
+        source::SOURCES_MAX,
+    },
     http::scope::scopes,
 };
 
@@ -38,6 +41,7 @@ const TITLE: Text = (0, NAME_BYTES_MAX, "");
 const LONG: Text = (1, TEXT_BYTES_MAX, "");
 const ITEM: Text = (1, LIST_ITEM_BYTES_MAX, "");
 const KEY: Text = (1, CREDENTIAL_BYTES_MAX, "");
+const HEADER: Text = (1, PROVIDER_HEADER_NAME_BYTES_MAX, "^[A-Za-z0-9_-]+$");
 const TRIGGER_SECRET: Text = (TRIGGER_SECRET_BYTES_MIN, WEBHOOK_SECRET_BYTES_MAX, "");
 const SECRET: Text = (8, WEBHOOK_SECRET_BYTES_MAX, "");
 const MODEL: Text = (3, MODEL_NAME_BYTES_MAX, "^[a-z0-9_-]+/[!-~]+$");
@@ -73,7 +77,9 @@ const TEXTS: &[(&str, Text)] = &[
     ("CreateAgent.prompt", (0, TEXT_BYTES_MAX, "")),
     ("CreateAgent.runtime", (7, 7, "^builtin$")),
     ("CreateCredential.base_url", URL),
+    ("CreateCredential.headers{}", HEADER),
     ("CreateCredential.key", KEY),
+    ("CreateCredential.key_header", HEADER),
     ("CreateCredential.name", NAME),
     ("CreateCredential.provider", (1, LIST_ITEM_BYTES_MAX, "^[a-z0-9-]+$")),
     ("CreateDestination.secret", SECRET),
@@ -165,6 +171,7 @@ const TEXTS: &[(&str, Text)] = &[
     ("FileSource|1.data", (1, usize::MAX, "^[A-Za-z0-9+/]+={0,2}$")),
     ("FileSource|2.url", URL),
     ("Restore.checkpoint_id", (1, 64, "")),
+    ("RotateCredential.headers{}", HEADER),
     ("RotateCredential.key", KEY),
     ("RotateSecret.secret", SECRET),
     ("RotateTriggerSecret.secret", TRIGGER_SECRET),

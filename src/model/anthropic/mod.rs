@@ -13,12 +13,9 @@ use url::Url;
 
 use super::{
     Delta, Fault, Model,
-    exchange::{Endpoint, Http, Reply, read},
+    exchange::{Access, Endpoint, Http, Reply, read},
 };
-use crate::{
-    base::SecretString,
-    domain::{Answer, conversation::ModelRequest},
-};
+use crate::domain::{Answer, conversation::ModelRequest};
 
 pub(super) use request::PROVIDER;
 pub(super) use request::body as encode;
@@ -37,15 +34,9 @@ pub(super) struct Anthropic {
 
 impl Anthropic {
     /// Creates an adapter; `base_url` is the part before `/v1/messages`.
-    pub(super) fn new(http: Http, base_url: &Url, org_named: bool, version: &str, key: SecretString) -> Self {
-        let endpoint = Endpoint {
-            url: messages_url(base_url),
-            org_named,
-            headers: vec![("anthropic-version", version.to_owned())],
-            auth: ("x-api-key", ""),
-            key,
-        };
-        Self { http, endpoint }
+    pub(super) fn new(http: Http, base_url: &Url, access: Access, version: &str) -> Self {
+        let own = [("anthropic-version", version)];
+        Self { http, endpoint: Endpoint::new(messages_url(base_url), access, PROVIDER, &own) }
     }
 }
 

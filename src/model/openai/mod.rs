@@ -12,12 +12,9 @@ use url::Url;
 
 use super::{
     Delta, Fault, Model,
-    exchange::{Endpoint, Http, Reply, read},
+    exchange::{Access, Endpoint, Http, Reply, read},
 };
-use crate::{
-    base::SecretString,
-    domain::{Answer, conversation::ModelRequest},
-};
+use crate::domain::{Answer, conversation::ModelRequest};
 
 pub(super) use fault::{from_event, from_refusal};
 pub(super) use request::body as encode;
@@ -35,14 +32,8 @@ pub(super) struct OpenAi {
 
 impl OpenAi {
     /// Creates an adapter; `base_url` is the part before `/chat/completions`.
-    pub(super) fn new(
-        http: Http,
-        base_url: &Url,
-        org_named: bool,
-        provider: &str,
-        key: SecretString,
-    ) -> Self {
-        let endpoint = Endpoint::openai(base_url, "/chat/completions", org_named, key);
+    pub(super) fn new(http: Http, base_url: &Url, access: Access, provider: &str) -> Self {
+        let endpoint = Endpoint::openai(base_url, "/chat/completions", access, provider);
         Self { provider: provider.to_owned(), http, endpoint }
     }
 }

@@ -11,13 +11,10 @@ use url::Url;
 
 use super::{
     Delta, Fault, Model,
-    exchange::{Endpoint, Http, Reply, read},
+    exchange::{Access, Endpoint, Http, Reply, read},
     openai,
 };
-use crate::{
-    base::SecretString,
-    domain::{Answer, conversation::ModelRequest},
-};
+use crate::domain::{Answer, conversation::ModelRequest};
 
 pub(super) use request::body as encode;
 
@@ -34,14 +31,8 @@ pub(super) struct Responses {
 
 impl Responses {
     /// Creates an adapter; `base_url` is the part before `/responses`.
-    pub(super) fn new(
-        http: Http,
-        base_url: &Url,
-        org_named: bool,
-        provider: &str,
-        key: SecretString,
-    ) -> Self {
-        let endpoint = Endpoint::openai(base_url, "/responses", org_named, key);
+    pub(super) fn new(http: Http, base_url: &Url, access: Access, provider: &str) -> Self {
+        let endpoint = Endpoint::openai(base_url, "/responses", access, provider);
         Self { provider: format!("{provider}{SUFFIX}"), http, endpoint }
     }
 }

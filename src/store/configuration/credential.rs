@@ -1,5 +1,7 @@
 //! Provider credentials. The API accepts keys and never returns them; they are stored sealed.
 
+use std::collections::BTreeMap;
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
@@ -17,8 +19,20 @@ pub struct Credential {
     pub name: Option<String>,
     pub last4: String,
     pub base_url: Option<String>,
+    /// The header that has the key; `None` for that of the provider's API.
+    pub key_header: Option<String>,
+    /// Names of the headers that are sent with each call.
+    pub header_names: Vec<String>,
     pub is_default: bool,
     pub created_at: Timestamp,
+}
+
+/// The secret part of a credential, sealed.
+#[derive(Debug)]
+pub struct SealedCredential {
+    pub key: Vec<u8>,
+    /// `None` without headers.
+    pub headers: Option<Vec<u8>>,
 }
 
 /// The decrypted credential that a worker needs to call the provider.
@@ -27,6 +41,9 @@ pub struct OpenCredential {
     pub provider: String,
     pub base_url: Option<String>,
     pub key: SecretString,
+    pub key_header: Option<String>,
+    /// Headers of each call, and their values.
+    pub headers: Vec<(String, SecretString)>,
 }
 
 #[derive(FromRow)]
@@ -36,6 +53,8 @@ struct Row {
     name: Option<String>,
     last4: String,
     base_url: Option<String>,
+    key_header: Option<String>,
+    header_names: Vec<String>,
     is_default: bool,
     created_at: Timestamp,
 }
@@ -45,6 +64,8 @@ struct SealedRow {
     provider: String,
     base_url: Option<String>,
     sealed_key: Vec<u8>,
+    key_header: Option<String>,
+    sealed_headers: Option<Vec<u8>>,
 }
 
 impl From<Row> for Credential {
@@ -55,6 +76,8 @@ impl From<Row> for Credential {
             name: row.name,
             last4: row.last4,
             base_url: row.base_url,
+            key_header: row.key_header,
+            header_names: row.header_names,
             is_default: row.is_default,
             created_at: row.created_at,
         }
@@ -64,7 +87,7 @@ impl From<Row> for Credential {
 macro_rules! credentials {
     ($rest:literal) => {
         concat!(
-            "select credential_id, provider, name, last4, base_url, is_default, created_at
+            "select credential_id, provider, name, last4, base_url, key_header, header_names, is_default, created_at
              from credential
              where org_id = $1 and deleted_at is null ",
             $rest
@@ -73,31 +96,44 @@ macro_rules! credentials {
 }
 
 /// Associated data that binds a sealed key to its row.
-pub(crate) fn context(org: OrgId, credential: CredentialId) -> String {
+pub(crate) fn key_context(org: OrgId, credential: CredentialId) -> String {
     format!("credential/{org}/{credential}")
 }
 
+/// Associated data that binds sealed headers to their row.
+pub(crate) fn headers_context(org: OrgId, credential: CredentialId) -> String {
+    format!("credential_headers/{org}/{credential}")
+}
+
 impl Tx {
-    /// Stores a credential with its sealed key.
-    pub async fn insert_credential(&mut self, credential: &Credential, sealed_key: &[u8]) -> Result<()> {
+    /// Stores a credential with its sealed part.
+    pub async fn insert_credential(
+        &mut self,
+        credential: &Credential,
+        sealed: &SealedCredential,
+    ) -> Result<()> {
         if credential.is_default {
             self.clear_default(&credential.provider).await?;
         }
         named!(
             query(
                 "insert into credential (org_id, credential_id, provider, name, sealed_key, last4, base_url,
-                                         is_default, created_at, updated_at)
-                 values ($org_id, $credential_id, $provider, $name, $sealed_key, $last4, $base_url, $is_default,
-                         $created_at, $created_at)"
+                                         key_header, header_names, sealed_headers, is_default, created_at,
+                                         updated_at)
+                 values ($org_id, $credential_id, $provider, $name, $sealed_key, $last4, $base_url, $key_header,
+                         $header_names, $sealed_headers, $is_default, $created_at, $created_at)"
             ),
             {
                 org_id: self.org.uuid(),
                 credential_id: credential.id.uuid(),
                 provider: &credential.provider,
                 name: &credential.name,
-                sealed_key: sealed_key,
+                sealed_key: &sealed.key,
                 last4: &credential.last4,
                 base_url: &credential.base_url,
+                key_header: &credential.key_header,
+                header_names: &credential.header_names,
+                sealed_headers: &sealed.headers,
                 is_default: credential.is_default,
                 created_at: credential.created_at,
             }
@@ -168,23 +204,28 @@ impl Tx {
         Ok(row.map(|row| Id::from_uuid(row.credential_id)))
     }
 
-    /// Replaces the key of a credential; running sessions use it from their next call on.
+    /// Replaces the secret part of a credential; running sessions use it from their next call on.
     pub async fn rotate_credential(
         &mut self,
-        credential: CredentialId,
-        sealed_key: &[u8],
-        last4: &str,
+        credential: &Credential,
+        sealed: &SealedCredential,
     ) -> Result<()> {
-        let org = self.org.uuid();
-        let done = sqlx::query(
-            "update credential
-             set sealed_key = $3, last4 = $4, updated_at = now()
-             where org_id = $1 and credential_id = $2 and deleted_at is null",
+        let done = named!(
+            query(
+                "update credential
+                 set sealed_key = $sealed_key, last4 = $last4, header_names = $header_names,
+                     sealed_headers = $sealed_headers, updated_at = now()
+                 where org_id = $org_id and credential_id = $credential_id and deleted_at is null"
+            ),
+            {
+                sealed_key: &sealed.key,
+                last4: &credential.last4,
+                header_names: &credential.header_names,
+                sealed_headers: &sealed.headers,
+                org_id: self.org.uuid(),
+                credential_id: credential.id.uuid(),
+            }
         )
-        .bind(org)
-        .bind(credential.uuid())
-        .bind(sealed_key)
-        .bind(last4)
         .execute(self.connection())
         .await?;
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
@@ -207,7 +248,7 @@ impl Tx {
         let org = self.org.uuid();
         let done = sqlx::query(
             "update credential
-             set deleted_at = now(), is_default = false, sealed_key = ''
+             set deleted_at = now(), is_default = false, sealed_key = '', header_names = '{}', sealed_headers = null
              where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
         .bind(org)
@@ -237,7 +278,7 @@ impl Store {
     /// `NotFound` when it was deleted since the session pinned it.
     pub async fn open_credential(&self, org: OrgId, credential: CredentialId) -> Result<OpenCredential> {
         let row: SealedRow = sqlx::query_as(
-            "select provider, base_url, sealed_key
+            "select provider, base_url, sealed_key, key_header, sealed_headers
              from credential
              where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
@@ -246,10 +287,22 @@ impl Store {
         .fetch_one(&self.system)
         .await?;
         let key = self.data_key(org).await?;
-        let plain = key
-            .open(&row.sealed_key, &context(org, credential))
-            .map_err(|error| Error::Corrupt(error.to_string()))?;
+        let open = |sealed: &[u8], context: &str| {
+            key.open(sealed, context).map_err(|error| Error::Corrupt(error.to_string()))
+        };
+        let plain = open(&row.sealed_key, &key_context(org, credential))?;
         let text = String::from_utf8(plain.to_vec()).map_err(|error| Error::Corrupt(error.to_string()))?;
-        Ok(OpenCredential { provider: row.provider, base_url: row.base_url, key: text.into() })
+        let headers: BTreeMap<String, String> = match &row.sealed_headers {
+            None => BTreeMap::new(),
+            Some(sealed) => serde_json::from_slice(&open(sealed, &headers_context(org, credential))?)
+                .map_err(|error| Error::Corrupt(error.to_string()))?,
+        };
+        Ok(OpenCredential {
+            provider: row.provider,
+            base_url: row.base_url,
+            key: text.into(),
+            key_header: row.key_header,
+            headers: headers.into_iter().map(|(name, value)| (name, value.into())).collect(),
+        })
     }
 }

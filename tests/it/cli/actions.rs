@@ -185,3 +185,18 @@ async fn an_output_schema_is_read_from_a_file() {
     assert!(!failed.status.success(), "its output does not fit the schema");
     service.stop().await;
 }
+
+#[tokio::test]
+async fn a_failed_turn_is_retried() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let id = service.owner().play(json!([{ "text": "Done.", "fault": { "kind": "refused" } }])).await;
+    service.owner().settled(&id, 1).await;
+    let retried = run(&service, &["session", "retry", &id, "--watch"], "");
+    assert!(retried.status.success(), "{}", String::from_utf8_lossy(&retried.stderr));
+    assert!(String::from_utf8_lossy(&retried.stdout).contains("Done."), "{retried:?}");
+    let again = run(&service, &["session", "retry", &id], "");
+    let said = String::from_utf8_lossy(&again.stderr);
+    assert!(!again.status.success() && said.contains("did not end with an error"), "{said}");
+    service.stop().await;
+}

@@ -134,8 +134,13 @@ async fn nobody_at_the_address_is_unavailable() {
     let free =
         tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port").local_addr().expect("bound");
     let settings = Anthropic::settings(&format!("http://{free}"));
-    let credential =
-        sojourn::model::Connection { provider: "anthropic".into(), base_url: None, key: "k".into() };
+    let credential = sojourn::model::Connection {
+        provider: "anthropic".into(),
+        base_url: None,
+        key: "k".into(),
+        key_header: None,
+        headers: Vec::new(),
+    };
     let name = "anthropic/x".parse().expect("a model's name");
     let nobody = sojourn::model::Providers::new(http(), settings)
         .model(&name, API, Some(&credential))

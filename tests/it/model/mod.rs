@@ -1,6 +1,7 @@
 //! Both adapters against endpoints that are as strict as the real ones.
 
 mod faults;
+mod headers;
 mod sendable;
 mod strict;
 
@@ -68,7 +69,13 @@ pub fn http() -> Http {
 
 pub fn connect<D: Named>(fake: &Fake<D>, http: Http, key: &str) -> Arc<dyn Model> {
     let name = format!("{}/m-1", D::PROVIDER).parse().expect("a model's name");
-    let credential = Connection { provider: D::PROVIDER.to_owned(), base_url: None, key: key.into() };
+    let credential = Connection {
+        provider: D::PROVIDER.to_owned(),
+        base_url: None,
+        key: key.into(),
+        key_header: None,
+        headers: Vec::new(),
+    };
     Providers::new(http, D::settings(&fake.base_url))
         .model(&name, D::API, Some(&credential))
         .expect("a model")
@@ -147,7 +154,13 @@ async fn a_tool_loop_with_thinking_is_accepted_by_both_versions_of_anthropic() {
         let fake = Fake::script(Anthropic::default(), steps).await;
         let settings =
             Settings { anthropic_version: version.to_owned(), ..Anthropic::settings(&fake.base_url) };
-        let credential = Connection { provider: "anthropic".to_owned(), base_url: None, key: "sk-1".into() };
+        let credential = Connection {
+            provider: "anthropic".to_owned(),
+            base_url: None,
+            key: "sk-1".into(),
+            key_header: None,
+            headers: Vec::new(),
+        };
         let name = "anthropic/claude-sonnet-4-5".parse().expect("a model's name");
         let model = Providers::new(http(), settings).model(&name, API, Some(&credential)).expect("a model");
         let options = ModelOptions {
@@ -247,7 +260,13 @@ async fn an_address_that_an_organization_named_is_reached_only_through_the_guard
     let echo = |request: &Request| Step::text(request.body["messages"][1]["content"].as_str().expect("text"));
     let fake = Fake::decide(OpenAi, echo).await;
     let base_url = Some(format!("{}/v1", fake.base_url).parse().expect("an address"));
-    let credential = Connection { provider: "groq".to_owned(), base_url, key: "sk-1".into() };
+    let credential = Connection {
+        provider: "groq".to_owned(),
+        base_url,
+        key: "sk-1".into(),
+        key_header: None,
+        headers: Vec::new(),
+    };
     let name = "groq/llama".parse().expect("a model's name");
     let ask = async |http: Http| {
         let model =
@@ -278,7 +297,13 @@ async fn a_name_that_leads_to_a_private_address_is_not_connected_to() {
         [("https://inner.example:PORT/v1", "no connection: inner.example"), ("http://127.0.0.1:PORT/v1", "")]
     {
         let base_url = Some(base_url.replace("PORT", port).parse().expect("an address"));
-        let credential = Connection { provider: "inner".to_owned(), base_url, key: "sk-1".into() };
+        let credential = Connection {
+            provider: "inner".to_owned(),
+            base_url,
+            key: "sk-1".into(),
+            key_header: None,
+            headers: Vec::new(),
+        };
         let providers = Providers::new(Http::new(trusted_client(), Some(guard.clone())), Settings::default());
         let model =
             providers.model(&"inner/x".parse().expect("a name"), API, Some(&credential)).expect("a model");

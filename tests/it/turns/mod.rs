@@ -27,6 +27,7 @@ mod mid_turn;
 mod node_agent;
 mod nodes;
 mod output;
+mod provider_headers;
 mod retry;
 mod rootless;
 mod rotation;

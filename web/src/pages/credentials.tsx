@@ -3,7 +3,7 @@ import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Confirmed, Dialog, Empty, Trouble } from "../parts/basics";
-import { Check, Form, TextField } from "../parts/form";
+import { Check, Form, TextArea, TextField } from "../parts/form";
 import { ListPage } from "../parts/list-page";
 import { useList } from "../parts/lists";
 
@@ -77,6 +77,9 @@ function Card({ credential, onRotate }: { credential: Credential; onRotate: () =
         {credential.provider} · <span className="mono">…{credential.last4}</span>
       </span>
       {credential.is_default && <span className="badge" data-tone="good">default</span>}
+      {credential.headers && credential.headers.length > 0 && (
+        <span className="quiet">headers: <span className="mono">{credential.headers.join(", ")}</span></span>
+      )}
       {credential.base_url && <span className="quiet mono">{credential.base_url}</span>}
       <span className="quiet grow">
         <Age ts={credential.created_at} />
@@ -99,12 +102,30 @@ function KeyField({ value, onChange }: { value: string; onChange: (value: string
   return <TextField label="Key" hint="Stored encrypted, never shown again." type="password" autoComplete="off" required value={value} onChange={onChange} />;
 }
 
+/** Reads headers, one a line; what has no colon is sent as a name, which the service refuses. */
+function readHeaders(text: string): Record<string, string> {
+  const lines = text.split("\n").filter((line) => line.trim());
+  return Object.fromEntries(
+    lines.map((line) => {
+      const colon = line.indexOf(":");
+      return colon < 0 ? [line.trim(), ""] : [line.slice(0, colon).trim(), line.slice(colon + 1).trim()];
+    }),
+  );
+}
+
 function AddForm({ onDone }: { onDone: () => void }) {
-  const [form, setForm] = useState({ provider: "anthropic", name: "", key: "", base_url: "", is_default: true });
+  const [form, setForm] = useState({ provider: "anthropic", name: "", key: "", base_url: "", key_header: "", headers: "", is_default: true });
   const add = useChange((body: Schemas["CreateCredential"]) => take(api.POST("/v3/credentials", { body })), onDone);
   const set = (change: Partial<typeof form>) => setForm({ ...form, ...change });
-  const { name, base_url, ...rest } = form;
-  const send = () => add.mutate({ ...rest, name: name || undefined, base_url: base_url || undefined });
+  const { name, base_url, key_header, headers, ...rest } = form;
+  const send = () =>
+    add.mutate({
+      ...rest,
+      name: name || undefined,
+      base_url: base_url || undefined,
+      key_header: key_header || undefined,
+      headers: readHeaders(headers),
+    });
   return (
     <Form send={send} call={add} label="Add the key">
       <TextField
@@ -118,6 +139,16 @@ function AddForm({ onDone }: { onDone: () => void }) {
         label="Endpoint"
         hint="Only if it differs from the provider's default."
         type="url" value={form.base_url} onChange={(base_url) => set({ base_url })}
+      />
+      <TextField
+        label="Header of the key"
+        hint="Only if the endpoint takes it in another one, such as api-key."
+        value={form.key_header} onChange={(key_header) => set({ key_header })}
+      />
+      <TextArea
+        label="Further headers"
+        hint="One a line, as in anthropic-beta: files-api. The values are stored encrypted, never shown again."
+        rows={2} value={form.headers} onChange={(headers) => set({ headers })}
       />
       <Check label="Use as the default for agents without a credential" value={form.is_default} onChange={(is_default) => set({ is_default })} />
     </Form>

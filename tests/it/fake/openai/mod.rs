@@ -1,8 +1,11 @@
 //! Chat completions: the header, the rules for a history, the chunks.
 
+mod azure;
 mod check;
 
 use serde_json::{Value, json};
+
+pub use azure::Azure;
 
 use super::provider::{Dialect, Refusal, Request, Said, Step, header, pieces, refuse, sse};
 
