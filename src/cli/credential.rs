@@ -4,6 +4,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::ensure;
 use clap::Subcommand;
 use serde_json::json;
 
@@ -40,6 +41,9 @@ pub(super) enum Credential {
         /// Replaces all headers of the calls; may be repeated [default: they stay]
         #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
         headers: Vec<(String, String)>,
+        /// Remove all headers of the calls
+        #[arg(long, conflicts_with = "headers")]
+        no_headers: bool,
     },
     /// Make a credential the default for agents without one
     Default { credential: String },
@@ -65,13 +69,14 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
         Credential::Create { provider, name, base_url, key_header, headers, default } => {
             let body = json!({
                 "provider": provider, "key": input::secret("key")?, "is_default": default, "name": name, "base_url": base_url,
-                "key_header": key_header, "headers": given(headers),
+                "key_header": key_header, "headers": given(headers)?,
             });
             print::field(&client.post("/credentials", &input::given(body)).await?, json, "id");
         }
-        Credential::Rotate { credential, headers } => {
+        Credential::Rotate { credential, headers, no_headers } => {
             let path = format!("/credentials/{credential}");
-            let body = json!({ "key": input::secret("key")?, "headers": given(headers) });
+            let headers = if no_headers { Some(BTreeMap::new()) } else { given(headers)? };
+            let body = json!({ "key": input::secret("key")?, "headers": headers });
             print::field(&client.patch(&path, &input::given(body)).await?, json, "id");
         }
         Credential::Default { credential } => {
@@ -86,8 +91,13 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
 }
 
 /// Returns headers as a body has them, if there are any.
-fn given(headers: Vec<(String, String)>) -> Option<BTreeMap<String, String>> {
-    (!headers.is_empty()).then(|| headers.into_iter().collect())
+fn given(headers: Vec<(String, String)>) -> anyhow::Result<Option<BTreeMap<String, String>>> {
+    let mut all = BTreeMap::new();
+    for (name, value) in headers {
+        ensure!(!all.contains_key(&name), "the header {name} is given twice");
+        all.insert(name, value);
+    }
+    Ok((!all.is_empty()).then_some(all))
 }
 
 /// Reads NAME=VALUE, or NAME=@FILE.

@@ -138,6 +138,7 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
         return whole("its status must not be queued or running");
     }
     let (mut ended, mut last_ended) = (HashSet::new(), None);
+    let mut attempts = HashMap::new();
     let mut calls = HashSet::new();
     let (mut actions, mut open_actions) = (HashSet::new(), HashSet::new());
     let mut unread = HashMap::new();
@@ -148,7 +149,16 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
                 last_ended = Some(end.turn_id);
                 ended.insert(end.turn_id)
             }
-            Body::TurnRetried { turn_id, .. } => last_ended == Some(*turn_id) && ended.remove(turn_id),
+            Body::TurnStarted { turn_id, attempt, .. } => {
+                let before = attempts.insert(*turn_id, *attempt).unwrap_or_default();
+                before.checked_add(1) == Some(*attempt)
+            }
+            Body::TurnRetried { turn_id, attempt } => {
+                let before = attempts.get(turn_id).copied().unwrap_or_default();
+                last_ended == Some(*turn_id)
+                    && ended.remove(turn_id)
+                    && before.checked_add(1) == Some(*attempt)
+            }
             Body::ToolCall { call_id, .. } => calls.insert((turn, call_id)),
             Body::ToolResult { call_id, .. } => calls.remove(&(turn, call_id)),
             Body::ActionRequired(action) => {
@@ -174,7 +184,7 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
             _ => true,
         };
         if !is_sound {
-            let reason = "a turn must end once, a call must have exactly one result, an action exactly one end, a \
+            let reason = "a turn must end once and number its attempts from 1, a call must have exactly one result, an action exactly one end, a \
                           message is read once, and a summary is of what is over";
             return Err(ImportError { line: event.seq as usize + 1, reason: reason.to_owned() });
         }

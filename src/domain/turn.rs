@@ -116,15 +116,12 @@ impl Turn {
 
     /// Queues a turn that ended again, with the input up to `input_to_seq`.
     pub fn requeued(self, input_to_seq: i64) -> Self {
-        Self {
-            state: TurnState::Queued,
-            input_to_seq,
-            completed_at: None,
-            yield_reason: None,
-            result_event_id: None,
-            error: None,
-            ..self
-        }
+        Self { input_to_seq, ..self.unended(TurnState::Queued) }
+    }
+
+    /// Returns the turn as it is without its end.
+    pub fn unended(self, state: TurnState) -> Self {
+        Self { state, completed_at: None, yield_reason: None, result_event_id: None, error: None, ..self }
     }
 }
 

@@ -148,7 +148,7 @@ impl Run<'_> {
                 self.end_by(limits::spent(spend.seen_from(self.session.id)), before).await?
             }
             Verdict::BalanceExhausted => {
-                let words = "the organization's balance is used up; top it up and steer the session";
+                let words = "the organization's balance is used up; top it up, then retry the turn";
                 self.fail("payment_required", words.to_owned(), before).await?
             }
             Verdict::Unpriced => self.fail(PRICE_UNKNOWN, self.no_price("the spend limit"), before).await?,

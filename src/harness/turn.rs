@@ -163,8 +163,12 @@ impl<'a> Run<'a> {
             input_from_seq: window.input_from_seq,
             input_to_seq: window.input_to_seq,
             attempt: self.turn.attempt,
-            // The fee was charged when it first started.
-            fee_micros: if window.attempt == 0 { self.turn.tariff.fee.turn } else { 0 },
+            // The fee is charged once, when it first starts here: an imported turn was paid elsewhere.
+            fee_micros: if resumed.is_none() && window.usage.cost.fee_micros == 0 {
+                self.turn.tariff.fee.turn
+            } else {
+                0
+            },
             is_retry: resumed.is_none() && window.attempt > 0,
             agent_seq: self.turn.agent_seq,
         };

@@ -78,12 +78,17 @@ impl Http {
         let response = within(self.first_byte, "no first byte", request.send())
             .await?
             .map_err(|error| unavailable(&format!("no connection: {}", cause(error))))?;
-        let chunks =
-            Chunks { response, read: 0, patience: self.first_byte, between_chunks: self.between_chunks };
+        let chunks = Chunks {
+            response,
+            read: 0,
+            patience: self.first_byte,
+            between_chunks: self.between_chunks,
+            secrets: endpoint.secrets.clone(),
+        };
         if chunks.response.status().is_success() {
             return chunks.event_stream().map(Reply::Stream);
         }
-        Ok(Reply::Refusal(chunks.refusal(endpoint).await))
+        Ok(Reply::Refusal(chunks.refusal().await))
     }
 }
 
@@ -137,10 +142,11 @@ impl Endpoint {
         let key_header = named.unwrap_or_else(|| default_key_header(provider).to_owned());
         let prefix = if key_header == "authorization" { "Bearer " } else { "" };
         let value = format!("{prefix}{}", key.expose_secret());
-        let mut all = vec![(key_header, SecretString::from(value))];
-        let is_own = |name: &str| headers.iter().all(|(further, _)| further != name);
+        let is_own = |name: &str| name != key_header && headers.iter().all(|(further, _)| further != name);
         let own = own.iter().filter(|(name, _)| is_own(name));
-        all.extend(own.map(|(name, value)| ((*name).to_owned(), (*value).into())));
+        let mut all: Vec<(String, SecretString)> =
+            own.map(|(name, value)| ((*name).to_owned(), (*value).into())).collect();
+        all.push((key_header, value.into()));
         let values = headers.iter().map(|(_, value)| value.clone());
         let values = values.filter(|value| value.expose_secret().len() >= REDACTED_BYTES_MIN);
         let key = Some(key).filter(|key| !key.expose_secret().is_empty());
@@ -179,6 +185,7 @@ pub(super) struct Chunks {
     // The first byte may take longer than later ones.
     patience: Duration,
     between_chunks: Duration,
+    secrets: Vec<SecretString>,
 }
 
 impl Chunks {
@@ -214,7 +221,7 @@ impl Chunks {
     }
 
     // If the body does not arrive, the status alone is used.
-    async fn refusal(mut self, endpoint: &Endpoint) -> Refusal {
+    async fn refusal(mut self) -> Refusal {
         let status = self.response.status().as_u16();
         let whole = self.patience;
         let retry_after = retry_after(self.response.headers());
@@ -229,10 +236,7 @@ impl Chunks {
         // One timeout for all chunks: a body that arrives too slowly is a stall too.
         let _ = tokio::time::timeout(whole, all).await;
         body.truncate(limit::MODEL_ERROR_BYTES_MAX);
-        let mut body = String::from_utf8_lossy(&body).into_owned();
-        for secret in &endpoint.secrets {
-            body = body.replace(secret.expose_secret(), "[key]");
-        }
+        let body = redacted(&self.secrets, String::from_utf8_lossy(&body).into_owned());
         Refusal { status, retry_after, body }
     }
 }
@@ -248,6 +252,26 @@ pub(super) trait Reader {
 
 /// Reads a stream to its last frame, or to its end.
 pub(super) async fn read(
+    chunks: Chunks,
+    reader: impl Reader + Send,
+    deltas: &mut (dyn FnMut(Delta) + Send),
+) -> Result<Answer, Fault> {
+    let secrets = chunks.secrets.clone();
+    let answer = read_frames(chunks, reader, deltas).await;
+    answer.map_err(|fault| fault.map_reason(|reason| redacted(&secrets, reason)))
+}
+
+/// Replaces the texts that no error may show, also in the form that JSON has for them.
+fn redacted(secrets: &[SecretString], mut text: String) -> String {
+    for secret in secrets {
+        let plain = secret.expose_secret();
+        let quoted = serde_json::Value::from(plain).to_string();
+        text = text.replace(plain, "[key]").replace(quoted.trim_matches('"'), "[key]");
+    }
+    text
+}
+
+async fn read_frames(
     mut chunks: Chunks,
     mut reader: impl Reader + Send,
     deltas: &mut (dyn FnMut(Delta) + Send),

@@ -80,3 +80,19 @@ pub enum Fault {
     #[error("the model provider refused the request: {reason}")]
     Refused { reason: String },
 }
+
+impl Fault {
+    /// Returns the fault with another reason.
+    pub(crate) fn map_reason(self, map: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Unavailable { reason, retry_after } => {
+                Self::Unavailable { reason: map(reason), retry_after }
+            }
+            Self::ContextTooLong { reason } => Self::ContextTooLong { reason: map(reason) },
+            Self::FilesRefused { reason } => Self::FilesRefused { reason: map(reason) },
+            Self::Unauthorized { reason } => Self::Unauthorized { reason: map(reason) },
+            Self::PaymentRequired { reason } => Self::PaymentRequired { reason: map(reason) },
+            Self::Refused { reason } => Self::Refused { reason: map(reason) },
+        }
+    }
+}

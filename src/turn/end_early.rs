@@ -79,7 +79,8 @@ pub(crate) async fn end_early(
         harness::Tools::cancel(&tools, call).await;
     }
     let mut drafts: Vec<_> = unsettled(&fold, turn, open).into_iter().map(draft).collect();
-    let did_something = fold.turn(turn).is_some_and(|turn| turn.step.is_some());
+    let state = fold.turn(turn);
+    let did_something = state.is_some_and(|turn| turn.step.is_some() || turn.has_acted);
     let own = session.running.iter().chain(&session.queued).find(|open| open.id == turn);
     if rejects {
         drafts.push(draft(Body::SessionRejected { reason: code.to_owned(), message: message.clone() }));
@@ -96,7 +97,7 @@ pub(crate) async fn end_early(
     drafts.push(draft(Body::TurnCompleted(Box::new(TurnCompleted {
         turn_id: turn,
         yield_reason,
-        result_event_id: None,
+        result_event_id: state.and_then(|turn| turn.result),
         usage: own.map(|turn| turn.usage).unwrap_or_default(),
         active_seconds: own.map(|turn| turn.active_seconds).unwrap_or_default(),
         failed: yield_reason == YieldReason::Error && (code == RECOVERY_EXHAUSTED || !did_something),

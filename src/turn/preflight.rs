@@ -55,11 +55,11 @@ pub(super) async fn check(
     let billing: Billing = store.billing(org, agent).await.map_err(unavailable)?;
     let starts = session.running.is_none();
     if starts && billing.is_suspended {
-        let words = "the organization is suspended; steer the session after it is resumed";
+        let words = "the organization is suspended; retry the turn after it is resumed";
         return Ok(Err(Refusal::rejected("organization_suspended", words)));
     }
     if starts && !billing.agent_enabled {
-        let words = "the agent is disabled; PATCH it with enabled: true, then steer the session";
+        let words = "the agent is disabled; PATCH it with enabled: true, then retry the turn";
         return Ok(Err(Refusal::rejected("agent_disabled", words)));
     }
     let checked = Checked { is_unbound: !billing.is_bound, prices: billing.prices };
@@ -74,7 +74,7 @@ pub(super) async fn check(
             Err(Refusal { spend: Some(spend), ..Refusal::rejected("spend_cap_exceeded", words) })
         }
         Verdict::BalanceExhausted => {
-            let words = "the organization's balance is used up; top it up, then steer the session";
+            let words = "the organization's balance is used up; top it up, then retry the turn";
             Err(Refusal::rejected("payment_required", words))
         }
         // Each call reserves its maximum cost before it starts.

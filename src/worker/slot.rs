@@ -183,7 +183,7 @@ async fn run_next(
     // Not the attempt in the log: a worker that dies before it appends anything does not raise it, and a retry does.
     if takeovers >= TURN_ATTEMPTS_MAX {
         let message =
-            format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; steer the session to try again");
+            format!("the turn was interrupted {TURN_ATTEMPTS_MAX} times; retry it, or send a message");
         return end_early(
             &worker.runtime,
             &writer,

@@ -25,8 +25,8 @@ use crate::{
 /// Synthetic result of a call that has no result in the log.
 const LOST_RESULT: &str = "The result of this call was lost; its outcome is unknown.";
 
-/// Message to a model whose last response ended its turn with an error.
-const RETRIED: &str = "Your last response ended with an error. Continue.";
+/// Message to a model whose turn ended with an error after its response, and is retried.
+const RETRIED: &str = "The turn ended with an error after your last response. Continue.";
 
 /// Builds the conversation of `log`.
 ///
@@ -51,8 +51,10 @@ pub struct Conversation {
     waiting: BTreeMap<TurnId, Vec<Waiting>>,
     /// The turn whose responses are being processed.
     running: Option<TurnId>,
-    /// `seq` of the first start of that turn.
+    /// `seq` of the first start of that turn; of one that ended before it started and was retried, that of its end.
     pub(super) running_from: i64,
+    /// The last turn that ended, and the `seq` from which its input is in the history.
+    ended: Option<(TurnId, i64)>,
     /// Time of the newest response.
     #[serde(with = "time::serde::rfc3339::option")]
     last_step_at: Option<Timestamp>,
@@ -132,11 +134,12 @@ impl Conversation {
             }
             Body::TurnStarted { turn_id, .. } => {
                 if self.running.replace(*turn_id) != Some(*turn_id) {
-                    self.running_from = event.seq;
+                    let before = self.ended.filter(|(turn, _)| turn == turn_id);
+                    self.running_from = before.map_or(event.seq, |(_, from)| from);
                 }
                 self.take_input(*turn_id, event.seq);
             }
-            Body::TurnRetried { .. } => self.retry_turn(event.seq),
+            Body::TurnRetried { turn_id, .. } => self.retry_turn(*turn_id, event.seq),
             Body::TurnSteered { from_turn_id, seqs, .. } => self.take_steers(*from_turn_id, seqs, event.seq),
             Body::TurnCompleted(completed) => self.end_turn(completed.turn_id, event.seq),
             Body::StepCompleted(step) if step.purpose.is_some() => {}
@@ -218,7 +221,8 @@ impl Conversation {
             self.later.extend(waiting.map(|waiting| waiting.message));
             return;
         }
-        self.running = None;
+        let from = if self.running.take().is_some() { self.running_from } else { seq };
+        self.ended = Some((turn, from));
         // The next turn may need no output.
         self.messages.pop_if(|last| matches!(&last.message, Message::User { text, .. } if text == NO_OUTPUT));
         self.take_input(turn, seq);
@@ -226,10 +230,12 @@ impl Conversation {
         self.say(later, seq);
     }
 
-    /// A model continues behind a message of a user, or behind results.
-    fn retry_turn(&mut self, seq: i64) {
+    /// A model continues after a message of a user, or after results.
+    fn retry_turn(&mut self, turn: TurnId, seq: i64) {
         self.settle();
-        if matches!(self.messages.last(), Some(Placed { message: Message::Assistant { .. }, .. })) {
+        let Some((_, from)) = self.ended.filter(|(ended, _)| *ended == turn) else { return };
+        let is_own = |last: &&Placed| last.seq >= from && matches!(last.message, Message::Assistant { .. });
+        if self.messages.last().as_ref().is_some_and(is_own) {
             self.say(vec![Message::user(RETRIED)], seq);
         }
     }

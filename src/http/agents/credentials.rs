@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use crate::{
-    base::{ExposeSecret, SecretString, key},
+    base::{ExposeSecret, key},
     domain::{
         CredentialId, OrgId,
         provider_header::{default_key_header, header_name, provider_headers},
@@ -139,22 +139,18 @@ pub(super) async fn rotate(
     Body(wanted): Body<RotateCredential>,
 ) -> Result<Response> {
     let mut tx = caller.begin().await?;
-    let mut credential = tx.credential(id).await?;
-    credential.last4 = key::hint(&wanted.key);
+    let known = tx.credential(id).await?;
     let headers = match wanted.headers {
-        Some(headers) if credential.provider == source::PROVIDER && !headers.is_empty() => {
+        None => None,
+        Some(headers) if known.provider == source::PROVIDER && !headers.is_empty() => {
             return Err(ApiError::invalid("headers", "a credential for repositories has no headers"));
         }
-        Some(headers) => headers_beside(headers, credential.key_header.as_deref(), &credential.provider)?,
-        None => {
-            let open = caller.app.0.store.open_credential(caller.org, id).await?;
-            let plain = |(name, value): (String, SecretString)| (name, value.expose_secret().to_owned());
-            open.headers.into_iter().map(plain).collect()
-        }
+        Some(headers) => Some(headers_beside(headers, known.key_header.as_deref(), &known.provider)?),
     };
-    credential.header_names = headers.keys().cloned().collect();
-    let sealed = seal(&caller.app, &mut tx, id, &wanted.key, &headers).await?;
-    tx.rotate_credential(&credential, &sealed).await?;
+    let names = headers.as_ref().map(|headers| headers.keys().cloned().collect::<Vec<_>>());
+    let sealed = seal(&caller.app, &mut tx, id, &wanted.key, &headers.unwrap_or_default()).await?;
+    tx.rotate_credential(id, &key::hint(&wanted.key), &sealed, names.as_deref()).await?;
+    let credential = tx.credential(id).await?;
     let details = json!({ "last4": credential.last4, "headers": credential.header_names });
     caller.record_audit(&mut tx, "credential.rotated", id, details).await?;
     tx.commit().await?;

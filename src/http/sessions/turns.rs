@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
-    domain::{Entry, Level, SessionId, Turn, TurnId, decide::Command, event::Body, turn::YieldReason},
+    domain::{Entry, Event, Level, SessionId, Turn, TurnId, decide::Command, event::Body, turn::YieldReason},
     http::{
         auth::SessionCaller,
         prelude::*,
@@ -78,13 +78,14 @@ async fn output_of(caller: &Caller<ReadSessions>, turn: &Turn, result: Entry) ->
     Submitted::read(&super::events::whole(&caller.app, caller.org, result).await?)
 }
 
-/// Returns how many outputs of a turn without one were rejected.
+/// Returns how many outputs of a turn without one were rejected before its last end.
 async fn rejections(caller: &Caller<ReadSessions>, session: SessionId, turn: TurnId) -> Result<u32> {
-    let kind = Some("turn.completed".to_owned());
-    let range = Range { after: 0, level: Level::User, kind, turn: Some(turn), limit: 1 };
-    let page = caller.begin().await?.events(session, &range).await?;
-    let entry = page.entry(&caller.app.0.store).await?;
-    Ok(Submitted::read(entry.body.as_bytes())?.output_repairs.unwrap_or_default())
+    let newest = |event: &Event| match &event.draft.body {
+        Body::TurnCompleted(end) if end.turn_id == turn => Some(end.output_repairs),
+        _ => None,
+    };
+    let found = caller.app.0.journal.newest(caller.org, session, &["turn.completed"], newest).await?;
+    Ok(found.unwrap_or_default())
 }
 
 /// List turns
@@ -127,7 +128,7 @@ pub(super) async fn get(
 /// Retry a failed turn
 ///
 /// Queues the last turn of the session again, if it ended with an error: the same turn, as its next attempt. The model
-/// continues behind the last complete step; earlier usage counts on, and the operator's fee is not charged again.
+/// continues after the last complete step; earlier usage counts on, and the operator's fee is not charged again.
 #[utoipa::path(post, path = "/sessions/{session_id}/turns/{turn_id}/retry", tag = "turns", operation_id = "retryTurn",
     params(("session_id" = SessionId, Path), ("turn_id" = TurnId, Path)),
     responses((status = 202, body = Steered), (status = 200, body = Steered,

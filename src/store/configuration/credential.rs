@@ -204,26 +204,34 @@ impl Tx {
         Ok(row.map(|row| Id::from_uuid(row.credential_id)))
     }
 
-    /// Replaces the secret part of a credential; running sessions use it from their next call on.
+    /// Replaces the key of a credential, and its headers if `header_names` are given; running sessions use them from
+    /// their next call on.
     pub async fn rotate_credential(
         &mut self,
-        credential: &Credential,
+        credential: CredentialId,
+        last4: &str,
         sealed: &SealedCredential,
+        header_names: Option<&[String]>,
     ) -> Result<()> {
         let done = named!(
             query(
                 "update credential
-                 set sealed_key = $sealed_key, last4 = $last4, header_names = $header_names,
-                     sealed_headers = $sealed_headers, updated_at = now()
+                 set sealed_key = $sealed_key, last4 = $last4,
+                     header_names = coalesce($header_names, header_names),
+                     sealed_headers = case
+                         when $header_names::text[] is null then sealed_headers
+                         else $sealed_headers
+                     end,
+                     updated_at = now()
                  where org_id = $org_id and credential_id = $credential_id and deleted_at is null"
             ),
             {
                 sealed_key: &sealed.key,
-                last4: &credential.last4,
-                header_names: &credential.header_names,
+                last4: last4,
+                header_names: header_names,
                 sealed_headers: &sealed.headers,
                 org_id: self.org.uuid(),
-                credential_id: credential.id.uuid(),
+                credential_id: credential.uuid(),
             }
         )
         .execute(self.connection())

@@ -123,7 +123,7 @@ impl Row {
         // Where the session is not locked, the rows of its turns are read later and may be newer than its own.
         let running_state =
             if status == Status::AwaitingInput { TurnState::Waiting } else { TurnState::Running };
-        let as_of_session = |turn_id, state| find(turn_id).map(|turn| Turn { state, ..turn });
+        let as_of_session = |turn_id, state| find(turn_id).map(|turn| turn.unended(state));
         Ok(Session {
             id: Id::from_uuid(session_id),
             created: Created {
@@ -151,7 +151,7 @@ impl Row {
             running: as_of_session(self.running_turn_id, running_state),
             queued: as_of_session(self.queued_turn_id, TurnState::Queued),
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),
-            ended: find(self.ended_turn_id),
+            ended: find(self.ended_turn_id).filter(|turn| turn.completed_at.is_some()),
             // Rows from before this column have no actor; the actor is in their first event.
             actor: self.actor.as_deref().map(from_json).transpose()?.unwrap_or_else(Actor::system),
             stopped,

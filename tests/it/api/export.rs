@@ -468,5 +468,13 @@ async fn decisions_answers_and_steers_are_imported() {
         let error = import(owner, bad).await.error(400);
         assert!(text(&error["message"]).contains("a message is read once"), "{error}");
     }
+    for attempt in [0, 2, i32::MAX] {
+        let bad = forged(&file, |lines| {
+            let place = lines.iter().position(|line| line["type"] == "turn.started").expect("an event");
+            lines[place]["body"]["attempt"] = json!(attempt);
+        });
+        let error = import(owner, bad).await.error(400);
+        assert!(text(&error["message"]).contains("number its attempts from 1"), "{error}");
+    }
     world.end().await;
 }

@@ -249,7 +249,10 @@ impl Ledger {
                 self.unread.insert(event.seq, (turn, *steers));
                 self.with_message.insert(turn);
             }
-            Body::TurnStarted { turn_id, .. } => self.unread.retain(|_, (turn, _)| turn != turn_id),
+            Body::TurnStarted { turn_id, attempt, fee_micros, .. } => {
+                assert!(*attempt == 1 || *fee_micros == 0, "the fee of a turn is charged again: {event:?}");
+                self.unread.retain(|_, (turn, _)| turn != turn_id);
+            }
             Body::TurnSteered { turn_id, from_turn_id, seqs, from_is_empty } => {
                 self.counts.steers += seqs.len() as u64;
                 self.with_message.insert(*turn_id);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::{Scene, assert_sound, ends, last_turn, of, session, steer};
 use crate::{
-    fake::{Fake, Request, Step, anthropic::Anthropic},
+    fake::{Fake, Request, Step, Used, anthropic::Anthropic},
     support::service::{Caller, send},
 };
 
@@ -123,7 +123,10 @@ async fn a_response_that_was_cut_off_is_continued() {
     let requests = fake.requests();
     let said = requests[1].body["messages"].as_array().expect("messages");
     assert_eq!((said.len(), &said[2]["role"]), (3, &json!("user")));
-    assert!(said[2].to_string().contains("Your last response ended with an error."), "{said:?}");
+    assert!(
+        said[2].to_string().contains("The turn ended with an error after your last response."),
+        "{said:?}"
+    );
     scene.close().await;
 }
 
@@ -199,5 +202,98 @@ async fn a_turn_that_a_check_canceled_starts_at_its_retry() {
     assert_eq!((&done["id"], &done["attempt"]), (&refused["id"], &json!(1)));
     let usage = owner.get(&format!("/sessions/{id}/usage")).await.ok();
     assert_eq!(usage["usage"]["steps"], 2);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_summary_that_failed_is_made_by_the_retry_and_says_nothing_of_itself_in_the_history() {
+    let works = Arc::new(AtomicUsize::new(0));
+    let can = Arc::clone(&works);
+    let decide = move |request: &Request| {
+        let messages = request.body["messages"].as_array().expect("messages");
+        let asks = messages[messages.len() - 1].to_string().contains("The conversation above");
+        let step = match (asks, can.load(Ordering::SeqCst)) {
+            (true, 0) => Step::status(401, "authentication_error", "invalid x-api-key"),
+            (true, _) => Step::text("Things were made."),
+            (false, _) => Step::text(&"It is made. ".repeat(800)),
+        };
+        step.using(Used { input: request.body.to_string().len() as u64 / 4, ..Used::default() })
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({})).await;
+    for turn in 1..=2 {
+        owner.settled(&id, turn).await;
+        steer(owner, &id, "Another one.").await;
+    }
+    owner.settled(&id, 3).await;
+    owner.post(&format!("/sessions/{id}/compact"), json!({})).await.ok();
+    owner.settled(&id, 4).await;
+    let failed = last_turn(owner, &id).await;
+    assert_eq!(failed["error"]["code"], "model_unauthorized");
+    works.store(1, Ordering::SeqCst);
+    owner.post(&path_of(&id, &failed), json!({})).await.ok();
+    let log = owner.settled(&id, 5).await;
+    assert_sound(&log);
+    assert_eq!((&ends(&log)[3..], fake.refusals()), (&["error", "completed"][..], Vec::new()));
+    assert_eq!(of(&log, "history.compacted").len(), 1, "{log:#?}");
+    let said = fake.requests().last().expect("a request").body["messages"].to_string();
+    assert!(!said.contains("ended with an error"), "{said}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_message_that_joined_a_retry_is_processed_when_it_starts_again() {
+    let works = Arc::new(AtomicUsize::new(0));
+    let fake = failing(Arc::clone(&works)).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = create(owner, json!({})).await;
+    owner.settled(&id, 1).await;
+    let failed = last_turn(owner, &id).await;
+    works.store(1, Ordering::SeqCst);
+    owner.post(&format!("/sessions/{id}/pause"), json!({})).await.ok();
+    owner.post(&path_of(&id, &failed), json!({})).await.ok();
+    let seq = steer(owner, &id, "And this.").await;
+    let message = async || {
+        let log = super::log(owner, &id).await;
+        log.into_iter().find(|event| event["seq"] == seq).expect("the message")
+    };
+    assert_eq!(message().await["processed_at"], Value::Null);
+    owner.post(&format!("/sessions/{id}/resume"), json!({})).await.ok();
+    let log = owner.settled(&id, 2).await;
+    let start = of(&log, "turn.started")[1]["ts"].clone();
+    assert_eq!((&message().await["processed_at"], ends(&log)[1]), (&start, "completed"));
+    let asked = fake.requests().last().expect("a request").body["messages"].to_string();
+    assert!(asked.contains("And this."), "{asked}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn each_end_has_the_rejections_of_its_own_attempts() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let schema =
+        json!({ "type": "object", "properties": { "word": { "const": "yes" } }, "required": ["word"] });
+    let agent = json!({
+        "name": "sayer", "prompt": "", "model": "scripted/inline", "output_schema": schema, "output_repairs": 0,
+    });
+    owner.post("/agents", agent).await.ok();
+    let submit = |word: &str| json!({ "tools": [{ "tool": "submit_output", "input": { "word": word } }] });
+    let script = json!({ "script": [submit("no"), submit("never"), submit("yes")] });
+    let created = owner.post("/sessions", json!({ "agent": "sayer", "input": script })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id").to_owned();
+    owner.settled(&id, 1).await;
+    let path = path_of(&id, &last_turn(owner, &id).await);
+    let repairs = async || owner.get(&format!("/sessions/{id}/result")).await.ok()["output_repairs"].clone();
+    assert_eq!(repairs().await, 1);
+    owner.post(&path, json!({})).await.ok();
+    let log = owner.settled(&id, 2).await;
+    assert_eq!((ends(&log), repairs().await), (vec!["output_invalid"; 2], json!(1)));
+    owner.post(&path, json!({})).await.ok();
+    let log = owner.settled(&id, 3).await;
+    let result = owner.get(&format!("/sessions/{id}/result")).await.ok();
+    assert_eq!((ends(&log)[2], &result["output"]), ("completed", &json!({ "word": "yes" })));
     scene.close().await;
 }

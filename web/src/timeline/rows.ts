@@ -204,6 +204,8 @@ export class Timeline {
     this.tally.running_since = undefined;
     const place = this.turns.get(turn);
     const cost_micros = cost(usage);
+    // A retried turn ends again, with the usage of all its attempts.
+    this.tally.usage = this.tally.usage.filter((known) => known.turn !== place);
     if (place !== undefined) this.tally.usage.push({ turn: place, usage, cost_micros });
     this.push({
       ...base,

@@ -60,8 +60,22 @@ macro_rules! columns {
                         from steered_message m
                         where m.org_id = event.org_id and m.session_id = event.session_id and m.seq = event.seq
                     ), (
-                        -- A turn that ended before it started has consumed its input too.
-                        select coalesce(t.started_at, t.completed_at)
+                        -- A turn that ended before it started has consumed its input too. What joined a retried turn
+                        -- was consumed by a later start than the first.
+                        select case
+                            when t.started_at < event.ts then coalesce((
+                                select e.ts
+                                from event e
+                                where e.org_id = event.org_id
+                                  and e.session_id = event.session_id
+                                  and e.seq > event.seq
+                                  and e.turn_id = event.turn_id
+                                  and e.type in ('turn.started', 'turn.completed')
+                                order by e.seq
+                                limit 1
+                            ), t.completed_at)
+                            else coalesce(t.started_at, t.completed_at)
+                        end
                         from turn t
                         where t.org_id = event.org_id and t.session_id = event.session_id and t.turn_id = event.turn_id
                     )) end as processed_at,
