@@ -90,7 +90,8 @@ function Result({ session, changes }: { session: Session; changes: number }) {
 function Bars({ session, tally }: { session: Session; tally: Tally }) {
   const now = useNow();
   const seconds = tally.running_since ? Math.max(0, (now - Date.parse(tally.running_since)) / 1_000) : 0;
-  const used = { ...session.budget_consumed, steps: tally.steps, turn_seconds: Math.round(seconds) };
+  const before = tally.running_since ? tally.seconds_before : 0;
+  const used = { ...session.budget_consumed, steps: tally.steps, turn_seconds: Math.round(before + seconds) };
   const set = LIMITS.filter(([name]) => session.limits[name] != null);
   if (set.length === 0) return <p className="quiet">No limits are set. A turn ends after at most 200 steps.</p>;
   return (

@@ -90,8 +90,10 @@ export interface Tally {
   turns: number;
   /** Model calls of the newest turn. */
   steps: number;
-  /** Start of the running turn. */
+  /** Start of the running turn, since its last retry. */
   running_since?: string;
+  /** Seconds of the running turn before its last retry. */
+  seconds_before: number;
   /** The question that waits for an answer. */
   question?: MessageRow;
   /** Tokens of each turn by kind, and its cost as far as prices are known. */
@@ -101,11 +103,13 @@ export interface Tally {
 /** Folds events into rows. A changed row is a new object, so that views detect it. */
 export class Timeline {
   readonly rows: Row[] = [];
-  readonly tally: Tally = { turns: 0, steps: 0, usage: [] };
+  readonly tally: Tally = { turns: 0, steps: 0, seconds_before: 0, usage: [] };
   private readonly calls = new Map<string, number>();
   /** Calls by the id of their action. */
   private readonly actions = new Map<string, string>();
   private readonly turns = new Map<string, number>();
+  /** Seconds of each turn that ended; a retry continues one. */
+  private readonly seconds = new Map<string, number>();
   /** Names of files by their ids. */
   private readonly names = new Map<string, string>();
 
@@ -195,6 +199,7 @@ export class Timeline {
     const place = known ?? ++this.tally.turns;
     this.turns.set(turn, place);
     if (known === undefined) this.tally.steps = 0;
+    if (!this.tally.running_since) this.tally.seconds_before = this.seconds.get(turn) ?? 0;
     this.tally.running_since ??= base.ts;
     this.push({ ...base, kind: "turn", turn, number: place, attempt });
   }
@@ -202,6 +207,7 @@ export class Timeline {
   private completed(base: Base, body: Schemas["TurnCompleted"]): void {
     const { turn_id: turn, usage } = body;
     this.tally.running_since = undefined;
+    this.seconds.set(turn, body.active_seconds);
     const place = this.turns.get(turn);
     const cost_micros = cost(usage);
     // A retried turn ends again, with the usage of all its attempts.
