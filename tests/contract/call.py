@@ -119,7 +119,7 @@ def fill():
     key = lambda number: call("POST", "/keys", {"name": f"spare {number}", "scopes": ["sessions:read"]})
     organization = lambda number: call("POST", "/admin/organizations", {"name": f"spare {number}"}, OPERATOR)
     main_inbound = inbound(-1)
-    credential = call("POST", "/credentials", {"provider": "openai", "key": "sk-contract"})["id"]
+    credential = call("POST", "/credentials", {"provider": "openai", "key": "sk-contract", "name": "contract"})["id"]
     to_claim, to_answer = waiting("main"), waiting("main")
     existing = {
         "agent": agent["id"], "credential": credential, "trigger": main_inbound["id"],
