@@ -141,8 +141,8 @@ function AddForm({ onDone }: { onDone: () => void }) {
         type="url" value={form.base_url} onChange={(base_url) => set({ base_url })}
       />
       <TextField
-        label="Header of the key"
-        hint="Only if the endpoint takes it in another one, such as api-key."
+        label="Authentication header"
+        hint="Only if the endpoint does not use that of its provider."
         value={form.key_header} onChange={(key_header) => set({ key_header })}
       />
       <TextArea
