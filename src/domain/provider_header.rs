@@ -4,11 +4,7 @@
 
 use std::collections::BTreeMap;
 
-/// Max number of headers of one credential.
-pub(crate) const PROVIDER_HEADERS_MAX: usize = 16;
-/// Max length of a header's name, and of its value.
-pub(crate) const PROVIDER_HEADER_NAME_BYTES_MAX: usize = 64;
-pub(crate) const PROVIDER_HEADER_VALUE_BYTES_MAX: usize = 4_096;
+use crate::base::limit::{PROVIDER_HEADER_NAME_BYTES_MAX, PROVIDER_HEADER_VALUE_BYTES_MAX};
 
 /// Headers that the client sets or that the connection needs.
 const RESERVED: [&str; 13] = [
@@ -35,14 +31,14 @@ pub(crate) fn default_key_header(provider: &str) -> &'static str {
 /// Returns a name in lower case.
 ///
 /// # Errors
-/// What is wrong with the name.
+/// The reason why no header may have this name.
 pub(crate) fn header_name(name: &str) -> Result<String, String> {
     let lower = name.to_ascii_lowercase();
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
     if lower.is_empty() || lower.len() > PROVIDER_HEADER_NAME_BYTES_MAX || !lower.bytes().all(is_token) {
-        return Err(
-            "the name of a header must have 1 to 64 letters, digits, dashes and underscores".to_owned()
-        );
+        return Err(format!(
+            "the name of a header must have 1 to {PROVIDER_HEADER_NAME_BYTES_MAX} of the characters A-Z, a-z, 0-9, - and _"
+        ));
     }
     if RESERVED.contains(&lower.as_str()) || lower.starts_with("proxy-") {
         return Err(format!("the header `{lower}` is set by the service"));
@@ -53,7 +49,7 @@ pub(crate) fn header_name(name: &str) -> Result<String, String> {
 /// Returns the headers of a credential whose key is in `key_header`, their names in lower case.
 ///
 /// # Errors
-/// The name of the header, as it was given, and what is wrong with it.
+/// The name of the header as it was given, and the reason why it is refused.
 pub(crate) fn provider_headers(
     headers: BTreeMap<String, String>,
     key_header: &str,
@@ -66,8 +62,10 @@ pub(crate) fn provider_headers(
             && value.trim() == value;
         let reason = match () {
             () if !is_value => {
-                "its value must have 1 to 4,096 printable ASCII characters, and no space at its ends"
-                    .to_owned()
+                format!(
+                    "its value must have 1 to {PROVIDER_HEADER_VALUE_BYTES_MAX} printable ASCII characters, and no \
+                     space at its ends"
+                )
             }
             () if name == key_header => format!("the header `{name}` has the key"),
             () if all.contains_key(&name) => format!("the header `{name}` is given twice"),

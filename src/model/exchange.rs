@@ -112,7 +112,7 @@ pub fn trusted_client() -> Client {
         .expect("a client with default settings can be built")
 }
 
-/// What a credential says of the calls of its provider.
+/// Authentication and headers of a provider's calls, as its credential has them.
 #[derive(Clone, Debug)]
 pub(super) struct Access {
     /// Whether an organization set the URL, not the settings.

@@ -8,11 +8,11 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::{
-    base::limit::{CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX},
-    domain::{
-        CredentialId,
-        provider_header::{PROVIDER_HEADER_NAME_BYTES_MAX, PROVIDER_HEADERS_MAX},
+    base::limit::{
+        CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
+        PROVIDER_HEADER_NAME_BYTES_MAX, PROVIDER_HEADERS_MAX,
     },
+    domain::CredentialId,
 };
 
 /// Provider key to store.

@@ -42,10 +42,13 @@ test("a provider key is added, rotated and deleted, and never shown again", asyn
   await reader.getByRole("button", { name: "Add a key" }).click();
   await reader.getByRole("textbox", { name: "Key" }).fill("sk-first-key-abcd");
   await reader.getByLabel("Name").fill("main");
+  await reader.getByLabel("Further headers").fill("Anthropic-Beta: files-api\nx-gateway: secret-of-the-gateway\n");
   await reader.getByRole("button", { name: "Add the key" }).click();
   const card = reader.getByRole("listitem").filter({ hasText: "main" });
   await expect(card).toContainText("…abcd");
   await expect(card).toContainText("default");
+  await expect(card).toContainText("headers: anthropic-beta, x-gateway");
+  expect(await reader.content()).not.toContain("secret-of-the-gateway");
   await card.getByRole("button", { name: "Rotate" }).click();
   await reader.getByRole("textbox", { name: "Key" }).fill("sk-second-key-wxyz");
   await reader.getByRole("dialog").getByRole("button", { name: "Rotate" }).click();

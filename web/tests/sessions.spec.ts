@@ -51,6 +51,21 @@ test("a running session is steered, and its turn is canceled", async ({ reader, 
   await expect(reader.getByText("This session is archived.")).toBeVisible();
 });
 
+test("a failed turn is retried", async ({ reader, service }) => {
+  const session = await service.play([{ text: "It is done.", fault: { kind: "refused" } }], { title: "Refused once" });
+  await service.until(session, "failed");
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  await expect(timeline.locator(".end")).toContainText("error");
+  await reader.getByRole("button", { name: "Retry the turn" }).click();
+  await expect(timeline.getByText("retried the turn")).toBeVisible();
+  await expect(timeline.locator(".end").last()).toContainText("completed");
+  await expect(timeline.getByText("It is done.").first()).toBeVisible();
+  await expect(reader.getByRole("button", { name: "Retry the turn" })).toBeHidden();
+  // It is one turn, also in the count.
+  await expect(reader.getByText("1 turn", { exact: true })).toBeVisible();
+});
+
 test("what a sandbox asked of the network is shown with its reason", async ({ reader, service }) => {
   const command = "for at in 1 2 3; do curl -s https://refused.example/ || true; done";
   const session = await service.play([{ tools: [{ tool: "bash", input: { command } }] }, { text: "done" }], { title: "Refused" });

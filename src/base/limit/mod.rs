@@ -57,6 +57,12 @@ pub const METADATA_BYTES_MAX: usize = 16 << 10;
 pub const NAME_BYTES_MAX: usize = 200;
 /// Max length of a provider key, in bytes.
 pub const CREDENTIAL_BYTES_MAX: usize = 4_096;
+/// Headers that one credential adds to the calls of its provider.
+pub const PROVIDER_HEADERS_MAX: usize = 16;
+/// Max length of the name of such a header, in bytes.
+pub const PROVIDER_HEADER_NAME_BYTES_MAX: usize = 64;
+/// Max length of its value, in bytes: that of a provider key.
+pub const PROVIDER_HEADER_VALUE_BYTES_MAX: usize = CREDENTIAL_BYTES_MAX;
 /// Scopes of one key.
 pub const KEY_SCOPES_MAX: usize = 32;
 /// Words in one list of a request: tools of an agent, event types of a destination.

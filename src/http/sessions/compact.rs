@@ -1,5 +1,6 @@
 //! Summary of a session's history on request.
 
+use super::change::request;
 use crate::{
     domain::{SessionId, compaction::CompactionRequest, decide::Command},
     http::{prelude::*, scope::WriteSessions},
@@ -19,17 +20,6 @@ pub(super) async fn compact(
     Path(id): Path<SessionId>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<CompactSession>>,
 ) -> Result<Answer> {
-    let stamp = caller.stamp();
-    let mut answer = once
-        .run(&caller.app, caller.org, async |unit: &mut Unit| {
-            let request = CompactionRequest { instructions: wanted.instructions.clone() };
-            let executed = unit.execute(id, Command::Compact(request), &stamp).await?;
-            let Some(event) = executed.events.first() else { unreachable!("a request is always an event") };
-            Ok(Answer::new(StatusCode::ACCEPTED, &Steered::of(event, &executed.session)))
-        })
-        .await?;
-    if answer.replayed {
-        answer.status = StatusCode::OK;
-    }
-    Ok(answer)
+    let command = Command::Compact(CompactionRequest { instructions: wanted.instructions });
+    request(&caller, &once, async |unit, stamp| Ok(unit.execute(id, command, stamp).await?)).await
 }

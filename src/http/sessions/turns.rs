@@ -3,6 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::change::request;
 use crate::{
     domain::{Entry, Event, Level, SessionId, Turn, TurnId, decide::Command, event::Body, turn::YieldReason},
     http::{
@@ -138,19 +139,11 @@ pub(super) async fn retry(
     Path((id, turn)): Path<(SessionId, TurnId)>,
     once: IdempotentRequest,
 ) -> Result<Answer> {
-    let stamp = caller.stamp();
-    let mut answer = once
-        .run(&caller.app, caller.org, async |unit: &mut Unit| {
-            unit.tx().turn(id, turn).await?;
-            let executed = unit.execute(id, Command::Retry(turn), &stamp).await?;
-            let Some(event) = executed.events.first() else { unreachable!("a retry is always an event") };
-            Ok(Answer::new(StatusCode::ACCEPTED, &Steered::of(event, &executed.session)))
-        })
-        .await?;
-    if answer.replayed {
-        answer.status = StatusCode::OK;
-    }
-    Ok(answer)
+    request(&caller, &once, async |unit, stamp| {
+        unit.tx().turn(id, turn).await?;
+        Ok(unit.execute(id, Command::Retry(turn), stamp).await?)
+    })
+    .await
 }
 
 /// List steps

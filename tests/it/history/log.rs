@@ -149,6 +149,14 @@ pub fn plain_turn() -> Vec<Move> {
     vec![steer("first"), Move::Start, calls("anthropic"), ran(), calls("openai"), ran(), last]
 }
 
+/// A turn that failed after two steps and was retried, with two more steps.
+pub fn retried_turn() -> Vec<Move> {
+    let fails = Move::End { settles: true, reason: YieldReason::Error };
+    let two = || [calls("anthropic"), ran(), calls("anthropic"), ran()];
+    let (first, second) = ([steer("the task"), Move::Start], [fails, Move::Retry, Move::Start]);
+    first.into_iter().chain(two()).chain(second).chain(two()).collect()
+}
+
 /// A caller cancels while one turn runs a tool and another is queued.
 pub fn canceled_beside_a_running_turn() -> Vec<Move> {
     let end = Move::End { settles: true, reason: YieldReason::Canceled };

@@ -13,7 +13,8 @@ use proptest::prelude::*;
 use serde_json::Value;
 use sojourn::{
     domain::{
-        Event, Message,
+        Body, Event, Message,
+        compaction::{Compacted, CompactionTrigger},
         conversation::{ModelOptions, ModelRequest, Thinking},
         log_fold::{self, Conversation},
         tool::{Replay, ToolSpec},
@@ -134,6 +135,36 @@ fn the_bytes_of_a_step_begin_with_those_of_the_step_before() {
             assert!(pair[1].starts_with(&pair[0]), "{provider}: {pair:#?}");
         }
     }
+}
+
+#[test]
+fn a_summary_after_a_retry_keeps_the_input_of_the_turn() {
+    let log = Log::of(log::retried_turn());
+    let mut conversation = Conversation::new(false);
+    log.events.iter().for_each(|event| conversation.take(event));
+    let cut = conversation.cut(0).expect("a step is followed by another");
+    let retried = log.events.iter().rfind(|event| matches!(event.draft.body, Body::TurnRetried { .. }));
+    assert!(retried.is_some_and(|retried| retried.seq < cut.to_seq), "the cut is after the retry");
+    let body = Body::HistoryCompacted(Box::new(Compacted {
+        trigger: CompactionTrigger::Auto,
+        before_tokens: 10_000,
+        after_tokens: 2_000,
+        to_seq: cut.to_seq,
+        summary: "Two of four are done.".to_owned(),
+    }));
+    let mut event = log.events.last().expect("an event").clone();
+    (event.seq, event.draft.body) = (event.seq + 1, body);
+    conversation.take(&event);
+    let said: Vec<_> = conversation
+        .messages()
+        .into_iter()
+        .filter_map(|message| match message {
+            Message::User { text, .. } => Some(text),
+            Message::Assistant { .. } | Message::Results { .. } => None,
+        })
+        .collect();
+    assert_eq!(said.len(), 2, "the summary and the input: {said:?}");
+    assert!(said[0].contains("Two of four are done.") && said[1] == "the task", "{said:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use sojourn::model::{Connection, Providers, Settings, trusted_client};
 
 use super::{API, Http, Named, request, user};
 use crate::fake::{
-    Fake, Step,
+    Fake, Fault, Request, Step,
     anthropic::Anthropic,
     openai::{Azure, OpenAi},
     provider::{Dialect, header},
@@ -49,7 +49,7 @@ async fn the_key_is_in_the_header_that_the_credential_names() {
 
 #[tokio::test]
 async fn a_header_replaces_that_of_the_adapter_and_no_error_shows_its_value() {
-    let echo = |request: &crate::fake::Request| {
+    let echo = |request: &Request| {
         let value = header(request, "x-gateway-key").unwrap_or_default();
         Step::status(400, "invalid_request_error", &format!("the gateway refused {value} and sk-1"))
     };
@@ -73,4 +73,26 @@ async fn a_header_replaces_that_of_the_adapter_and_no_error_shows_its_value() {
     let sent = &fake.requests()[0];
     let versions: Vec<_> = sent.headers.get_all("anthropic-version").iter().collect();
     assert_eq!(versions, ["2026-10-21"]);
+}
+
+#[tokio::test]
+async fn an_error_in_a_stream_shows_no_value_of_a_header_also_not_as_json() {
+    // Plain, and as a part of a JSON text.
+    const TOLD: &str = r#"the gateway has {"key": "secret"} and {\"key\": \"secret\"}"#;
+    let value = r#"{"key": "secret"}"#;
+    let event = |_: &Request| Step::fault(Fault::ErrorEvent { kind: "invalid_request_error", message: TOLD });
+    let fake = Fake::decide(Anthropic::default(), event).await;
+    let credential = Connection {
+        provider: "anthropic".to_owned(),
+        base_url: None,
+        key: "sk-1".into(),
+        key_header: None,
+        headers: vec![("x-gateway-config".to_owned(), value.into())],
+    };
+    let name = "anthropic/m-1".parse().expect("a model's name");
+    let model = Providers::new(super::http(), Anthropic::settings(&fake.base_url))
+        .model(&name, API, Some(&credential))
+        .expect("a model");
+    let fault = model.answer(&request(vec![user("Hi")]), &mut |_| {}).await.expect_err("refused").to_string();
+    assert!(fault.contains("the gateway has [key] and [key]") && !fault.contains("secret"), "{fault}");
 }

@@ -42,18 +42,30 @@ async fn failing(works: Arc<AtomicUsize>) -> Fake<Anthropic> {
     Fake::decide(Anthropic::default(), decide).await
 }
 
-#[tokio::test]
-async fn a_retry_continues_behind_the_last_complete_step_as_the_same_turn() {
+/// A session whose turn failed after its first call, because the model refuses requests until `works`.
+struct Failed {
+    fake: Fake<Anthropic>,
+    scene: Scene,
+    works: Arc<AtomicUsize>,
+    id: String,
+    turn: Value,
+}
+
+async fn failed() -> Failed {
     let works = Arc::new(AtomicUsize::new(0));
     let fake = failing(Arc::clone(&works)).await;
-    let scene =
-        Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url), "--metrics-listen=127.0.0.1:0"])
-            .await;
+    let base_url = format!("--anthropic-base-url={}", fake.base_url);
+    let scene = Scene::open(&[&base_url, "--metrics-listen=127.0.0.1:0"]).await;
+    let id = create(&scene.owner, json!({})).await;
+    assert_eq!(ends(&scene.owner.settled(&id, 1).await), ["error"]);
+    let turn = last_turn(&scene.owner, &id).await;
+    Failed { fake, scene, works, id, turn }
+}
+
+#[tokio::test]
+async fn a_retry_continues_after_the_last_complete_step_as_the_same_turn() {
+    let Failed { fake, scene, works, id, turn: failed } = failed().await;
     let owner = &scene.owner;
-    let id = create(owner, json!({})).await;
-    let log = owner.settled(&id, 1).await;
-    assert_eq!(ends(&log), ["error"]);
-    let failed = last_turn(owner, &id).await;
     assert_eq!((&failed["state"], &failed["attempt"]), (&json!("error"), &json!(1)));
 
     works.store(1, Ordering::SeqCst);
@@ -132,13 +144,8 @@ async fn a_response_that_was_cut_off_is_continued() {
 
 #[tokio::test]
 async fn only_the_last_turn_is_retried_and_only_if_it_failed() {
-    let works = Arc::new(AtomicUsize::new(0));
-    let fake = failing(Arc::clone(&works)).await;
-    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let Failed { fake, scene, works, id, turn: failed } = failed().await;
     let owner = &scene.owner;
-    let id = create(owner, json!({})).await;
-    owner.settled(&id, 1).await;
-    let failed = last_turn(owner, &id).await;
     let path = path_of(&id, &failed);
     let unknown = format!("/sessions/{id}/turns/trn_01m8dpsj22f6xbv5t2jje2t66p/retry");
     owner.post(&unknown, json!({})).await.error(404);
@@ -172,6 +179,7 @@ async fn only_the_last_turn_is_retried_and_only_if_it_failed() {
     steer(owner, &id, "Again.").await;
     owner.settled(&id, 3 + accepted).await;
     assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "not_last_turn");
+    assert_eq!(fake.refusals(), Vec::<String>::new());
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     assert_eq!(owner.post(&path, json!({})).await.error(409)["code"], "archived");
     scene.close().await;
@@ -245,13 +253,8 @@ async fn a_summary_that_failed_is_made_by_the_retry_and_says_nothing_of_itself_i
 
 #[tokio::test]
 async fn a_message_that_joined_a_retry_is_processed_when_it_starts_again() {
-    let works = Arc::new(AtomicUsize::new(0));
-    let fake = failing(Arc::clone(&works)).await;
-    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let Failed { fake, scene, works, id, turn: failed } = failed().await;
     let owner = &scene.owner;
-    let id = create(owner, json!({})).await;
-    owner.settled(&id, 1).await;
-    let failed = last_turn(owner, &id).await;
     works.store(1, Ordering::SeqCst);
     owner.post(&format!("/sessions/{id}/pause"), json!({})).await.ok();
     owner.post(&path_of(&id, &failed), json!({})).await.ok();
