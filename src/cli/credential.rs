@@ -69,15 +69,18 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
         Credential::Create { provider, name, base_url, key_header, headers, default } => {
             let body = json!({
                 "provider": provider, "key": input::secret("key")?, "is_default": default, "name": name, "base_url": base_url,
-                "key_header": key_header, "headers": given(headers)?,
+                "key_header": key_header, "headers": once(headers)?,
             });
             print::field(&client.post("/credentials", &input::given(body)).await?, json, "id");
         }
         Credential::Rotate { credential, headers, no_headers } => {
             let path = format!("/credentials/{credential}");
-            let headers = if no_headers { Some(BTreeMap::new()) } else { given(headers)? };
-            let body = json!({ "key": input::secret("key")?, "headers": headers });
-            print::field(&client.patch(&path, &input::given(body)).await?, json, "id");
+            let mut body = json!({ "key": input::secret("key")? });
+            // Without headers the field is empty, not absent.
+            if no_headers || !headers.is_empty() {
+                body["headers"] = json!(once(headers)?);
+            }
+            print::field(&client.patch(&path, &body).await?, json, "id");
         }
         Credential::Default { credential } => {
             let body = json!({ "credential": credential });
@@ -90,14 +93,14 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
     Ok(())
 }
 
-/// Returns headers as a body has them, if there are any.
-fn given(headers: Vec<(String, String)>) -> anyhow::Result<Option<BTreeMap<String, String>>> {
+/// Returns headers as a body has them, each given once.
+fn once(headers: Vec<(String, String)>) -> anyhow::Result<BTreeMap<String, String>> {
     let mut all = BTreeMap::new();
     for (name, value) in headers {
         ensure!(!all.contains_key(&name), "the header {name} is given twice");
         all.insert(name, value);
     }
-    Ok((!all.is_empty()).then_some(all))
+    Ok(all)
 }
 
 /// Reads NAME=VALUE, or NAME=@FILE.

@@ -1,6 +1,7 @@
 //! The command line against a running service.
 
 mod actions;
+mod credentials;
 mod production;
 mod triggers;
 
