@@ -3,8 +3,6 @@
 //! `fold(log)` equals the session's row. For a leased turn, the journal updates the row with deltas
 //! in SQL; a property test verifies that both give the same row.
 
-use std::collections::{HashMap, hash_map::Entry};
-
 use super::{
     context::Context,
     delta::exec_ms,
@@ -287,7 +285,7 @@ pub struct Effects {
     pub ended: Option<Turn>,
 }
 
-/// Folds a whole log into the session and its ended turns, each once.
+/// Folds a whole log into the session and its ended turns, in the order of their ends.
 ///
 /// Returns `None` if the log does not begin with `session.created`.
 pub fn fold<'a>(id: SessionId, log: impl IntoIterator<Item = &'a Event>) -> Option<(Session, Vec<Turn>)> {
@@ -296,15 +294,13 @@ pub fn fold<'a>(id: SessionId, log: impl IntoIterator<Item = &'a Event>) -> Opti
     let Body::SessionCreated(created) = &first.draft.body else { return None };
     let mut session = Session::from_created(id, first, created);
     let mut turns: Vec<Turn> = Vec::new();
-    let mut places = HashMap::new();
-    for turn in log.filter_map(|event| session.apply(event).ended) {
-        match places.entry(turn.id) {
-            Entry::Occupied(place) => turns[*place.get()] = turn,
-            Entry::Vacant(place) => {
-                place.insert(turns.len());
-                turns.push(turn);
-            }
+    for event in log {
+        if let Body::TurnRetried { turn_id, .. } = event.draft.body
+            && let Some(at) = turns.iter().rposition(|turn| turn.id == turn_id)
+        {
+            turns.remove(at);
         }
+        turns.extend(session.apply(event).ended);
     }
     Some((session, turns))
 }

@@ -102,7 +102,8 @@ impl Database {
         let events = number(drafts, self.session.head, stamp.origin.now());
         for event in &events {
             let effects = self.session.apply(event);
-            effects.ended.into_iter().for_each(|turn| put(&mut self.ended, turn));
+            self.ended.extend(effects.ended);
+            self.ended.retain(|turn| !is_retried(event, turn));
         }
         let wakes = |event: &Event| {
             matches!(event.draft.body, Body::TurnCancelRequested { .. } | Body::TurnRetried { .. })
@@ -254,7 +255,7 @@ impl Database {
         turn.active_seconds = end.active_seconds;
         row.active_seconds += end.active_seconds;
         row.ended = Some(turn.clone());
-        put(&mut self.ended, turn);
+        self.ended.push(turn);
     }
 
     fn append(&mut self, events: Vec<Event>) {
@@ -262,7 +263,8 @@ impl Database {
             assert_eq!(event.seq, self.log.len() as i64 + 1, "the log has a gap");
             self.ledger.note(&event, &self.log, self.folded.created.limits);
             let effects = self.folded.apply(&event);
-            effects.ended.into_iter().for_each(|turn| put(&mut self.folded_ended, turn));
+            self.folded_ended.extend(effects.ended);
+            self.folded_ended.retain(|turn| !is_retried(&event, turn));
             self.log.push(event);
         }
         assert_eq!(self.session, self.folded, "the row is not the fold of its log");
@@ -290,12 +292,9 @@ impl Database {
     }
 }
 
-/// Writes the row of a turn, which exists if the turn was retried.
-fn put(rows: &mut Vec<Turn>, turn: Turn) {
-    match rows.iter_mut().find(|row| row.id == turn.id) {
-        Some(row) => *row = turn,
-        None => rows.push(turn),
-    }
+/// Whether the event queues a turn again, which is then no ended one.
+fn is_retried(event: &Event, turn: &Turn) -> bool {
+    matches!(event.draft.body, Body::TurnRetried { turn_id, .. } if turn_id == turn.id)
 }
 
 fn number(drafts: Vec<Draft>, base: i64, ts: Timestamp) -> Vec<Event> {

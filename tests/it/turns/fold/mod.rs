@@ -348,7 +348,8 @@ async fn retry(world: &World, id: SessionId) -> Result<(), Error> {
     }
 }
 
-async fn play(world: &World, acts: &[Act]) {
+/// Plays a session and compares its rows with the fold of its log after each action; returns the log.
+async fn play(world: &World, acts: &[Act]) -> Vec<Event> {
     let id = world.create(acts.len().is_multiple_of(2).then(|| said("first", InputMode::Queue))).await;
     let mut hand = FakeWorker::default();
     for act in acts {
@@ -412,7 +413,9 @@ async fn play(world: &World, acts: &[Act]) {
     world.command(id, Command::Archive).await.expect("an archive");
     let closed = world.compare(id).await;
     assert_eq!((closed.status, closed.running, closed.queued), (Status::Archived, None, None));
-    assert!(open_calls_anywhere(&world.log(id).await).is_empty());
+    let log = world.log(id).await;
+    assert!(open_calls_anywhere(&log).is_empty());
+    log
 }
 
 fn open_calls_anywhere(log: &[Event]) -> Vec<ToolCall> {
@@ -421,6 +424,47 @@ fn open_calls_anywhere(log: &[Event]) -> Vec<ToolCall> {
         _ => None,
     });
     turns.flat_map(|turn| open_calls(log, turn)).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_retried_turn_is_the_fold_of_its_log_at_each_of_its_ends() {
+    let world = World::open().await;
+    let fails =
+        [Act::TakeOver, Act::Start, Act::Step { calls: 2 }, Act::Result, Act::End(YieldReason::Error)];
+    let steer = || Act::Steer(InputMode::Queue);
+    let again = |acts: Vec<Act>| [vec![Act::Retry], acts].concat();
+    for (retries, rest) in [
+        (
+            1,
+            again(
+                [vec![Act::TakeOver, Act::Start, Act::Step { calls: 1 }, Act::End(YieldReason::Completed)]]
+                    .concat(),
+            ),
+        ),
+        // Fails again, is retried again, and taken over.
+        (
+            2,
+            [again(fails.to_vec()), again(vec![Act::TakeOver, Act::Start, Act::TakeOver, Act::Start])]
+                .concat(),
+        ),
+        // Ends before it starts again, by a caller or by a check.
+        (1, again(vec![Act::Cancel, steer()])),
+        (1, again(vec![Act::TakeOver, Act::End(YieldReason::Canceled), steer()])),
+        // A message joins it; a stop is released.
+        (1, again(vec![steer(), Act::TakeOver, Act::Start, Act::End(YieldReason::Completed)])),
+        (1, [vec![Act::Hold(CallerAction::Stop)], again(vec![Act::TakeOver, Act::Start])].concat()),
+        (1, [vec![Act::Hold(CallerAction::Pause)], again(vec![Act::Cancel])].concat()),
+        // A session of which nothing is running is archived.
+        (1, again(Vec::new())),
+        // Another turn comes after it.
+        (0, [vec![steer()], again(Vec::new())].concat()),
+    ] {
+        let acts = [vec![steer()], fails.to_vec(), rest.clone()].concat();
+        let log = play(&world, &acts).await;
+        let retried = log.iter().filter(|event| matches!(event.draft.body, Body::TurnRetried { .. })).count();
+        assert_eq!(retried, retries, "{acts:?}");
+    }
+    world.store.close().await;
 }
 
 #[test]
