@@ -17,6 +17,7 @@ pub mod harness;
 pub mod http;
 pub mod journal;
 mod lifecycle;
+pub mod mcp;
 pub mod model;
 pub mod net;
 pub mod node;

@@ -60,10 +60,12 @@ impl Telemetry {
 /// # Errors
 /// The filter or the collector's address is invalid; the text names the setting.
 pub(crate) fn start(log: &Log, traces: &Traces) -> Result<Telemetry, String> {
-    let quiet = format!("{EXPORTED}=off").parse().expect("a valid directive");
+    let off = |target: &str| format!("{target}=off").parse().expect("a valid directive");
     let filter = EnvFilter::try_new(&log.filter)
         .map_err(|error| format!("SOJOURN_LOG: {error}"))?
-        .add_directive(quiet);
+        .add_directive(off(EXPORTED))
+        // It logs what MCP servers send.
+        .add_directive(off("rmcp"));
     let lines = if log.json {
         fmt::layer().json().flatten_event(true).with_writer(stderr).with_filter(filter).boxed()
     } else {

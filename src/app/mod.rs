@@ -31,7 +31,7 @@ pub use sandboxes::{checks as sandbox_checks, reservable_memory, watch as watch_
 use self::{
     listeners::{listen, metrics_listener},
     node::Agents,
-    reach::{local_sources, network, org_client},
+    reach::{local_sources, network, org_client, policy},
 };
 use crate::{
     base::{
@@ -45,6 +45,7 @@ use crate::{
     http,
     journal::Journal,
     lifecycle::{IdlePolicy, Nodes, Sandboxes},
+    mcp,
     model::{self, Providers},
     net::{self, SystemResolver},
     queue::Queue,
@@ -247,6 +248,7 @@ impl Parts {
             streams,
             webhooks: org_client(settings, settings.allow_private_webhooks, &self.resolver),
             models: org_client(settings, settings.allow_private_models, &self.resolver),
+            mcp_servers: org_client(settings, settings.allow_private_mcp, &self.resolver),
             files: self.files.clone(),
             file_addresses: org_client(settings, settings.allow_private_egress, &self.resolver),
             scripted: settings.scripted,
@@ -280,6 +282,8 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
+        let policy = policy(settings, settings.allow_private_mcp);
+        let mcp = mcp::Clients::new(net::Client::within_origin(policy, Arc::clone(&self.resolver) as _));
         for reason in nodes.all().into_iter().filter_map(|node| node.provider.err()) {
             tracing::error!(reason, "sandboxes are not available: turns that use tools will fail");
         }
@@ -303,7 +307,12 @@ impl Parts {
         };
         Ok(Worker {
             queue: Queue::new(self.store.clone(), self.notifications.clone(), self.origin.clone(), claimant),
-            runtime: Runtime { sandboxes, providers: Arc::new(providers), catalogue: Catalog::builtin() },
+            runtime: Runtime {
+                sandboxes,
+                providers: Arc::new(providers),
+                catalogue: Catalog::builtin(),
+                mcp,
+            },
             slots: settings.max_concurrent_turns,
             move_events_after_days: settings.move_events_after_days(),
         })

@@ -24,7 +24,8 @@ pub(super) fn org_client(
     net::Client::new(policy(settings, allow_private), Arc::clone(resolver) as _)
 }
 
-fn policy(settings: &Settings, allow_private: bool) -> net::Policy {
+/// Addresses that organizations may reach.
+pub(super) fn policy(settings: &Settings, allow_private: bool) -> net::Policy {
     net::Policy { allow_private, denied: net::Denied::new(settings.deny_cidrs.clone()) }
 }
 

@@ -51,6 +51,13 @@ pub(crate) fn objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
     Ok(Option::<Vec<Object<T>>>::deserialize(deserializer)?.map(values))
 }
 
+/// Deserializes structs from an array of objects, or `Some(None)` from null, which differs from an absent field.
+pub(crate) fn present_objects_or_null<'de, T: DeserializeOwned, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<Option<Vec<T>>>, D::Error> {
+    objects_or_null(deserializer).map(Some)
+}
+
 fn values<T>(objects: Vec<Object<T>>) -> Vec<T> {
     objects.into_iter().map(|Object(value)| value).collect()
 }

@@ -12,8 +12,8 @@ use super::{
     input,
     invoke_token::{self, InvokeToken},
     limits::Limits,
-    output::Output,
     print,
+    turn_settings::TurnSettings,
 };
 
 /// Agent commands.
@@ -88,7 +88,7 @@ pub(super) struct Fields {
     compaction: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    settings: TurnSettings,
     #[command(flatten)]
     model_options: ModelOptions,
     #[command(flatten)]
@@ -136,7 +136,7 @@ impl Fields {
         if let Some(policy) = &self.compaction {
             body["compaction"] = json!({ "auto": policy == "auto" });
         }
-        self.output.fill(&mut body)?;
+        self.settings.fill(&mut body)?;
         Ok(body)
     }
 }

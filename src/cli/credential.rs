@@ -2,11 +2,14 @@
 //!
 //! A key is read from standard input: other users could see it on a command line.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::ensure;
 use clap::Subcommand;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{client::Connection, input, print};
 
@@ -31,6 +34,10 @@ pub(super) enum Credential {
         /// Header of each call; may be repeated. NAME=@FILE reads a secret value from a file
         #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
         headers: Vec<(String, String)>,
+        /// File with the JSON object of an OAuth client for an MCP server, instead of a key: token_url, client_id,
+        /// client_secret, refresh_token, scope, resource
+        #[arg(long, value_name = "FILE")]
+        oauth: Option<PathBuf>,
         /// Make it the default for agents without a credential
         #[arg(long)]
         default: bool,
@@ -38,6 +45,9 @@ pub(super) enum Credential {
     /// Replace the key of a credential, read from standard input
     Rotate {
         credential: String,
+        /// File with the JSON object of an OAuth client, which replaces that of the credential
+        #[arg(long, value_name = "FILE")]
+        oauth: Option<PathBuf>,
         /// Replaces all headers of the calls; may be repeated [default: they stay]
         #[arg(long = "header", value_name = "NAME=VALUE", value_parser = header)]
         headers: Vec<(String, String)>,
@@ -66,16 +76,18 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
             ];
             print::page(&client, "/credentials", &columns, json).await?;
         }
-        Credential::Create { provider, name, base_url, key_header, headers, default } => {
-            let body = json!({
-                "provider": provider, "key": input::secret("key")?, "is_default": default, "name": name, "base_url": base_url,
+        Credential::Create { provider, name, base_url, key_header, headers, oauth, default } => {
+            let mut body = json!({
+                "provider": provider, "is_default": default, "name": name, "base_url": base_url,
                 "key_header": key_header, "headers": once(headers)?,
             });
+            set_secret(&mut body, oauth.as_deref())?;
             print::field(&client.post("/credentials", &input::given(body)).await?, json, "id");
         }
-        Credential::Rotate { credential, headers, no_headers } => {
+        Credential::Rotate { credential, oauth, headers, no_headers } => {
             let path = format!("/credentials/{credential}");
-            let mut body = json!({ "key": input::secret("key")? });
+            let mut body = json!({});
+            set_secret(&mut body, oauth.as_deref())?;
             // Without headers the field is empty, not absent.
             if no_headers || !headers.is_empty() {
                 body["headers"] = json!(once(headers)?);
@@ -89,6 +101,15 @@ pub(super) async fn run(command: Credential, connection: &Connection) -> anyhow:
         Credential::Delete { credential } => {
             drop(client.delete(&format!("/credentials/{credential}")).await?);
         }
+    }
+    Ok(())
+}
+
+/// Adds the OAuth client of a file to a body, or a key from standard input.
+fn set_secret(body: &mut Value, oauth: Option<&Path>) -> anyhow::Result<()> {
+    match oauth {
+        Some(file) => body["oauth"] = input::json(file)?,
+        None => body["key"] = json!(input::secret("key")?),
     }
     Ok(())
 }

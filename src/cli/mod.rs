@@ -16,7 +16,7 @@ mod input;
 mod invoke_token;
 mod key;
 mod limits;
-mod output;
+
 mod print;
 mod production;
 mod report;
@@ -26,6 +26,7 @@ mod session;
 mod settings;
 mod source;
 mod trigger;
+mod turn_settings;
 mod webhook;
 
 use clap::{Args, CommandFactory, Parser, Subcommand};

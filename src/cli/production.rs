@@ -124,6 +124,7 @@ fn private_addresses(settings: &Settings) -> Result<String, String> {
     let allowed = [
         ("SOJOURN_ALLOW_PRIVATE_WEBHOOKS", settings.allow_private_webhooks),
         ("SOJOURN_ALLOW_PRIVATE_MODELS", settings.allow_private_models),
+        ("SOJOURN_ALLOW_PRIVATE_MCP", settings.allow_private_mcp),
         ("SOJOURN_ALLOW_PRIVATE_EGRESS", settings.allow_private_egress),
     ];
     let on: Vec<_> = allowed.into_iter().filter_map(|(name, is_on)| is_on.then_some(name)).collect();

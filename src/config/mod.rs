@@ -116,6 +116,11 @@ pub struct Settings {
         value_parser = on_or_off, action = clap::ArgAction::Set)]
     pub allow_private_models: bool,
 
+    /// Allow MCP servers at private addresses, over plain http too
+    #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_MCP", value_name = "ON|OFF",
+        value_parser = on_or_off, action = clap::ArgAction::Set)]
+    pub allow_private_mcp: bool,
+
     /// Allow environments to permit hosts at private addresses; only where every organization is trusted
     #[arg(long, default_value = "off", env = "SOJOURN_ALLOW_PRIVATE_EGRESS", value_name = "ON|OFF",
         value_parser = on_or_off, action = clap::ArgAction::Set)]

@@ -45,6 +45,9 @@ pub struct Action {
     /// Hash of tool, schema, arguments and working directory, which a confirmation is bound to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub args_hash: Option<String>,
+    /// Hash of the server and the schema of an MCP tool, which a grant is bound to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub schema_hash: Option<String>,
     /// Rules that `always` may grant; none if no rule can allow the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub always: Vec<Rule>,

@@ -8,7 +8,7 @@ use super::{
     delta::exec_ms,
     event::{
         ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, error_events, history_events,
-        informational,
+        informational, mcp_events,
     },
     ids::*,
     session::{Created, Hold, Session, Status, Stopped},
@@ -112,6 +112,7 @@ impl Session {
             | Body::TurnSteered { .. }
             | action_events!()
             | error_events!()
+            | mcp_events!()
             | informational!() => {}
         }
         self.add_usage(event.draft.turn_id, Usage::of(&event.draft));

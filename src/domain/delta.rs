@@ -7,7 +7,8 @@ use super::{
     action::ActionKind,
     cost::Cost,
     event::{
-        Body, Draft, TurnCompleted, action_events, caller_events, error_events, history_events, informational,
+        Body, Draft, TurnCompleted, action_events, caller_events, error_events, history_events,
+        informational, mcp_events,
     },
     ids::*,
     tool::SUBMIT_OUTPUT,
@@ -94,6 +95,7 @@ impl Usage {
             | action_events!()
             | error_events!()
             | Body::TurnCompleted(_)
+            | mcp_events!()
             | informational!() => Self::default(),
         }
     }
@@ -162,6 +164,7 @@ impl Delta {
                 | Body::TurnSteered { .. }
                 | Body::TurnRetried { .. }
                 | error_events!()
+                | mcp_events!()
                 | informational!() => {}
             }
         }

@@ -51,6 +51,13 @@ pub enum NoticeBody {
     /// A caller requested a test delivery.
     #[serde(rename = "webhook.test")]
     WebhookTest { webhook_id: WebhookId },
+    /// The token endpoint refused the OAuth client of a credential: a caller must replace it.
+    #[serde(rename = "credential.refresh_failed")]
+    CredentialRefreshFailed {
+        credential_id: CredentialId,
+        /// What the token endpoint said.
+        reason: String,
+    },
     /// The service paused a schedule after consecutive failed runs.
     #[serde(rename = "schedule.paused")]
     SchedulePaused {
@@ -81,6 +88,13 @@ impl Notice {
         Self::new(session, Actor::system(), body, origin)
     }
 
+    /// The token endpoint refused the OAuth client of a credential.
+    pub fn credential_refused(credential: CredentialId, reason: &str, origin: &Origin) -> Self {
+        let body =
+            NoticeBody::CredentialRefreshFailed { credential_id: credential, reason: reason.to_owned() };
+        Self::new(None, Actor::system(), body, origin)
+    }
+
     /// The service paused a schedule after consecutive failed runs.
     pub fn schedule_paused(schedule: ScheduleId, agent: AgentId, failures: i32, origin: &Origin) -> Self {
         let body = NoticeBody::SchedulePaused {
@@ -98,6 +112,7 @@ impl Notice {
             NoticeBody::SessionDeleted { .. } => "session.deleted",
             NoticeBody::WebhookDisabled { .. } => "webhook.disabled",
             NoticeBody::WebhookTest { .. } => "webhook.test",
+            NoticeBody::CredentialRefreshFailed { .. } => "credential.refresh_failed",
             NoticeBody::SchedulePaused { .. } => "schedule.paused",
         }
     }

@@ -5,7 +5,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{ids::EventId, network::HostPattern};
+use super::{ids::EventId, mcp::MCP_PREFIX, network::HostPattern};
 use crate::base::limit::{ACTION_EXPIRES_SECONDS, NAME_BYTES_MAX, RULE_TEXT_BYTES_MAX};
 
 /// A rule for calls of a tool. In a list, the last one that matches a call decides.
@@ -13,7 +13,7 @@ use crate::base::limit::{ACTION_EXPIRES_SECONDS, NAME_BYTES_MAX, RULE_TEXT_BYTES
 #[serde(deny_unknown_fields)]
 #[schema(as = PermissionRule)]
 pub struct Rule {
-    /// Name of a tool of the service, or its begin and `*`.
+    /// Name of a tool of the service or of an MCP server, such as `mcp__github__search`, or its begin and `*`.
     pub tool: String,
     /// For `bash`: only commands whose first words are these.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -82,6 +82,8 @@ pub struct PolicyDecision {
     pub rule: Option<Rule>,
     /// Rules that a person may grant to allow this call and others like it; none if no rule can.
     pub always: Vec<Rule>,
+    /// Hash of the tool's schema, which a grant is bound to, if only the turn knows it.
+    pub schema_hash: Option<String>,
     /// Time in which a person must confirm it, in seconds.
     pub expires_seconds: u64,
 }
@@ -92,6 +94,7 @@ impl Default for PolicyDecision {
             policy: Policy::Allow,
             rule: None,
             always: Vec::new(),
+            schema_hash: None,
             expires_seconds: ACTION_EXPIRES_SECONDS.1,
         }
     }
@@ -146,8 +149,14 @@ impl Rule {
     /// Returns why it cannot be used, if it cannot: the field, and words for the caller. `tools` are those of the
     /// service.
     pub fn problem(&self, tools: &[String]) -> Option<(&'static str, String)> {
-        if self.tool.len() > NAME_BYTES_MAX || !tools.iter().any(|tool| self.is_of(tool)) {
-            return Some(("tool", format!("is no tool of the service; they are {}", tools.join(", "))));
+        // Only a turn knows the tools of its servers.
+        let is_known = self.tool.starts_with(MCP_PREFIX) || tools.iter().any(|tool| self.is_of(tool));
+        if self.tool.len() > NAME_BYTES_MAX || !is_known {
+            let words = format!(
+                "is no tool of the service, nor the begin of one of an MCP server (`{MCP_PREFIX}`); they are {}",
+                tools.join(", ")
+            );
+            return Some(("tool", words));
         }
         let is_of_any = |names: &[&str]| names.contains(&self.tool.as_str());
         for (field, text, is_possible) in [

@@ -85,3 +85,18 @@ pub const SUBMIT_OUTPUT: &str = "submit_output";
 
 /// The tool with which an agent starts another session; must be listed explicitly.
 pub const START_SESSION: &str = "start_session";
+
+/// Every tool of the service, in the order of the catalogue.
+pub const BUILTIN_TOOLS: [&str; 11] = [
+    "bash",
+    "read",
+    "write",
+    "edit",
+    "glob",
+    "grep",
+    "web_fetch",
+    ASK,
+    "schedule_wake",
+    START_SESSION,
+    SUBMIT_OUTPUT,
+];

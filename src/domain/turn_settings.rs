@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::compaction::CompactionSettings;
+use super::{compaction::CompactionSettings, mcp::McpServer};
 use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS, OUTPUT_REPAIRS};
 
 /// Settings of turns. An absent field is the default.
@@ -26,6 +26,9 @@ pub struct TurnSettings {
     /// Shortening of a history that is almost too long.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub compaction: Option<CompactionSettings>,
+    /// Servers whose tools the agent may call.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mcp_servers: Option<Vec<McpServer>>,
 }
 
 /// Number of repetitions that are a loop, and their consequence.
@@ -90,6 +93,7 @@ pub struct SettingsChange {
     pub output_schema: Option<Option<Map<String, Value>>>,
     pub output_repairs: Option<Option<u32>>,
     pub compaction: Option<Option<CompactionSettings>>,
+    pub mcp_servers: Option<Option<Vec<McpServer>>>,
 }
 
 impl SettingsChange {
@@ -114,6 +118,10 @@ impl SettingsChange {
                 None => settings.compaction,
                 Some(compaction) => compaction.clone().or_else(|| default.compaction.clone()),
             },
+            mcp_servers: match &self.mcp_servers {
+                None => settings.mcp_servers,
+                Some(servers) => servers.clone().or_else(|| default.mcp_servers.clone()),
+            },
         }
     }
 }
@@ -133,6 +141,7 @@ impl TurnSettings {
             output_schema: output_schema.cloned(),
             output_repairs: over.output_repairs.or(self.output_repairs),
             compaction: over.compaction.as_ref().or(self.compaction.as_ref()).cloned(),
+            mcp_servers: over.mcp_servers.as_ref().or(self.mcp_servers.as_ref()).cloned(),
         }
     }
 

@@ -48,6 +48,7 @@ impl Run<'_> {
                 reason: None,
                 rule: None,
                 args_hash: None,
+                schema_hash: None,
                 always: Vec::new(),
                 questions: Vec::new(),
             }
@@ -67,13 +68,15 @@ impl Run<'_> {
                 ..action(ActionKind::Confirmation, LOOP_EXPIRES_SECONDS)
             }
         } else {
-            let PolicyDecision { policy: Policy::Ask, rule, always, expires_seconds } = decision else {
+            let PolicyDecision { policy: Policy::Ask, rule, always, schema_hash, expires_seconds } = decision
+            else {
                 return None;
             };
             Action {
                 reason: Some(ConfirmationReason::Policy),
                 rule,
                 args_hash: Some(self.ports.tools.args_hash(call)),
+                schema_hash,
                 always,
                 ..action(ActionKind::Confirmation, expires_seconds)
             }

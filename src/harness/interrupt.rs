@@ -17,6 +17,7 @@ use crate::{
     domain::{
         Actor,
         event::{Aborted, Body, Draft, Outcome},
+        mcp::MCP_PREFIX,
         session::Limits,
         tool::ToolCall,
         turn::YieldReason,
@@ -220,9 +221,11 @@ impl Run<'_> {
         let body = Body::ToolResult {
             call_id: call.call_id.clone(),
             tool: call.tool.clone(),
-            output: format!(
-                "The turn was {why} before this tool finished; everything it started was stopped."
-            ),
+            output: if call.tool.starts_with(MCP_PREFIX) {
+                format!("The turn was {why} before the server of this tool answered; it may have acted.")
+            } else {
+                format!("The turn was {why} before this tool finished; everything it started was stopped.")
+            },
             is_error: true,
             outcome: Outcome::Unknown,
             duration_ms: 0,

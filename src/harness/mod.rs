@@ -11,6 +11,7 @@ mod files;
 mod interrupt;
 mod limits;
 mod loops;
+mod mcp;
 mod next;
 mod output;
 mod spend;
@@ -19,23 +20,26 @@ mod step;
 mod tools;
 pub(crate) mod turn;
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::domain::{
-    Event, FileId, Session,
-    budget::{Budget, MaxUsage},
-    content::{Content, FileRef},
-    custom_tool::CustomTool,
-    event::Draft,
-    log_fold::{LogFold, ReadTo},
-    permission::{Grant, PolicyDecision},
-    piece::ResponseDelta,
-    question::Question,
-    spend::Verdict,
-    tool::{Replay, ToolCall, ToolSpec},
+use crate::{
+    base::Timestamp,
+    domain::{
+        Event, FileId, Session,
+        budget::{Budget, MaxUsage},
+        content::{Content, FileRef},
+        custom_tool::CustomTool,
+        event::{Body, Draft},
+        log_fold::{LogFold, McpLists, ReadTo},
+        permission::{Grant, PolicyDecision},
+        piece::ResponseDelta,
+        question::Question,
+        spend::Verdict,
+        tool::{Replay, ToolCall, ToolSpec},
+    },
 };
 
 pub use crate::{
@@ -111,7 +115,18 @@ pub trait Journal: Send + Sync {
 #[async_trait]
 pub trait Tools: Send + Sync {
     /// The tools that the model may call, in catalogue order.
-    fn specs(&self) -> &[ToolSpec];
+    fn specs(&self) -> Arc<[ToolSpec]>;
+    /// Lists the tools of the MCP servers whose list is due for a turn that started at `since`, or that changed.
+    /// Returns the event of each.
+    async fn list_mcp(&self, _known: &McpLists, _since: Timestamp) -> Vec<Body> {
+        Vec::new()
+    }
+    /// Offers these tools of MCP servers from now on.
+    fn offer_mcp(&self, _known: &McpLists) {}
+    /// Returns a server that the agent needs and that could not list its tools.
+    fn missing_mcp(&self, _known: &McpLists, _since: Timestamp) -> Option<String> {
+        None
+    }
     /// Checks a call; or words for the model: an unknown tool, arguments that are not valid. Needs no
     /// sandbox.
     fn check(&self, call: &ToolCall) -> Result<Call, String>;
@@ -155,8 +170,8 @@ pub trait Tools: Send + Sync {
 impl dyn Tools + '_ {
     /// Returns the replay class of a tool; an unknown tool runs nothing.
     pub fn replay(&self, tool: &str) -> Replay {
-        let spec = self.specs().iter().find(|spec| spec.name == tool);
-        spec.map_or(Replay::ReadOnly, |spec| spec.replay)
+        let specs = self.specs();
+        specs.iter().find(|spec| spec.name == tool).map_or(Replay::ReadOnly, |spec| spec.replay)
     }
 }
 

@@ -69,6 +69,9 @@ impl<'a> Run<'a> {
                 format!("the conversation is larger than {} MiB", limit::CONVERSATION_BYTES_MAX >> 20);
             return self.fail(CONTEXT_EXHAUSTED, words, Vec::new()).await;
         }
+        if let Some(ended) = self.list_mcp_tools().await? {
+            return Ok(ended);
+        }
         if let Some(ended) = self.shorten(steps, failures).await? {
             return Ok(ended);
         }

@@ -64,6 +64,9 @@ impl Run<'_> {
             self.record(result).await?;
             return Ok(false);
         }
+        if checked.is_remote && checked.replay == Replay::Unsafe {
+            self.start_remote(first).await?;
+        }
         if first.tool == ASK {
             let drafts = self.ask(first);
             self.record(drafts).await?;

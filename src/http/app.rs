@@ -38,6 +38,7 @@ pub(super) struct Inner {
     pub(super) streams: Streams,
     pub(super) webhooks: net::Client,
     pub(super) models: net::Client,
+    pub(super) mcp_servers: net::Client,
     /// Fetches files of messages.
     pub(super) file_addresses: net::Client,
     pub(super) files: Files,
@@ -85,9 +86,10 @@ pub struct Parts {
     pub journal: Journal,
     pub blobs: Blobs,
     pub streams: Streams,
-    /// Clients that check which addresses an organization may use for webhooks and for models.
+    /// Clients that check which addresses an organization may use for webhooks, for models and for MCP servers.
     pub webhooks: net::Client,
     pub models: net::Client,
+    pub mcp_servers: net::Client,
     pub files: Files,
     /// Client that fetches files from addresses that an organization names.
     pub file_addresses: net::Client,
@@ -118,6 +120,7 @@ impl App {
             streams: parts.streams,
             webhooks: parts.webhooks,
             models: parts.models,
+            mcp_servers: parts.mcp_servers,
             scripted: parts.scripted,
             local_sources: parts.local_sources,
             images: parts.images,

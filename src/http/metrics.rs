@@ -111,6 +111,7 @@ fn describe() {
             "sojourn_outputs_total",
             "Outputs for a schema, by outcome: `accepted`, or `rejected`, also where none was submitted.",
         ),
+        ("sojourn_mcp_lists_total", "Lists of the tools of MCP servers, by outcome: `listed` or `failed`."),
         (
             "sojourn_compactions_total",
             "Summaries of histories, by trigger and outcome: `compacted` or `failed`.",

@@ -10,6 +10,8 @@ use crate::{
         Usage,
         compaction::CompactionTrigger,
         event::{Body, Outcome},
+        mcp::MCP_PREFIX,
+        tool::BUILTIN_TOOLS,
         turn::YieldReason,
     },
     store::{column::word, event::Packed},
@@ -49,6 +51,8 @@ pub(super) fn count(events: &[Packed]) {
             Body::HistoryPruned(pruned) => {
                 counter!("sojourn_files_refused_total").increment(pruned.file_ids.len() as u64);
             }
+            Body::McpListed(_) => mcp_list("listed"),
+            Body::McpFailed(_) => mcp_list("failed"),
             Body::AgentMessage { output: Some(_), .. } => output("accepted"),
             Body::OutputRejected(_) => output("rejected"),
             Body::SandboxLost { .. } => counter!("sojourn_sandboxes_lost_total").increment(1),
@@ -89,17 +93,23 @@ fn cost(part: &'static str, micros: u64) {
 }
 
 fn tool_result(tool: &str, outcome: Outcome, is_error: bool, duration_ms: u64) {
-    let (tool, said) = match outcome {
-        Outcome::Ran if is_error => (tool.to_owned(), "failed"),
-        Outcome::Ran => (tool.to_owned(), "ok"),
-        // A model may call a tool by any name.
-        Outcome::NotRun => (String::new(), "not_run"),
-        Outcome::Unknown => (tool.to_owned(), "unknown"),
+    let tool = tool_label(tool);
+    let said = match outcome {
+        Outcome::Ran if is_error => "failed",
+        Outcome::Ran => "ok",
+        Outcome::NotRun => "not_run",
+        Outcome::Unknown => "unknown",
     };
     if outcome == Outcome::Ran {
-        histogram!("sojourn_tool_seconds", "tool" => tool.clone()).record(seconds(duration_ms));
+        histogram!("sojourn_tool_seconds", "tool" => tool).record(seconds(duration_ms));
     }
     counter!("sojourn_tool_calls_total", "tool" => tool, "outcome" => said).increment(1);
+}
+
+/// Organizations and servers choose the names of their tools, and a model may call any name.
+fn tool_label(name: &str) -> &'static str {
+    let other = if name.starts_with(MCP_PREFIX) { "mcp" } else { "other" };
+    BUILTIN_TOOLS.into_iter().find(|known| *known == name).unwrap_or(other)
 }
 
 fn turn_completed(reason: YieldReason, active_seconds: u64) {
@@ -115,6 +125,10 @@ fn provider(name: &str) -> &'static str {
 
 fn seconds(millis: u64) -> f64 {
     millis as f64 / 1_000.0
+}
+
+fn mcp_list(outcome: &'static str) {
+    counter!("sojourn_mcp_lists_total", "outcome" => outcome).increment(1);
 }
 
 fn output(outcome: &'static str) {

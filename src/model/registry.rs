@@ -20,7 +20,7 @@ use crate::{
     base::{SecretString, limit},
     domain::{
         conversation::{ModelApi, ModelRequest},
-        source,
+        mcp, source,
     },
 };
 
@@ -162,9 +162,10 @@ impl Providers {
     /// Rejects a name that cannot be valid. Only the provider knows its models; the scripts are
     /// known here.
     pub fn check(name: &ModelName) -> Result<(), NoModel> {
-        if name.provider == source::PROVIDER {
-            let reason = "git is not a model provider; its credentials open repositories";
-            return Err(NoModel::BadName(reason.to_owned()));
+        if [source::PROVIDER, mcp::PROVIDER].contains(&name.provider.as_str()) {
+            let reason =
+                format!("{} is not a model provider; its credentials are for something else", name.provider);
+            return Err(NoModel::BadName(reason));
         }
         if Self::needs_credential(&name.provider) || scripted::NAMES.contains(&name.model.as_str()) {
             return Ok(());

@@ -14,11 +14,11 @@ use super::{
     tls,
     url::{Named, Refused, check, is_plain},
 };
-use crate::base::limit::{NET_CONNECT_TIMEOUT, NET_IDLE_PER_HOST_MAX, NET_IDLE_TIMEOUT};
+use crate::base::limit::{MCP_REDIRECTS_MAX, NET_CONNECT_TIMEOUT, NET_IDLE_PER_HOST_MAX, NET_IDLE_TIMEOUT};
 
 /// Sends requests to vetted addresses only; cheap to clone.
 ///
-/// Redirects are not followed, cookies are not stored, and proxies from environment variables are not used.
+/// Redirects are not followed, except by [`Client::within_origin`]; cookies are not stored, and proxies from environment variables are not used.
 /// The caller sets all timeouts except that of connecting.
 #[derive(Clone)]
 pub struct Client {
@@ -32,12 +32,18 @@ pub struct Client {
 impl Client {
     /// Creates a client for URLs that organizations supply.
     pub fn new(policy: Policy, resolver: Arc<dyn Resolver>) -> Self {
-        Self::named(Named::ByOrg(policy), resolver)
+        Self::named(Named::ByOrg(policy), resolver, redirect::Policy::none)
+    }
+
+    /// Creates a client for URLs that organizations supply, which follows redirects that keep the method and stay within
+    /// the origin. Others are not followed: what authorizes a request is for its origin only.
+    pub fn within_origin(policy: Policy, resolver: Arc<dyn Resolver>) -> Self {
+        Self::named(Named::ByOrg(policy), resolver, within_origin)
     }
 
     /// Creates a client for URLs from the operator's settings: any address, http or https.
     pub fn trusted(resolver: Arc<dyn Resolver>) -> Self {
-        Self::named(Named::ByOperator, resolver)
+        Self::named(Named::ByOperator, resolver, redirect::Policy::none)
     }
 
     /// Checks whether a URL may be stored: everything except the current addresses of its name.
@@ -55,13 +61,22 @@ impl Client {
     /// As [`Client::check`]. A refusal of the resolved addresses is an error of `send`; [`refusal`] extracts
     /// it.
     pub fn request(&self, method: Method, url: &Url) -> Result<RequestBuilder, Refused> {
-        self.check(url)?;
-        let client = if is_plain(&self.named, url)? { &self.plain } else { &self.secure };
-        Ok(client.request(method, url.clone()))
+        Ok(self.vetted(url)?.request(method, url.clone()))
     }
 
-    fn named(named: Named, resolver: Arc<dyn Resolver>) -> Self {
-        let client = |plain| build(Vetted { resolver: Arc::clone(&resolver), named: named.clone(), plain });
+    /// Returns the client of `reqwest` for requests to this URL, for a library that makes its requests itself.
+    ///
+    /// # Errors
+    /// As [`Client::request`].
+    pub fn vetted(&self, url: &Url) -> Result<&reqwest::Client, Refused> {
+        self.check(url)?;
+        Ok(if is_plain(&self.named, url)? { &self.plain } else { &self.secure })
+    }
+
+    fn named(named: Named, resolver: Arc<dyn Resolver>, redirects: fn() -> redirect::Policy) -> Self {
+        let client = |plain| {
+            build(Vetted { resolver: Arc::clone(&resolver), named: named.clone(), plain }, redirects())
+        };
         let (secure, plain) = (client(false), client(true));
         Self { named, secure, plain }
     }
@@ -85,12 +100,28 @@ pub fn refusal(error: &reqwest::Error) -> Option<&Refused> {
     None
 }
 
-fn build(vetted: Vetted) -> reqwest::Client {
+/// Follows 307 and 308, which repeat the request, to URLs of the same origin.
+fn within_origin() -> redirect::Policy {
+    redirect::Policy::custom(|attempt| {
+        let keeps_method = [307, 308].contains(&attempt.status().as_u16());
+        let is_within =
+            attempt.previous().first().is_some_and(|first| first.origin() == attempt.url().origin());
+        if !keeps_method || attempt.previous().len() > MCP_REDIRECTS_MAX {
+            attempt.stop()
+        } else if is_within {
+            attempt.follow()
+        } else {
+            attempt.error(Refused::Redirect)
+        }
+    })
+}
+
+fn build(vetted: Vetted, redirects: redirect::Policy) -> reqwest::Client {
     reqwest::Client::builder()
         .https_only(!vetted.plain)
         .dns_resolver(ReqwestResolver(Arc::new(vetted)))
         .tls_backend_preconfigured(tls::config())
-        .redirect(redirect::Policy::none())
+        .redirect(redirects)
         .referer(false)
         .no_proxy()
         .connect_timeout(NET_CONNECT_TIMEOUT)

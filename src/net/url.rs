@@ -30,6 +30,8 @@ pub enum Refused {
     PlainToPublic,
     #[error("a URL must not carry a user name or password")]
     Credentials,
+    #[error("redirects to another origin are not followed")]
+    Redirect,
     #[error("port 0 is not allowed")]
     Port,
     /// The literal in the URL, or all current addresses of its name, are not allowed; or it has no address.

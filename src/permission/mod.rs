@@ -13,8 +13,9 @@ use serde_json::{Value, json};
 use crate::{
     base::{limit::ACTION_EXPIRES_SECONDS, seal::sha256, text::hex},
     domain::{
+        mcp::MCP_PREFIX,
         permission::{Grant, Permissions, Policy, PolicyDecision, Rule},
-        tool::{ToolCall, ToolSpec},
+        tool::{Replay, ToolCall, ToolSpec},
     },
 };
 use target::{Match, Target};
@@ -29,19 +30,16 @@ pub struct Evaluator<'a> {
 
 impl Evaluator<'_> {
     /// Evaluates a call whose arguments fit its tool.
-    pub fn evaluate(&self, call: &ToolCall, spec: &ToolSpec) -> PolicyDecision {
-        if self.permissions.is_empty() {
-            return PolicyDecision::default();
-        }
+    pub fn evaluate(&self, call: &ToolCall, tool: impl Into<RuledTool>) -> PolicyDecision {
+        let (name, tool) = (call.tool.as_str(), tool.into());
         let targets = Target::of(call, self.cwd);
-        let schema_hash = schema_hash(spec);
         let mut strictest = PolicyDecision::default();
         let (mut asked, mut can_grant) = (Vec::new(), true);
         for target in &targets {
-            let Decided { mut policy, rule, may_be_denied } = self.by_lists(target, spec);
+            let Decided { mut policy, rule, may_be_denied } = self.by_lists(target, name, tool.replay);
             let is_granted = |grant: &&Grant| {
-                grant.schema_hash == schema_hash
-                    && grant.rule.is_of(&spec.name)
+                grant.schema_hash == tool.schema_hash
+                    && grant.rule.is_of(name)
                     && target.matches(&grant.rule) == Match::Yes
             };
             if policy == Policy::Ask && !may_be_denied && self.grants.iter().any(|grant| is_granted(&grant)) {
@@ -56,22 +54,25 @@ impl Evaluator<'_> {
                 strictest = PolicyDecision {
                     policy,
                     rule: rule.cloned(),
-                    always: Vec::new(),
                     expires_seconds: expires,
+                    ..PolicyDecision::default()
                 };
             }
         }
         if strictest.policy == Policy::Ask && can_grant {
-            strictest.always = target::grantable(&asked, &spec.name);
+            strictest.always = target::grantable(&asked, name);
         }
         strictest
     }
 
     /// Returns the strictest decision of all lists, and the rule that made it.
-    fn by_lists(&self, target: &Target, spec: &ToolSpec) -> Decided<'_> {
-        let mut strictest = Decided { policy: Policy::Allow, rule: None, may_be_denied: false };
+    fn by_lists(&self, target: &Target, name: &str, replay: Replay) -> Decided<'_> {
+        // What a server does is not known here, unlike what a tool of the service does.
+        let unruled = if name.starts_with(MCP_PREFIX) { Policy::Ask } else { Policy::Allow };
+        let mut strictest = Decided { policy: unruled, rule: None, may_be_denied: false };
         for rules in self.permissions.lists() {
-            let Some(decided) = rules.iter().rev().find_map(|rule| decision(rule, target, spec)) else {
+            let Some(decided) = rules.iter().rev().find_map(|rule| decision(rule, target, name, replay))
+            else {
                 continue;
             };
             strictest.may_be_denied |= decided.may_be_denied;
@@ -80,6 +81,27 @@ impl Evaluator<'_> {
             }
         }
         strictest
+    }
+}
+
+/// What rules and grants depend on of a tool, beside its name.
+pub struct RuledTool {
+    pub replay: Replay,
+    /// Hash of its schema, which a grant is bound to.
+    pub schema_hash: String,
+}
+
+impl From<&ToolSpec> for RuledTool {
+    fn from(spec: &ToolSpec) -> Self {
+        Self { replay: spec.replay, schema_hash: schema_hash(spec) }
+    }
+}
+
+impl RuledTool {
+    /// A tool of an MCP server: what is granted for one server does not hold for another.
+    pub fn of_server(spec: &ToolSpec, server_hash: &str) -> Self {
+        let schema_hash = hash(&json!({ "schema": spec.input_schema, "server": server_hash }));
+        Self { replay: spec.replay, schema_hash }
     }
 }
 
@@ -92,14 +114,14 @@ struct Decided<'a> {
 }
 
 /// Returns what a rule says of a target; `None` if it does not match.
-fn decision<'a>(rule: &'a Rule, target: &Target, spec: &ToolSpec) -> Option<Decided<'a>> {
-    if !rule.is_of(&spec.name) {
+fn decision<'a>(rule: &'a Rule, target: &Target, name: &str, replay: Replay) -> Option<Decided<'a>> {
+    if !rule.is_of(name) {
         return None;
     }
     let matched = target.matches(rule);
     let policy = match (matched, rule.policy) {
         (Match::No, _) | (Match::Maybe, Policy::Allow) => return None,
-        (Match::Yes, Policy::Auto) if read_only::is_read_only(target, spec) => Policy::Allow,
+        (Match::Yes, Policy::Auto) if read_only::is_read_only(target, replay) => Policy::Allow,
         // Somebody must look at what may be forbidden.
         (Match::Yes, Policy::Auto) | (Match::Maybe, Policy::Auto | Policy::Ask | Policy::Deny) => Policy::Ask,
         (Match::Yes, policy) => policy,
@@ -140,7 +162,7 @@ mod tests {
     use serde_json::Map;
 
     use super::*;
-    use crate::domain::{ids::EventId, tool::Replay};
+    use crate::domain::ids::EventId;
 
     fn rules(value: Value) -> Vec<Rule> {
         serde_json::from_value(value).expect("rules")

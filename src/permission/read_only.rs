@@ -1,7 +1,7 @@
 //! Calls that the policy `auto` lets run unasked: they only read.
 
 use super::target::Target;
-use crate::domain::tool::{Replay, ToolSpec};
+use crate::domain::tool::Replay;
 
 /// Commands that only read files and print, whatever their arguments are but for [`WRITING`].
 const COMMANDS: [&str; 39] = [
@@ -52,9 +52,9 @@ const OF_GIT: [&str; 10] =
 const WRITING: [&str; 5] = ["--output", "--pre", "--hostname-bin", "--ext-diff", "--textconv"];
 
 /// Returns whether a target is only read.
-pub(super) fn is_read_only(target: &Target, spec: &ToolSpec) -> bool {
+pub(super) fn is_read_only(target: &Target, replay: Replay) -> bool {
     let Target::Command(command) = target else {
-        return *target != Target::AnyCommand && spec.replay == Replay::ReadOnly;
+        return *target != Target::AnyCommand && replay == Replay::ReadOnly;
     };
     // With unknown words it may be any option.
     let Some(words) = command.words.iter().map(Option::as_deref).collect::<Option<Vec<_>>>() else {

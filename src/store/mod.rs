@@ -24,7 +24,7 @@ mod work;
 
 use std::time::Duration;
 
-pub(crate) use configuration::{agent, credential, environment};
+pub(crate) use configuration::{agent, credential, environment, oauth};
 pub use deliveries::outbox;
 pub(crate) use deliveries::{delivery, destination, notice};
 pub use money::reservation;

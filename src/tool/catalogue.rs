@@ -74,7 +74,20 @@ impl Catalog {
             origin: call.clone(),
             replay: entry.spec.replay,
             timeout: invocation.timeout(),
+            is_remote: false,
             invocation,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::tool::{BUILTIN_TOOLS, SUBMIT_OUTPUT};
+
+    #[test]
+    fn the_names_of_all_tools_are_known() {
+        let known: Vec<_> = BUILTIN_TOOLS.into_iter().filter(|name| *name != SUBMIT_OUTPUT).collect();
+        assert_eq!(names(), known);
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 use tokio::task;
 
 use super::{custom_schema, names, schema::LazySchema};
@@ -44,7 +44,7 @@ impl TurnTool {
 
     /// Checks the arguments of a call; or words for the model.
     pub fn check(&self, call: &ToolCall) -> Result<(), String> {
-        self.schema.with(|schema| schema.check_exact(&self.tool.name, &call.input))?
+        self.schema.check(&self.tool.name, &call.input)
     }
 }
 
@@ -72,6 +72,19 @@ pub async fn check_tools(tools: Vec<AgentTool>) -> Result<(), ToolProblem> {
         let message = format!("the tools were not checked: {error}");
         Err(ToolProblem { index: 0, field: None, is_schema: false, message })
     })
+}
+
+/// Checks the schemas of the tools of one server, whose patterns share one bound. Returns the problem of each that
+/// cannot be used.
+#[expect(clippy::disallowed_methods, reason = "awaited here")]
+pub async fn check_schemas(schemas: Vec<Map<String, Value>>) -> Vec<Option<String>> {
+    let count = schemas.len();
+    let check = move || {
+        let mut checker = custom_schema::Checker::default();
+        schemas.iter().map(|schema| checker.check(schema).err()).collect()
+    };
+    let checked = task::spawn_blocking(check).await;
+    checked.unwrap_or_else(|error| vec![Some(format!("was not checked: {error}")); count])
 }
 
 fn check_each(tools: &[AgentTool]) -> Result<(), ToolProblem> {

@@ -44,8 +44,10 @@ use crate::{
 
 pub use ask::{WaitingAsk, waiting_spec};
 pub use catalogue::{Catalog, names, specs};
-pub use custom::{ToolProblem, TurnTool, check_tools, custom_spec};
+pub use custom::{ToolProblem, TurnTool, check_schemas, check_tools, custom_spec};
+pub use output::cap as shortened;
 pub use schedule_wake::shown;
+pub use schema::LazySchema;
 pub use start_session::Child;
 pub use submit_output::{OutputTool, check_output_schema};
 
@@ -157,6 +159,8 @@ pub struct Call {
     pub replay: Replay,
     /// Longest time that its command may run; `None` for a call without a command that is billed.
     pub timeout: Option<Duration>,
+    /// Whether it runs at a server outside of the sandbox, of which the log alone says later whether it began.
+    pub is_remote: bool,
     invocation: Arc<dyn Invocation>,
 }
 
@@ -169,7 +173,12 @@ impl Invocation for External {}
 impl Call {
     /// A checked call of a tool that the port runs itself, outside of the catalogue.
     pub fn external(origin: ToolCall, replay: Replay, timeout: Option<Duration>) -> Self {
-        Self { origin, replay, timeout, invocation: Arc::new(External) }
+        Self { origin, replay, timeout, is_remote: false, invocation: Arc::new(External) }
+    }
+
+    /// A checked call that runs at a server.
+    pub fn remote(origin: ToolCall, replay: Replay) -> Self {
+        Self { is_remote: true, ..Self::external(origin, replay, None) }
     }
 
     /// The provider's id of the call.

@@ -11,7 +11,7 @@ const NOTE_BYTES: usize = 600;
 pub(super) const END_BYTES: usize = (limit::TOOL_OUTPUT_BYTES_MAX - NOTE_BYTES) / 2;
 
 /// Returns the text if it fits, else its two ends with `advice` between them.
-pub(super) fn cap(text: &str, advice: &str) -> String {
+pub fn cap(text: &str, advice: &str) -> String {
     if text.len() <= limit::TOOL_OUTPUT_BYTES_MAX - NOTE_BYTES {
         return text.to_owned();
     }

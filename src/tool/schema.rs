@@ -30,13 +30,13 @@ const ERRORS_SHOWN_MAX: usize = 5;
 
 /// A schema of a caller, compiled at its first use.
 #[derive(Debug)]
-pub(super) struct LazySchema {
-    pub definition: Map<String, Value>,
+pub struct LazySchema {
+    pub(super) definition: Map<String, Value>,
     compiled: OnceLock<Result<Schema, String>>,
 }
 
 impl LazySchema {
-    pub(super) fn new(definition: Map<String, Value>) -> Self {
+    pub fn new(definition: Map<String, Value>) -> Self {
         Self { definition, compiled: OnceLock::new() }
     }
 
@@ -51,6 +51,11 @@ impl LazySchema {
             Ok(RuntimeFlavor::MultiThread) => task::block_in_place(work),
             _ => work(),
         }
+    }
+
+    /// Checks the arguments of a call of `tool`; or words for the model.
+    pub fn check(&self, tool: &str, input: &Value) -> Result<(), String> {
+        self.with(|schema| schema.check_exact(tool, input))?
     }
 }
 

@@ -68,12 +68,12 @@ pub(crate) async fn end_early(
     let open = fold.open_calls(turn);
     // A command of an earlier attempt would continue beside the next turn.
     let tools = LeasedTools::new(
-        runtime.catalogue.clone(),
+        runtime.tool_parts(),
         &runtime.sandboxes,
         writer,
         sandbox,
         PinnedTools::default(),
-        &[],
+        (&fold, turn),
     );
     for call in &open {
         harness::Tools::cancel(&tools, call).await;

@@ -7,6 +7,9 @@ mod end_early;
 mod halt;
 mod journal;
 mod kept_drafts;
+mod long_result;
+mod mcp;
+mod mcp_access;
 mod preflight;
 mod services;
 mod signals;
@@ -28,6 +31,7 @@ use crate::{
     harness::{self, Halt, Model},
     journal::{ReadFold, Writer},
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
+    mcp::Clients,
     model::{self, Connection, ModelName, NoModel, Providers},
     net,
     store::{self, agent::Revision, credential::OpenCredential, job::LeaseState},
@@ -50,6 +54,7 @@ pub(crate) struct Runtime {
     pub sandboxes: Sandboxes,
     pub providers: Arc<Providers>,
     pub catalogue: Catalog,
+    pub mcp: Clients,
 }
 
 /// A turn that is ready to run under a lease.
@@ -187,6 +192,11 @@ impl Runtime {
 }
 
 impl Runtime {
+    /// What the tools of a turn need beside its sandbox.
+    fn tool_parts(&self) -> (Catalog, Clients) {
+        (self.catalogue.clone(), self.mcp.clone())
+    }
+
     /// Returns the model of a turn.
     fn model(
         &self,
@@ -253,12 +263,12 @@ impl LeasedTurn {
         let org = writer.fence().org;
         let signals = SignalSource::new(lease, draining, turn.id);
         let leased = LeasedTools::new(
-            runtime.catalogue.clone(),
+            runtime.tool_parts(),
             &runtime.sandboxes,
             &writer,
             Arc::clone(&sandbox),
             agent,
-            read.fold.registered_tools(turn.id),
+            (&read.fold, turn.id),
         );
         let tools = TracedTools(&leased);
         let agent = session.created.agent_id;
@@ -269,10 +279,12 @@ impl LeasedTurn {
             harness::Ports { journal: &journal, tools: &tools, origin, signals: signals.receiver.clone() };
         let span = spans::turn(session, &turn);
         let ReadFold { fold, stored_to } = read;
-        let fold = tokio::select! {
-            ended = net::for_org(org, harness::run(turn, ports, session.clone(), fold)).instrument(span) => ended?,
+        let ended = tokio::select! {
+            ended = net::for_org(org, harness::run(turn, ports, session.clone(), fold)).instrument(span) => ended,
             () = signals.follow() => unreachable!("signals are followed forever"),
         };
+        leased.close().await;
+        let fold = ended?;
         journal.writer.keep_fold(ReadFold { fold, stored_to }).await;
         Ok(())
     }

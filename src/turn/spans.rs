@@ -10,12 +10,14 @@ use async_trait::async_trait;
 use tracing::{Instrument, Span, field::Empty, info_span};
 
 use crate::{
-    base::trace::EXPORTED,
+    base::{Timestamp, trace::EXPORTED},
     domain::{
         Answer, Session,
         content::FileRef,
         conversation::ModelRequest,
         custom_tool::CustomTool,
+        event::Body,
+        log_fold::McpLists,
         permission::{Grant, PolicyDecision},
         question::Question,
         tool::{ToolCall, ToolSpec},
@@ -131,8 +133,20 @@ fn record_outcome(span: &Span, result: Result<CallResult, Fault>) -> Result<Call
 
 #[async_trait]
 impl harness::Tools for TracedTools<'_> {
-    fn specs(&self) -> &[ToolSpec] {
+    fn specs(&self) -> Arc<[ToolSpec]> {
         self.0.specs()
+    }
+
+    async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> Vec<Body> {
+        self.0.list_mcp(known, since).await
+    }
+
+    fn offer_mcp(&self, known: &McpLists) {
+        self.0.offer_mcp(known);
+    }
+
+    fn missing_mcp(&self, known: &McpLists, since: Timestamp) -> Option<String> {
+        self.0.missing_mcp(known, since)
     }
 
     fn check(&self, call: &ToolCall) -> Result<Call, String> {

@@ -5,22 +5,25 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 
-use super::services::SessionServices;
+use super::{long_result::shortened, mcp::McpTools, services::SessionServices};
 use crate::{
     base::{
+        Timestamp,
         backoff::Backoff,
-        limit::{SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
+        limit::{AGENT_TOOLS_MAX, SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
+        TurnId,
         content::FileRef,
         custom_tool::{AgentTool, CustomTool},
-        log_fold::{SANDBOX_TRACE, SandboxTrace},
+        event::Body,
+        log_fold::{LogFold, McpLists, SANDBOX_TRACE, SandboxTrace},
         permission::{Grant, Permissions, PolicyDecision},
         question::Question,
         session::AgentSnapshot,
@@ -30,7 +33,8 @@ use crate::{
     harness,
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
-    permission::{self, Evaluator},
+    mcp,
+    permission::{self, Evaluator, RuledTool},
     tool::{
         self, Call, CallResult, Catalog, ExecSummary, Fault, OutputTool, Recovered, SandboxHandle, TurnTool,
         WaitingAsk,
@@ -63,9 +67,13 @@ impl PinnedTools {
 /// The tools of an agent over the sandbox of its session.
 pub(super) struct LeasedTools {
     catalogue: Catalog,
-    specs: Vec<ToolSpec>,
+    /// All but those of MCP servers.
+    own_specs: Vec<ToolSpec>,
+    specs: RwLock<Arc<[ToolSpec]>>,
     /// Those of the tools that callers run.
     custom: Vec<TurnTool>,
+    /// Those of MCP servers.
+    mcp: McpTools,
     /// `ask`, if a turn waits for the answers.
     ask: Option<WaitingAsk>,
     /// `submit_output`, if the turn needs an output.
@@ -104,15 +112,15 @@ impl From<lifecycle::Error> for Fault {
 
 impl LeasedTools {
     /// An agent without a list has all tools of the catalogue but `start_session`, which must be listed explicitly.
-    /// Tools of callers follow those of the catalogue, in the order of the list, then the `registered` ones, then
-    /// `submit_output`.
+    /// Tools of callers follow those of the catalogue, in the order of the list, then the registered ones, then
+    /// `submit_output`, then those of MCP servers.
     pub(super) fn new(
-        catalogue: Catalog,
+        (catalogue, clients): (Catalog, mcp::Clients),
         sandboxes: &Sandboxes,
         writer: &Writer,
         sandbox: Arc<LeasedSandbox>,
         agent: PinnedTools,
-        registered: &[CustomTool],
+        (fold, turn): (&LogFold, TurnId),
     ) -> Self {
         let allowed = agent.tools.as_deref();
         let is_allowed = |spec: &ToolSpec| match allowed {
@@ -126,16 +134,26 @@ impl LeasedTools {
             specs.iter_mut().filter(|spec| spec.name == ASK).for_each(|spec| *spec = tool::waiting_spec());
         }
         let listed = allowed.into_iter().flatten().filter_map(AgentTool::custom);
-        let custom: Vec<_> = listed.chain(registered).cloned().collect();
+        let custom: Vec<_> = listed.chain(fold.registered_tools(turn)).cloned().collect();
         specs.extend(custom.iter().map(tool::custom_spec));
         let output = agent.settings.output_schema.map(OutputTool::new);
         specs.extend(output.as_ref().map(OutputTool::spec));
         let custom = custom.into_iter().map(TurnTool::new).collect();
         let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
-        Self {
+        let fence = writer.fence();
+        let mcp = McpTools::new(
+            clients,
+            (&sandboxes.store, &sandboxes.files, sandboxes.journal.origin()),
+            (fence.org, fence.session),
+            (agent.settings.mcp_servers.unwrap_or_default(), AGENT_TOOLS_MAX.saturating_sub(specs.len())),
+            fold.mcp(),
+        );
+        let tools = Self {
             catalogue,
-            specs,
+            own_specs: specs,
+            specs: RwLock::new([].into()),
             custom,
+            mcp,
             ask,
             output,
             permissions: agent.permissions,
@@ -143,7 +161,20 @@ impl LeasedTools {
             sandbox,
             services,
             running: Mutex::default(),
-        }
+        };
+        tools.update_specs();
+        tools
+    }
+
+    /// Puts together what the model is offered.
+    fn update_specs(&self) {
+        let specs = self.own_specs.iter().cloned().chain(self.mcp.specs()).collect();
+        *self.specs.write().unwrap_or_else(PoisonError::into_inner) = specs;
+    }
+
+    /// Ends the connections to servers.
+    pub(super) async fn close(&self) {
+        self.mcp.close().await;
     }
 
     /// Access to the sandbox for tools.
@@ -238,6 +269,10 @@ impl LeasedTools {
     }
 
     async fn run_timed(&self, call: &Call) -> Result<CallResult, Fault> {
+        if call.is_remote {
+            let result = self.mcp.run(call, false).await?;
+            return shortened(&self.sandbox, call, result).await;
+        }
         let _use = self.sandbox.begin_use();
         if let Some(result) = call.run_outside(&*self.services).await {
             return result;
@@ -254,6 +289,10 @@ impl LeasedTools {
     }
 
     async fn recover_timed(&self, call: &Call) -> Result<CallResult, Fault> {
+        if call.is_remote {
+            let result = self.mcp.recover(call).await?;
+            return shortened(&self.sandbox, call, result).await;
+        }
         let in_use = self.sandbox.begin_use();
         if let Some(result) = call.run_outside(&*self.services).await {
             return result;
@@ -292,8 +331,12 @@ impl LeasedTools {
     }
 
     /// The tool of a call as the model sees it.
-    fn spec(&self, call: &ToolCall) -> Option<&ToolSpec> {
-        self.specs.iter().find(|spec| spec.name == call.tool)
+    fn spec(&self, call: &ToolCall) -> Option<ToolSpec> {
+        self.all_specs().iter().find(|spec| spec.name == call.tool).cloned()
+    }
+
+    fn all_specs(&self) -> Arc<[ToolSpec]> {
+        Arc::clone(&self.specs.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The custom tool of a call, if it is one.
@@ -308,9 +351,10 @@ impl LeasedTools {
 
     /// Whether the arguments of a call of a tool of the service fit.
     fn fits(&self, call: &ToolCall) -> bool {
-        match self.ask(call) {
-            Some(ask) => ask.questions(call).is_ok(),
-            None => self.catalogue.check(call).is_ok(),
+        match (self.mcp.check(call), self.ask(call)) {
+            (Some(checked), _) => checked.is_ok(),
+            (None, Some(ask)) => ask.questions(call).is_ok(),
+            (None, None) => self.catalogue.check(call).is_ok(),
         }
     }
 
@@ -321,14 +365,31 @@ impl LeasedTools {
 
 #[async_trait]
 impl harness::Tools for LeasedTools {
-    fn specs(&self) -> &[ToolSpec] {
-        &self.specs
+    fn specs(&self) -> Arc<[ToolSpec]> {
+        self.all_specs()
+    }
+
+    async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> Vec<Body> {
+        self.mcp.list(known, since).await
+    }
+
+    fn offer_mcp(&self, known: &McpLists) {
+        self.mcp.offer(known);
+        self.update_specs();
+    }
+
+    fn missing_mcp(&self, known: &McpLists, since: Timestamp) -> Option<String> {
+        self.mcp.missing(known, since)
     }
 
     fn check(&self, call: &ToolCall) -> Result<Call, String> {
-        if !self.specs.iter().any(|spec| spec.name == call.tool) {
-            let names: Vec<_> = self.specs.iter().map(|spec| spec.name.as_str()).collect();
+        let specs = self.all_specs();
+        if !specs.iter().any(|spec| spec.name == call.tool) {
+            let names: Vec<_> = specs.iter().map(|spec| spec.name.as_str()).collect();
             return Err(format!("There is no tool `{}`. The tools are: {}.", call.tool, names.join(", ")));
+        }
+        if let Some(checked) = self.mcp.check(call) {
+            return checked;
         }
         // A call that fits has an action, and is never run here.
         let not_offered = || Err("This call was not offered to the caller, so it did not run.".to_owned());
@@ -345,9 +406,7 @@ impl harness::Tools for LeasedTools {
     }
 
     fn questions(&self, call: &ToolCall) -> Option<(Vec<Question>, u64)> {
-        if !self.specs.iter().any(|spec| spec.name == call.tool) {
-            return None;
-        }
+        self.spec(call)?;
         let ask = self.ask(call)?;
         Some((ask.questions(call).ok()?, ask.expires_seconds))
     }
@@ -358,13 +417,20 @@ impl harness::Tools for LeasedTools {
     }
 
     fn decision(&self, call: &ToolCall, grants: &[Grant]) -> PolicyDecision {
-        let Some(spec) = self.spec(call).filter(|_| !self.permissions.is_empty()) else {
-            return PolicyDecision::default();
-        };
+        let is_ruled = !self.permissions.is_empty() || self.mcp.has(&call.tool);
+        let Some(spec) = self.spec(call).filter(|_| is_ruled) else { return PolicyDecision::default() };
         if self.custom(call).is_some() || call.tool == SUBMIT_OUTPUT || !self.fits(call) {
             return PolicyDecision::default();
         }
-        Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() }.evaluate(call, spec)
+        let evaluator = Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() };
+        match self.mcp.server_hash(&call.tool) {
+            None => evaluator.evaluate(call, &spec),
+            Some(server_hash) => {
+                let tool = RuledTool::of_server(&spec, &server_hash);
+                let schema_hash = Some(tool.schema_hash.clone());
+                PolicyDecision { schema_hash, ..evaluator.evaluate(call, tool) }
+            }
+        }
     }
 
     fn want_files(&self, files: &[FileRef]) {
@@ -372,7 +438,7 @@ impl harness::Tools for LeasedTools {
     }
 
     fn args_hash(&self, call: &ToolCall) -> String {
-        self.spec(call).map(|spec| permission::args_hash(call, spec, &self.cwd())).unwrap_or_default()
+        self.spec(call).map(|spec| permission::args_hash(call, &spec, &self.cwd())).unwrap_or_default()
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {
@@ -386,7 +452,7 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary> {
-        // A call that fails the check has started nothing.
+        // A call that fails the check has started nothing. One at a server was given up with its future.
         let call = self.catalogue.check(call).ok()?;
         let handle = self.handle(self.sandbox.existing().await?);
         call.cancel(&handle).await

@@ -12,8 +12,8 @@ use crate::{
         json,
         limit::{
             ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, COMPACTION_INSTRUCTIONS_BYTES_MAX, CONTEXT_TOKENS,
-            CREDENTIAL_BYTES_MAX, LOOP_REPEATS, MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN,
-            NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
+            CREDENTIAL_BYTES_MAX, LOOP_REPEATS, MCP_SERVERS_MAX, MODEL_MAX_TOKENS_DEFAULT,
+            MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -21,6 +21,7 @@ use crate::{
         compaction::{CompactionSettings, THRESHOLD},
         conversation::ModelOptions,
         custom_tool::AgentTool,
+        mcp::McpServer,
         permission::{Permissions, Rule},
         session::{AgentSnapshot, Limits},
         source::Repository,
@@ -93,6 +94,10 @@ pub(crate) struct CreateAgent {
     #[garde(inner(custom(validate_compaction)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub compaction: Option<CompactionSettings>,
+    /// MCP servers whose tools the agent may call.
+    #[garde(inner(length(max = MCP_SERVERS_MAX)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub mcp_servers: Option<Vec<McpServer>>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -160,6 +165,11 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<CompactionSettings>)]
     pub compaction: Option<Option<CompactionSettings>>,
+    /// Replaces the whole list; null removes it.
+    #[garde(inner(inner(length(max = MCP_SERVERS_MAX))))]
+    #[serde(default, deserialize_with = "json::present_objects_or_null")]
+    #[schema(value_type = Option<Vec<McpServer>>)]
+    pub mcp_servers: Option<Option<Vec<McpServer>>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]

@@ -8,24 +8,32 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use crate::{
-    base::limit::{
-        CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
-        PROVIDER_HEADER_NAME_BYTES_MAX, PROVIDER_HEADERS_MAX,
+    base::{
+        json,
+        limit::{
+            CREDENTIAL_BYTES_MAX, LIST_ITEM_BYTES_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
+            PROVIDER_HEADER_NAME_BYTES_MAX, PROVIDER_HEADERS_MAX,
+        },
     },
-    domain::CredentialId,
+    domain::{CredentialId, oauth::OAuthClient},
 };
 
 /// Provider key to store.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct CreateCredential {
-    /// `anthropic` (default), `openai`, any other name together with a `base_url`, or `git` for
-    /// repositories.
+    /// `anthropic` (default), `openai`, any other name together with a `base_url`, `git` for repositories, or `mcp` for MCP
+    /// servers.
     #[garde(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX), custom(provider_name))]
     #[serde(default = "anthropic")]
     pub provider: String,
-    #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
-    pub key: String,
+    /// The key; required unless `oauth` is given.
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
+    pub key: Option<String>,
+    /// For `mcp`: the client with which the service gets access tokens, instead of a key.
+    #[garde(dive)]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub oauth: Option<OAuthInput>,
     #[garde(inner(length(bytes, min = 1, max = NAME_BYTES_MAX)))]
     pub name: Option<String>,
     /// Use this credential for agents without one of their own.
@@ -46,12 +54,39 @@ pub(crate) struct CreateCredential {
     pub headers: BTreeMap<String, String>,
 }
 
-/// New key of a credential.
+/// OAuth client of an MCP server. The service gets its access tokens, with the grant `refresh_token` if there is a refresh
+/// token, else `client_credentials`.
+#[derive(Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = OAuthClientInput)]
+pub(crate) struct OAuthInput {
+    /// Token endpoint of the authorization server.
+    #[garde(length(bytes, min = 1, max = NET_URL_BYTES_MAX))]
+    pub token_url: String,
+    #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
+    pub client_id: String,
+    /// Required without a refresh token.
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
+    pub client_secret: Option<String>,
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
+    pub refresh_token: Option<String>,
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
+    pub scope: Option<String>,
+    /// Resource that the tokens are for, such as the address of the server.
+    #[garde(inner(length(bytes, min = 1, max = NET_URL_BYTES_MAX)))]
+    pub resource: Option<String>,
+}
+
+/// New key of a credential, or new client of one with an OAuth client.
 #[derive(Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RotateCredential {
-    #[garde(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX))]
-    pub key: String,
+    #[garde(inner(length(bytes, min = 1, max = CREDENTIAL_BYTES_MAX)))]
+    pub key: Option<String>,
+    /// Replaces the whole client.
+    #[garde(dive)]
+    #[serde(default, deserialize_with = "json::object_or_null")]
+    pub oauth: Option<OAuthInput>,
     /// Replaces all headers; absent, they stay.
     #[garde(inner(length(max = PROVIDER_HEADERS_MAX)))]
     pub headers: Option<BTreeMap<String, String>>,
@@ -78,7 +113,7 @@ pub(crate) struct CredentialView {
     pub provider: String,
     #[schema(required)]
     pub name: Option<String>,
-    /// Last characters of the key, to tell keys apart.
+    /// Last characters of the key, to tell keys apart; of an OAuth client, those of its refresh token or its secret.
     pub last4: String,
     pub is_default: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -89,8 +124,25 @@ pub(crate) struct CredentialView {
     /// Names of the further headers of each call.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub headers: Vec<String>,
+    /// The OAuth client, without its secrets.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub oauth: Option<OAuthView>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
+}
+
+/// OAuth client of a credential.
+#[derive(Debug, Serialize, Deserialize, ToSchema)]
+#[schema(as = OAuthClientState)]
+pub(crate) struct OAuthView {
+    #[serde(flatten)]
+    pub client: OAuthClient,
+    /// End of the access token, if there is one that has an end.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub expires_at: Option<OffsetDateTime>,
+    /// Whether the token endpoint refused the client: replace it with a `PATCH`.
+    pub needs_auth: bool,
 }
 
 fn anthropic() -> String {

@@ -58,6 +58,7 @@ macro_rules! settings_of {
             output_schema: $request.output_schema.clone(),
             output_repairs: $request.output_repairs,
             compaction: $request.compaction.clone(),
+            mcp_servers: $request.mcp_servers.clone(),
         }
     };
 }

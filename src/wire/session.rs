@@ -23,8 +23,8 @@ use crate::{
     base::{
         json,
         limit::{
-            AGENT_TOOLS_MAX, DESTINATIONS_MAX, MESSAGE_CONTENT_MAX, NAME_BYTES_MAX, NET_URL_BYTES_MAX,
-            OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, DESTINATIONS_MAX, MCP_SERVERS_MAX, MESSAGE_CONTENT_MAX, NAME_BYTES_MAX,
+            NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -33,6 +33,7 @@ use crate::{
         custom_tool::AgentTool,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
+        mcp::McpServer,
         permission::Rule,
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
         source::{PinnedSource, Repository},
@@ -89,6 +90,10 @@ pub(crate) struct CreateSession {
     #[garde(inner(custom(validate_compaction)))]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub compaction: Option<CompactionSettings>,
+    /// MCP servers whose tools the agent may call; replaces the agent's.
+    #[garde(inner(length(max = MCP_SERVERS_MAX)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub mcp_servers: Option<Vec<McpServer>>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -235,6 +240,11 @@ pub(crate) struct PatchSession {
     #[serde(default, deserialize_with = "json::present_object_or_null")]
     #[schema(value_type = Option<CompactionSettings>)]
     pub compaction: Option<Option<CompactionSettings>>,
+    /// Replaces the whole list; null restores the agent's.
+    #[garde(inner(inner(length(max = MCP_SERVERS_MAX))))]
+    #[serde(default, deserialize_with = "json::present_objects_or_null")]
+    #[schema(value_type = Option<Vec<McpServer>>)]
+    pub mcp_servers: Option<Option<Vec<McpServer>>>,
 }
 
 impl PatchSession {

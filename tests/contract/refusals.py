@@ -29,7 +29,7 @@ SPECS = "createAgent createEnvironment createInvokeToken createSchedule createSe
     "updateEnvironment updateSchedule updateTrigger"
 SPEC = r"config|environment|sources"
 # Operations with the URL of a receiver or a provider.
-URLS = "createCredential createDestination createSession createWebhook updateDestination updateWebhook"
+URLS = "createAgent updateAgent updateSession createCredential createDestination createSession createWebhook updateDestination updateWebhook"
 
 REFUSES = [
     # Texts and numbers.
@@ -85,7 +85,7 @@ REFUSES = [
          "two fields exclude each other"),
     Rule("createCredential", "invalid", r"base_url", r"a provider other than anthropic and openai needs",
          "it depends on the provider, which is any name"),
-    Rule("createSession", "invalid", r"agent", r"`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs` and `revision` need an agent",
+    Rule("createSession", "invalid", r"agent", r"`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs`, `compaction`, `mcp_servers` and `revision` need an agent",
          "one field needs another"),
     Rule("createSchedule", "invalid", r"metadata|environment|limits|title", r"`\w+` applies to sessions that the schedule creates",
          "`session_id` excludes the fields of new sessions"),
@@ -149,6 +149,17 @@ REFUSES = [
     Rule("createAgent updateAgent createSession updateSession steerSession sendEvents", "invalid_schema",
          r"(events\[\d+\]\.)?output_schema", r"", "a JSON Schema of an object", False),
     Rule("updateSession", "invalid", r"agent", r"the changed fields are those of an agent", "the session needs an agent", False),
+    Rule("createCredential rotateCredential", "invalid", r"key|oauth", r"(`key` is needed|send `key` or `oauth`|`oauth` (is only|needs)|this credential has)",
+         "one field excludes or needs another", False,
+         example=("POST", "/credentials", {"provider": "anthropic"})),
+    Rule("createAgent updateAgent createSession updateSession", "invalid", r"mcp_servers\[\d+\]\.name", r"`name` `.*` is listed twice",
+         "each server has another name", False,
+         example=("POST", "/agents", {"name": "twice", "prompt": "", "model": "scripted/inline", "mcp_servers": [
+             {"name": "a", "url": "https://mcp.example.com"}, {"name": "a", "url": "https://mcp.example.com"}]})),
+    Rule("createAgent updateAgent createSession updateSession", "invalid", r"mcp_servers\[\d+\]\.credential", r"(no credential has this id|this credential is not for)",
+         "the credential exists, and is for the origin of the server", False,
+         example=("POST", "/agents", {"name": "without", "prompt": "", "model": "scripted/inline", "mcp_servers": [
+             {"name": "a", "url": "https://mcp.example.com", "credential": "cred_01m8fkd23vf68svawqn8vmzv8a"}]})),
     Rule("steerSession sendEvents", "invalid", r"(events\[\d+\]\.)?output_schema", r"the output schema of a running turn is fixed",
          "`mode`: `steer` excludes it", False),
     Rule("compactSession", "nothing_to_compact", r"", r"", "no model call was made", False),

@@ -74,7 +74,7 @@ async fn turn_metrics_have_no_label_values_from_organizations() {
     assert_eq!(one("sojourn_model_faults_total{code=\"model_unavailable\"}"), 1.0);
     // The second turn has no script; its usage is an estimate.
     assert!(one("sojourn_model_tokens_total{provider=\"scripted\",kind=\"input\"}") > 140.0);
-    assert_eq!(one("sojourn_tool_calls_total{tool=\"\",outcome=\"not_run\"}"), 1.0);
+    assert_eq!(one("sojourn_tool_calls_total{tool=\"other\",outcome=\"not_run\"}"), 1.0);
     assert!(one("sojourn_append_seconds_count") >= 4.0);
     assert_eq!(one("sojourn_http_seconds_count{method=\"POST\",route=\"/v3/sessions\",status=\"201\"}"), 1.0);
     assert_eq!(one("sojourn_cost_micros_total{part=\"model\"}"), 0.0);

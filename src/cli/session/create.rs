@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::cli::{client::Client, file, input, limits::Limits, output::Output, source};
+use crate::cli::{client::Client, file, input, limits::Limits, source, turn_settings::TurnSettings};
 
 /// Session fields.
 #[derive(Debug, Args, Serialize)]
@@ -45,7 +45,7 @@ pub(crate) struct Fields {
     parent: Option<String>,
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    settings: TurnSettings,
     #[command(flatten)]
     limits: Limits,
 }
@@ -56,7 +56,7 @@ impl Fields {
         let content = file::attach(client, &self.files).await?;
         let input = self.input_json.as_deref().map(input::json).transpose()?;
         let mut body = input::body(input.map_or(json!({}), |input| json!({ "input": input })), &self)?;
-        self.output.fill(&mut body)?;
+        self.settings.fill(&mut body)?;
         if !content.is_empty() {
             body["content"] = content.into();
         }

@@ -6,7 +6,7 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 
-use crate::cli::{client::Client, input, limits::Limits, output::Output, print};
+use crate::cli::{client::Client, input, limits::Limits, print, turn_settings::TurnSettings};
 
 /// Changes; omitted ones stay unchanged.
 #[derive(Debug, Args, Serialize)]
@@ -24,7 +24,7 @@ pub(crate) struct Update {
     permissions: Option<PathBuf>,
     #[command(flatten)]
     #[serde(skip)]
-    output: Output,
+    settings: TurnSettings,
     #[command(flatten)]
     limits: Limits,
 }
@@ -35,7 +35,7 @@ impl Update {
         if let Some(file) = &self.permissions {
             body["permissions"] = input::json(file)?;
         }
-        self.output.fill(&mut body)?;
+        self.settings.fill(&mut body)?;
         let changed = client.patch(&format!("/sessions/{}", self.session), &body).await?;
         print::answer(&changed, json, &self.session);
         Ok(())

@@ -35,6 +35,14 @@ macro_rules! informational {
 }
 pub(crate) use informational;
 
+/// Lists of the tools of MCP servers; they use nothing, and only what a model is offered depends on them.
+macro_rules! mcp_events {
+    () => {
+        $crate::domain::event::Body::McpListed(_) | $crate::domain::event::Body::McpFailed(_)
+    };
+}
+pub(crate) use mcp_events;
+
 /// Changes of the history; they use nothing, and only the conversation depends on them.
 macro_rules! history_events {
     () => {

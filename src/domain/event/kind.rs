@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::{Body, error_events, history_events, informational};
+use super::{Body, error_events, history_events, informational, mcp_events};
 use crate::domain::{
     action::{Closed, ToolAnswer},
     content::Content,
@@ -103,6 +103,8 @@ impl Body {
             Self::HistoryCompacted(_) => "history.compacted",
             Self::HistoryCompactionFailed(_) => "history.compaction_failed",
             Self::HistoryPruned(_) => "history.pruned",
+            Self::McpListed(_) => "mcp.listed",
+            Self::McpFailed(_) => "mcp.failed",
             Self::StepCompleted(_) => "step.completed",
             Self::StepAborted(_) => "step.aborted",
             Self::ToolCall { .. } => "tool.call",
@@ -161,6 +163,7 @@ impl Body {
             Self::UserMessage { .. } | Self::ActionRequired(_) | Self::TurnCompleted(_) => Level::User,
             // Environment variables must not be shown to users of a web page.
             Self::SessionContextUpdated(_)
+            | mcp_events!()
             | Self::StepCompleted(_)
             | Self::StepAborted(_)
             | error_events!() => Level::Internal,

@@ -18,6 +18,7 @@ use super::{
     content::Content,
     context::ContextChange,
     ids::*,
+    mcp::{McpFailed, McpListed},
     permission::{Grant, Policy, Rule},
     question::Answers,
     registry::Tool,
@@ -31,7 +32,9 @@ use crate::base::Timestamp;
 pub use super::actor::{Actor, ActorKind};
 pub use super::step::{Aborted, StepAborted, StepCompleted, StepPurpose};
 pub use draft::{Draft, Event};
-pub(crate) use groups::{action_events, caller_events, error_events, history_events, informational};
+pub(crate) use groups::{
+    action_events, caller_events, error_events, history_events, informational, mcp_events,
+};
 pub use kind::Level;
 use whole::is_zero;
 pub use whole::{CancelMode, Failure, Outcome, RejectedOutput, TurnCompleted};
@@ -173,6 +176,13 @@ pub enum Body {
     /// The results of these calls are left out of the history from now on.
     #[serde(rename = "history.pruned")]
     HistoryPruned(Pruned),
+    /// An MCP server listed its tools, which the model is offered from its next call on. Grants of tools whose schema
+    /// changed end.
+    #[serde(rename = "mcp.listed")]
+    McpListed(Box<McpListed>),
+    /// An MCP server did not list its tools. The model keeps those that it listed last.
+    #[serde(rename = "mcp.failed")]
+    McpFailed(McpFailed),
     /// Reasoning that the provider shows.
     #[serde(rename = "agent.thinking")]
     AgentThinking { text: String },

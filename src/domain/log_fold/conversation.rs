@@ -17,6 +17,7 @@ use crate::{
         conversation::{Block, NO_OUTPUT},
         event::{
             Body, RejectedOutput, StepCompleted, action_events, caller_events, error_events, informational,
+            mcp_events,
         },
         tool::ToolResult,
     },
@@ -143,20 +144,7 @@ impl Conversation {
             Body::TurnSteered { from_turn_id, seqs, .. } => self.take_steers(*from_turn_id, seqs, event.seq),
             Body::TurnCompleted(completed) => self.end_turn(completed.turn_id, event.seq),
             Body::StepCompleted(step) if step.purpose.is_some() => {}
-            Body::StepCompleted(step) => {
-                self.settle();
-                self.count(step, event.ts);
-                if step.raw.is_empty() && step.blocks.is_empty() {
-                    return;
-                }
-                (self.calls, self.calls_seq) = (calls(&step.blocks), event.seq);
-                let message = Message::Assistant {
-                    provider: step.provider.clone(),
-                    raw: step.raw.clone(),
-                    blocks: step.blocks.clone(),
-                };
-                self.messages.push(Placed { seq: event.seq, message });
-            }
+            Body::StepCompleted(step) => self.take_step(step, event),
             Body::ToolResult { call_id, output, is_error, content, .. } => {
                 self.answer(call_id, output, *is_error, content);
             }
@@ -183,8 +171,24 @@ impl Conversation {
             | Body::TurnResumed { .. }
             | action_events!()
             | error_events!()
+            | mcp_events!()
             | informational!() => {}
         }
+    }
+
+    fn take_step(&mut self, step: &StepCompleted, event: &Event) {
+        self.settle();
+        self.count(step, event.ts);
+        if step.raw.is_empty() && step.blocks.is_empty() {
+            return;
+        }
+        (self.calls, self.calls_seq) = (calls(&step.blocks), event.seq);
+        let message = Message::Assistant {
+            provider: step.provider.clone(),
+            raw: step.raw.clone(),
+            blocks: step.blocks.clone(),
+        };
+        self.messages.push(Placed { seq: event.seq, message });
     }
 
     /// Notes how many tokens the history has, by the usage of a response, which is part of it now. An imported one has

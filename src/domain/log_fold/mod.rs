@@ -6,6 +6,7 @@
 
 mod conversation;
 mod last_step;
+mod mcp;
 mod sandbox_trace;
 mod shorten;
 mod turn_fold;
@@ -15,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     action::ToolAnswer,
     compaction::CompactionRequest,
-    content::{Content, FileRef, files_of},
+    content::{Content, FileRef, SANDBOX_FILES, files_of},
     custom_tool::CustomTool,
     event::{Body, Draft, Event, Level, TurnCompleted},
     ids::*,
@@ -26,13 +27,14 @@ use crate::base::limit::{SESSION_FILES_MAX, WARNINGS_FOLDED_MAX};
 
 pub use conversation::{Conversation, build};
 pub use last_step::{LastStep, StepCall};
+pub use mcp::McpLists;
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
 pub use shorten::HistoryCut;
 use turn_fold::is_of_turn;
 pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, FILES_REFUSED, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 31] = [
+pub const FOLDED: [&str; 33] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -61,6 +63,8 @@ pub const FOLDED: [&str; 31] = [
     "error.runtime",
     "limit.warning",
     "tool.registered",
+    "mcp.listed",
+    "mcp.failed",
     "sandbox.created",
     "sandbox.lost",
     "sandbox.terminated",
@@ -85,6 +89,8 @@ pub struct LogFold {
     read_to: ReadTo,
     /// Registered tools that the agent gets, in the order of their registration.
     tools: Vec<CustomTool>,
+    /// Tools of its MCP servers.
+    mcp: McpLists,
     /// Rules that were granted, each with the id of its event.
     grants: Vec<(EventId, Grant)>,
     /// A caller's request for a summary that has not been met.
@@ -130,6 +136,7 @@ impl LogFold {
             has_sandbox: false,
             read_to: ReadTo::default(),
             tools: Vec::new(),
+            mcp: McpLists::default(),
             grants: Vec::new(),
             compaction_request: None,
             files: Vec::new(),
@@ -177,6 +184,9 @@ impl LogFold {
             Body::UserMessage { content, .. } | Body::UserCustomToolResult(ToolAnswer { content, .. }) => {
                 self.take_files(content);
             }
+            Body::ToolResult { content, .. } => self.take_files(content),
+            Body::McpListed(listed) => self.mcp.take_listed(listed, event.ts),
+            Body::McpFailed(failed) => self.mcp.take_failed(failed, event.ts),
             Body::HistoryCompactionRequested(request) => self.compaction_request = Some(request.clone()),
             Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) => self.compaction_request = None,
             Body::TurnCompleted(completed) => self.end_turn(completed),
@@ -207,7 +217,8 @@ impl LogFold {
 
     /// Notes the files of a message or a result: each path once, and the newest of too many.
     fn take_files(&mut self, content: &[Content]) {
-        for file in files_of(content) {
+        // Tools also show files that are in the sandbox already, elsewhere.
+        for file in files_of(content).filter(|file| file.path.starts_with(SANDBOX_FILES)) {
             self.files.retain(|known| known.path != file.path);
             self.files.push(file.clone());
         }
@@ -262,6 +273,11 @@ impl LogFold {
         }
     }
 
+    /// Returns the tools of its MCP servers, as they were listed last.
+    pub fn mcp(&self) -> &McpLists {
+        &self.mcp
+    }
+
     /// Returns a caller's request for a summary that has not been met.
     pub fn compaction_request(&self) -> Option<&CompactionRequest> {
         self.compaction_request.as_ref()
@@ -314,7 +330,7 @@ impl LogFold {
 
     /// Returns the approximate memory of the fold, in bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<Self>() + self.conversation.bytes()
+        size_of::<Self>() + self.conversation.bytes() + self.mcp.bytes()
     }
 }
 

@@ -138,7 +138,7 @@ struct OpenCall {
     replay: Replay,
     /// Whether a sandbox was created or lost since the call was announced, or started after a confirmation.
     met_sandbox: bool,
-    /// Whether it started after a confirmation.
+    /// Whether its start is in the log, as that of a confirmed call, or of one that runs at a server.
     is_started: bool,
     /// The rule that forbids it.
     denied_by: Option<Box<Rule>>,
@@ -367,8 +367,12 @@ impl TurnFold {
         let is_confirmed =
             |one: &&TurnAction| one.call_id == call_id && one.end == Some(ActionEnd::Confirmed);
         let action = self.actions.iter().find(is_confirmed)?;
-        let is_started = self.open.iter().any(|open| open.call.call_id == call_id && open.is_started);
-        if is_started { None } else { action.args_hash.as_deref() }
+        if self.is_started(call_id) { None } else { action.args_hash.as_deref() }
+    }
+
+    /// Returns whether the log has the start of a call without a result.
+    pub fn is_started(&self, call_id: &str) -> bool {
+        self.open.iter().any(|open| open.call.call_id == call_id && open.is_started)
     }
 
     /// Returns whether a call without a result has certainly not begun: its step ends the turn, a caller has it, a rule

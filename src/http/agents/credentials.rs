@@ -7,7 +7,8 @@ use serde_json::json;
 use crate::{
     base::{ExposeSecret, key},
     domain::{
-        CredentialId, OrgId,
+        CredentialId, OrgId, mcp,
+        oauth::{OAuthClient, OAuthSecrets},
         provider_header::{default_key_header, header_name, provider_headers},
         secret::is_secret_value,
         source,
@@ -19,9 +20,12 @@ use crate::{
     model::ModelName,
     store::{
         Tx,
-        credential::{self, Credential, SealedCredential},
+        credential::{self, Credential, OAuthState, SealedCredential},
+        oauth,
     },
-    wire::credential::{CreateCredential, CredentialView, DefaultCredential, RotateCredential},
+    wire::credential::{
+        CreateCredential, CredentialView, DefaultCredential, OAuthInput, OAuthView, RotateCredential,
+    },
 };
 
 /// Store a provider key
@@ -32,8 +36,12 @@ pub(super) async fn create(
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateCredential>>,
 ) -> Result<Answer> {
     let (key_header, headers) = checked_headers(&wanted)?;
+    let secret = secret_of(wanted.key.as_deref(), wanted.oauth.as_ref())?.to_owned();
+    check_oauth(&caller.app, &wanted.provider, wanted.oauth.as_ref())?;
     if wanted.provider == source::PROVIDER {
         check_repositories(&wanted)?;
+    } else if wanted.provider == mcp::PROVIDER {
+        check_server(&caller.app, wanted.base_url.as_deref())?;
     } else if let Some(base_url) = &wanted.base_url {
         crate::net::parse(base_url)
             .and_then(|url| caller.app.0.models.check(&url))
@@ -48,14 +56,23 @@ pub(super) async fn create(
             id: caller.origin().id(),
             provider: wanted.provider,
             name: wanted.name,
-            last4: key::hint(&wanted.key),
+            last4: key::hint(&secret),
             base_url: wanted.base_url,
             key_header,
             header_names: headers.keys().cloned().collect(),
+            oauth: None,
             is_default: wanted.is_default,
             created_at: caller.origin().now(),
         };
-        store(&caller.app, unit.tx(), &credential, &wanted.key, &headers).await?;
+        let key = wanted.key.as_deref().unwrap_or_default();
+        store(&caller.app, unit.tx(), &credential, key, &headers).await?;
+        let credential = match wanted.oauth {
+            None => credential,
+            Some(oauth) => {
+                set_oauth(&caller.app, unit.tx(), credential.id, oauth).await?;
+                unit.tx().credential(credential.id).await?
+            }
+        };
         record_created(&caller, unit.tx(), &credential).await?;
         Ok(Answer::new(StatusCode::CREATED, &view(credential)))
     })
@@ -92,11 +109,62 @@ fn check_repositories(wanted: &CreateCredential) -> Result<()> {
                        sent only to repositories below that URL";
         return Err(ApiError::invalid("base_url", message));
     }
-    if !is_secret_value(&wanted.key) {
+    if !wanted.key.as_deref().is_some_and(is_secret_value) {
         let message = "a token, or user:password, must have 8 to 4096 printable ASCII characters";
         return Err(ApiError::invalid("key", message));
     }
     Ok(())
+}
+
+/// Returns the secret of a credential, whose last characters are shown.
+fn secret_of<'a>(key: Option<&'a str>, oauth: Option<&'a OAuthInput>) -> Result<&'a str> {
+    match (key, oauth) {
+        (Some(key), None) => Ok(key),
+        (None, Some(oauth)) => {
+            let secret = oauth.refresh_token.as_deref().or(oauth.client_secret.as_deref());
+            secret.ok_or_else(|| {
+                ApiError::invalid("oauth", "`oauth` needs a `refresh_token`, or a `client_secret`, or both")
+            })
+        }
+        (Some(_), Some(_)) => Err(ApiError::invalid("oauth", "send `key` or `oauth`, not both")),
+        (None, None) => Err(ApiError::invalid("key", "`key` is needed, or `oauth` for an MCP server")),
+    }
+}
+
+/// Rejects an OAuth client of another provider, and a token endpoint that is not allowed.
+fn check_oauth(app: &App, provider: &str, oauth: Option<&OAuthInput>) -> Result<()> {
+    let Some(oauth) = oauth else { return Ok(()) };
+    if provider != mcp::PROVIDER {
+        let message = format!("`oauth` is only for the provider `{}`", mcp::PROVIDER);
+        return Err(ApiError::invalid("oauth", message));
+    }
+    crate::net::parse(&oauth.token_url)
+        .and_then(|url| app.0.mcp_servers.check(&url))
+        .map_err(|refused| ApiError::invalid("oauth.token_url", refused.to_string()))
+}
+
+/// Stores the OAuth client of a credential.
+async fn set_oauth(app: &App, tx: &mut Tx, id: CredentialId, oauth: OAuthInput) -> Result<()> {
+    let OAuthInput { token_url, client_id, client_secret, refresh_token, scope, resource } = oauth;
+    let secrets = json!(OAuthSecrets { client_secret, refresh_token }).to_string();
+    let org: OrgId = tx.org();
+    let data_key = tx.data_key(app.0.store.master()).await?;
+    let context = oauth::oauth_context(org, id);
+    let sealed = data_key.seal(secrets.as_bytes(), &context, app.0.journal.origin());
+    let client = OAuthClient { token_url, client_id, scope, resource };
+    Ok(tx.set_oauth_client(id, &client, &sealed).await?)
+}
+
+/// Rejects a credential of an MCP server whose `base_url` is missing or not allowed.
+fn check_server(app: &App, base_url: Option<&str>) -> Result<()> {
+    let Some(base_url) = base_url else {
+        let message = "a credential for an MCP server needs a `base_url`; it is sent only to servers with the same \
+                       scheme, host and port";
+        return Err(ApiError::invalid("base_url", message));
+    };
+    crate::net::parse(base_url)
+        .and_then(|url| app.0.mcp_servers.check(&url))
+        .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))
 }
 
 /// List credentials
@@ -148,8 +216,21 @@ pub(super) async fn rotate(
         Some(headers) => Some(headers_beside(headers, known.key_header.as_deref(), &known.provider)?),
     };
     let names = headers.as_ref().map(|headers| headers.keys().cloned().collect::<Vec<_>>());
-    let sealed = seal(&caller.app, &mut tx, id, &wanted.key, &headers.unwrap_or_default()).await?;
-    tx.rotate_credential(id, &key::hint(&wanted.key), &sealed, names.as_deref()).await?;
+    let secret = secret_of(wanted.key.as_deref(), wanted.oauth.as_ref())?;
+    if known.oauth.is_some() != wanted.oauth.is_some() {
+        let (field, words) = match known.oauth {
+            Some(_) => ("oauth", "this credential has an OAuth client; send `oauth`"),
+            None => ("key", "this credential has a key; send `key`"),
+        };
+        return Err(ApiError::invalid(field, words));
+    }
+    check_oauth(&caller.app, &known.provider, wanted.oauth.as_ref())?;
+    let key = wanted.key.as_deref().unwrap_or_default();
+    let sealed = seal(&caller.app, &mut tx, id, key, &headers.unwrap_or_default()).await?;
+    tx.rotate_credential(id, &key::hint(secret), &sealed, names.as_deref()).await?;
+    if let Some(oauth) = wanted.oauth {
+        set_oauth(&caller.app, &mut tx, id, oauth).await?;
+    }
     let credential = tx.credential(id).await?;
     let details = json!({ "last4": credential.last4, "headers": credential.header_names });
     caller.record_audit(&mut tx, "credential.rotated", id, details).await?;
@@ -218,6 +299,7 @@ pub(super) async fn store_for_model(
         base_url: None,
         key_header: None,
         header_names: Vec::new(),
+        oauth: None,
         is_default: false,
         created_at: app.0.journal.origin().now(),
     };
@@ -303,6 +385,11 @@ fn view(credential: Credential) -> CredentialView {
         base_url: credential.base_url,
         key_header: credential.key_header,
         headers: credential.header_names,
+        oauth: credential.oauth.map(|OAuthState { client, expires_at, is_refused }| OAuthView {
+            client,
+            expires_at,
+            needs_auth: is_refused,
+        }),
         created_at: credential.created_at,
     }
 }

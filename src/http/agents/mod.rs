@@ -2,6 +2,7 @@
 
 mod credentials;
 mod environments;
+mod mcp;
 
 use serde_json::{Map, Value, json};
 use utoipa_axum::{router::OpenApiRouter, routes};
@@ -9,8 +10,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     base::{seal::sha256, text::hex},
     domain::{
-        AgentId, CredentialId, conversation::ModelOptions, custom_tool::AgentTool, permission::Rule,
-        session::Limits, turn_settings::TurnSettings,
+        AgentId, CredentialId, conversation::ModelOptions, custom_tool::AgentTool, mcp::McpServer,
+        permission::Rule, session::Limits, turn_settings::TurnSettings,
     },
     http::{
         path,
@@ -54,6 +55,7 @@ pub(super) async fn create(
     check_config(&caller.app, &wanted.model, &wanted.model_options, wanted.tools.as_deref()).await?;
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
+    mcp::check_addresses(&caller.app, wanted.mcp_servers.as_deref())?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
             format!("`runtime` must be `{BUILTIN_RUNTIME}`, the only one that exists; it is the default");
@@ -65,6 +67,7 @@ pub(super) async fn create(
             return same_or_conflict(&caller.app, unit, existing, &wanted).await;
         }
         sources::check(&caller.app, unit, &wanted.sources).await?;
+        mcp::check_credentials(unit, wanted.mcp_servers.as_deref()).await?;
         let credential = match &wanted.key {
             Some(key) => Some(own_key(&caller, unit, (&wanted.model, key)).await?),
             None => credentials::existing(unit, wanted.credential.as_deref()).await?,
@@ -142,6 +145,7 @@ pub(super) async fn patch(
     credentials::check_choice(change.key.is_some(), change.credential.as_ref().is_some_and(Option::is_some))?;
     let mut unit = caller.unit().await?;
     let mut agent = unit.tx().lock_agent(id).await?;
+    check_mcp_servers(&caller.app, &mut unit, change.mcp_servers.as_ref().and_then(Option::as_deref)).await?;
     let revision = changed(&caller.app, &agent.revision, &change).await?;
     if let Some(key) = &change.key {
         agent.credential = Some(own_key(&caller, &mut unit, (&revision.model, key)).await?);
@@ -281,6 +285,16 @@ pub(super) fn check_rules(rules: &[Rule]) -> Result<()> {
             Err(ApiError::invalid(format!("permissions[{index}].{field}"), format!("`{field}` {words}")))
         }
     }
+}
+
+/// Checks a list of MCP servers; the error names the place.
+pub(super) async fn check_mcp_servers(
+    app: &App,
+    unit: &mut Unit,
+    servers: Option<&[McpServer]>,
+) -> Result<()> {
+    mcp::check_addresses(app, servers)?;
+    mcp::check_credentials(unit, servers).await
 }
 
 /// Checks the schema of an output.

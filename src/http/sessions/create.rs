@@ -20,7 +20,7 @@ use crate::{
         source::{PinnedSource, SourceStatus},
     },
     http::{
-        agents::{check_output_schema, check_rules, check_tools, in_order},
+        agents::{check_mcp_servers, check_output_schema, check_rules, check_tools, in_order},
         path,
         prelude::*,
         scope::WriteSessions,
@@ -297,7 +297,8 @@ async fn pinned(
             || !wanted.permissions.is_empty()
             || !wanted.settings().is_default()
             || wanted.revision.is_some();
-        let message = "`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs` and \
+        let message = "`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs`, \
+             `compaction`, `mcp_servers` and \
              `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };
@@ -308,6 +309,7 @@ async fn pinned(
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
+    check_mcp_servers(app, unit, wanted.mcp_servers.as_deref()).await?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
     let settings = wanted.settings();
     let (own, scripted) = (agent.clone(), app.0.scripted);

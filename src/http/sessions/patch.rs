@@ -11,7 +11,7 @@ use crate::{
         session::{AgentSnapshot, Session},
     },
     http::{
-        agents::{check_output_schema, check_rules, check_tools, in_order},
+        agents::{check_mcp_servers, check_output_schema, check_rules, check_tools, in_order},
         auth::missing_scope,
         prelude::*,
         scope::{ApproveActions, Scope, WriteSessions},
@@ -32,8 +32,10 @@ pub(super) async fn patch(
     Path(id): Path<SessionId>,
     Body(change): Body<PatchSession>,
 ) -> Result<Response> {
-    // The rules of a session may hold back calls that another person has to confirm.
-    if change.permissions.is_some() && !ApproveActions::is_in(&caller.scopes) {
+    // The rules of a session may hold back calls that another person has to confirm. What they allow of a server depends
+    // on its address and on what is said of its tools.
+    let changes_rules = change.permissions.is_some() || change.mcp_servers.is_some();
+    if changes_rules && !ApproveActions::is_in(&caller.scopes) {
         return Err(missing_scope(ApproveActions::NAME));
     }
     if let Some(rules) = &change.permissions {
@@ -42,6 +44,8 @@ pub(super) async fn patch(
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
+    let servers = change.mcp_servers.as_ref().and_then(Option::as_deref);
+    check_mcp_servers(&caller.app, &mut unit, servers).await?;
     // The lock ensures that concurrent changes of different fields are both kept.
     let session = unit.tx().lock_session(id).await?;
     let limits = change.limits.as_ref().map(|limits| limits.over(session.created.limits));

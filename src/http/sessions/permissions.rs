@@ -11,7 +11,7 @@ use crate::{
         },
         decide::{Command, Stamp},
         permission::{Grant, Permissions, Policy, Rule},
-        tool::{ToolCall, ToolSpec},
+        tool::{Replay, ToolCall, ToolSpec},
     },
     http::{
         auth::SessionCaller,
@@ -19,7 +19,7 @@ use crate::{
         scope::{ApproveActions, ReadSessions, Scope},
     },
     journal::Answered,
-    permission::{self, Evaluator},
+    permission::{self, Evaluator, RuledTool},
     store::{action::PendingFilter, audit::Act, registry::StoredGrant},
     tool,
     wire::permission::{GrantView, SessionPermissions},
@@ -164,10 +164,10 @@ async fn consequences(
                     tool: one.tool.clone(),
                     input: one.input.clone(),
                 };
-                let spec = specs.iter().find(|spec| spec.name == one.tool);
                 // Arguments that are too large for the list are null.
                 !one.input.is_null()
-                    && spec.is_some_and(|spec| evaluator.evaluate(&call, spec).policy == Policy::Allow)
+                    && ruled(one, &specs)
+                        .is_some_and(|tool| evaluator.evaluate(&call, tool).policy == Policy::Allow)
             };
             let allowed =
                 others(unit).await?.filter(is_allowed).map(|one| (one.id, Closed::Allowed)).collect();
@@ -186,11 +186,20 @@ fn grant_of(action: &Action, confirmation: &Confirmation, specs: &[ToolSpec]) ->
     if !action.always.iter().any(|offered| rule.is_within(offered)) {
         return Err(refused("`rule` must be one of the action's `always`, or narrower".to_owned()));
     }
-    let spec = specs.iter().find(|spec| spec.name == rule.tool);
-    let spec = spec.ok_or_else(|| refused("`rule` is for no tool of the service".to_owned()))?;
+    // The rule is for the tool of the action.
+    let tool =
+        ruled(action, specs).ok_or_else(|| refused("`rule` is for no tool that has rules".to_owned()))?;
     // The event of the confirmation has no id yet.
     let confirmation_event_id = EventId::from_uuid(action.id.uuid());
-    Ok(Grant { rule: rule.clone(), schema_hash: permission::schema_hash(spec), confirmation_event_id })
+    Ok(Grant { rule: rule.clone(), schema_hash: tool.schema_hash, confirmation_event_id })
+}
+
+/// Returns what rules depend on of the tool of an action: the service knows its own, the turn has told that of others.
+fn ruled(action: &Action, specs: &[ToolSpec]) -> Option<RuledTool> {
+    match &action.schema_hash {
+        Some(schema_hash) => Some(RuledTool { replay: Replay::Unsafe, schema_hash: schema_hash.clone() }),
+        None => specs.iter().find(|spec| spec.name == action.tool).map(RuledTool::from),
+    }
 }
 
 async fn audit(

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Error, Result, Store, Tx, parameter::named};
+use crate::store::{Error, Result, Store, Tx, column::from_json, parameter::named};
 use crate::{
     base::{Id, SecretString, Timestamp},
-    domain::{CredentialId, OrgId},
+    domain::{CredentialId, OrgId, oauth::OAuthClient},
 };
 
 /// The public part of a credential.
@@ -23,8 +23,19 @@ pub struct Credential {
     pub key_header: Option<String>,
     /// Names of the headers that are sent with each call.
     pub header_names: Vec<String>,
+    /// The client that gets its access tokens; `None` for a credential with a key of its own.
+    pub oauth: Option<OAuthState>,
     pub is_default: bool,
     pub created_at: Timestamp,
+}
+
+/// Public state of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OAuthState {
+    pub client: OAuthClient,
+    /// End of the access token, if there is one that has an end.
+    pub expires_at: Option<Timestamp>,
+    pub is_refused: bool,
 }
 
 /// The secret part of a credential, sealed.
@@ -55,6 +66,9 @@ struct Row {
     base_url: Option<String>,
     key_header: Option<String>,
     header_names: Vec<String>,
+    oauth: Option<String>,
+    token_expires_at: Option<Timestamp>,
+    is_refused: bool,
     is_default: bool,
     created_at: Timestamp,
 }
@@ -68,9 +82,17 @@ struct SealedRow {
     sealed_headers: Option<Vec<u8>>,
 }
 
-impl From<Row> for Credential {
-    fn from(row: Row) -> Self {
-        Self {
+impl TryFrom<Row> for Credential {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self> {
+        let oauth = row.oauth.as_deref().map(from_json).transpose()?.map(|client| OAuthState {
+            client,
+            expires_at: row.token_expires_at,
+            is_refused: row.is_refused,
+        });
+        Ok(Self {
+            oauth,
             id: Id::from_uuid(row.credential_id),
             provider: row.provider,
             name: row.name,
@@ -80,14 +102,16 @@ impl From<Row> for Credential {
             header_names: row.header_names,
             is_default: row.is_default,
             created_at: row.created_at,
-        }
+        })
     }
 }
 
 macro_rules! credentials {
     ($rest:literal) => {
         concat!(
-            "select credential_id, provider, name, last4, base_url, key_header, header_names, is_default, created_at
+            "select credential_id, provider, name, last4, base_url, key_header, header_names, oauth::text,
+                    nullif(token_expires_at, 'epoch') as token_expires_at, refused_at is not null as is_refused,
+                    is_default, created_at
              from credential
              where org_id = $1 and deleted_at is null ",
             $rest
@@ -151,7 +175,7 @@ impl Tx {
             .bind(credential.uuid())
             .fetch_one(self.connection())
             .await?;
-        Ok(row.into())
+        row.try_into()
     }
 
     /// Reads one credential by its id or name.
@@ -176,7 +200,7 @@ impl Tx {
             .fetch_all(self.connection())
             .await?;
         let only = <[Row; 1]>::try_from(rows).ok();
-        Ok(only.map(|[row]| row.into()))
+        only.map(|[row]| row.try_into()).transpose()
     }
 
     /// Returns a page of credentials, newest first.
@@ -190,7 +214,7 @@ impl Tx {
         .bind(limit)
         .fetch_all(self.connection())
         .await?;
-        Ok(rows.into_iter().map(Into::into).collect())
+        rows.into_iter().map(TryInto::try_into).collect()
     }
 
     /// Returns the default credential for a provider, by `credential_default`.
@@ -256,7 +280,8 @@ impl Tx {
         let org = self.org.uuid();
         let done = sqlx::query(
             "update credential
-             set deleted_at = now(), is_default = false, sealed_key = '', header_names = '{}', sealed_headers = null
+             set deleted_at = now(), is_default = false, sealed_key = '', header_names = '{}', sealed_headers = null,
+                 oauth = null, sealed_oauth = null
              where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
         .bind(org)

@@ -3,3 +3,4 @@
 pub(crate) mod agent;
 pub(crate) mod credential;
 pub(crate) mod environment;
+pub(crate) mod oauth;

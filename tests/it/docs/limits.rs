@@ -26,7 +26,32 @@ fn seconds(time: std::time::Duration) -> String {
 
 /// Every bound of docs/limits.md, as it stands there.
 fn shown() -> Vec<(&'static str, String)> {
-    [of_requests(), of_things(), of_actions()].concat()
+    [of_requests(), of_things(), of_actions(), of_mcp()].concat()
+}
+
+fn of_mcp() -> Vec<(&'static str, String)> {
+    vec![
+        ("MCP_SERVERS_MAX", count(limit::MCP_SERVERS_MAX as u64)),
+        ("MCP_NAME_BYTES_MAX", bytes(limit::MCP_NAME_BYTES_MAX)),
+        ("MCP_CALL_SECONDS", count(limit::MCP_CALL_SECONDS.1)),
+        ("MCP_LIST_TIMEOUT", seconds(limit::MCP_LIST_TIMEOUT)),
+        ("MCP_LIST_BYTES_MAX", bytes(limit::MCP_LIST_BYTES_MAX)),
+        ("MCP_PAGES_MAX", count(limit::MCP_PAGES_MAX as u64)),
+        ("MCP_TOOLS_MAX", count(limit::MCP_TOOLS_MAX as u64)),
+        ("MCP_LISTS_PER_TURN_MAX", count(limit::MCP_LISTS_PER_TURN_MAX.into())),
+        ("MCP_DESCRIPTION_BYTES_MAX", bytes(limit::MCP_DESCRIPTION_BYTES_MAX)),
+        ("MCP_MESSAGE_BYTES_MAX", bytes(limit::MCP_MESSAGE_BYTES_MAX)),
+        ("MCP_NOTICES_MAX", count(limit::MCP_NOTICES_MAX.into())),
+        ("MCP_IMAGES_MAX", count(limit::MCP_IMAGES_MAX as u64)),
+        ("MCP_STREAMS_MAX", count(limit::MCP_STREAMS_MAX.into())),
+        ("MCP_SKIPPED_MAX", count(limit::MCP_SKIPPED_MAX as u64)),
+        ("MCP_RESULT_FILE_TIMEOUT", seconds(limit::MCP_RESULT_FILE_TIMEOUT)),
+        ("OAUTH_RESPONSE_BYTES_MAX", bytes(limit::OAUTH_RESPONSE_BYTES_MAX)),
+        ("OAUTH_REQUEST_TIMEOUT", seconds(limit::OAUTH_REQUEST_TIMEOUT)),
+        ("OAUTH_EXPIRY_MARGIN", seconds(limit::OAUTH_EXPIRY_MARGIN)),
+        ("MCP_REDIRECTS_MAX", count(limit::MCP_REDIRECTS_MAX as u64)),
+        ("MCP_BREAKER_FAILURES", count(limit::MCP_BREAKER_FAILURES as u64)),
+    ]
 }
 
 fn of_actions() -> Vec<(&'static str, String)> {

@@ -35,6 +35,7 @@ fn notices() -> Vec<Notice> {
         Notice::disabled("whk_x".to_owned(), None, "gone", &origin),
         Notice::test(origin.id(), Actor::system(), &origin),
         Notice::schedule_paused(origin.id(), origin.id(), 5, &origin),
+        Notice::credential_refused(origin.id(), "invalid_grant", &origin),
     ]
 }
 

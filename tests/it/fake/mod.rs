@@ -5,6 +5,7 @@ pub mod bucket;
 pub mod dialect;
 pub mod file_parts;
 pub mod git;
+pub mod mcp;
 pub mod openai;
 pub mod provider;
 pub mod receiver;
@@ -12,5 +13,6 @@ pub mod registry;
 pub mod resolver;
 pub mod responses;
 pub mod sandbox;
+pub mod token_endpoint;
 
 pub use provider::{Dialect, Fake, Fault, Request, Said, Step, Used};

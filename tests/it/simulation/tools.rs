@@ -40,7 +40,7 @@ pub const CALLER_TOOL: &str = "ask_weather";
 pub struct LeasedTools {
     world: Arc<World>,
     fence: Fence,
-    specs: Vec<ToolSpec>,
+    specs: Arc<[ToolSpec]>,
     custom: CustomTool,
     attached: Mutex<Option<SandboxId>>,
 }
@@ -75,7 +75,7 @@ impl LeasedTools {
         let mut specs: Vec<_> = TOOLS.map(spec).into();
         specs.push(spec((CALLER_TOOL, Replay::Unsafe)));
         specs.extend(world.plan.output_repairs.map(|_| spec((SUBMIT_OUTPUT, Replay::ReadOnly))));
-        Self { world, fence, specs, custom, attached: Mutex::new(None) }
+        Self { world, fence, specs: specs.into(), custom, attached: Mutex::new(None) }
     }
 
     async fn attached(&self) -> Result<SandboxId, Fault> {
@@ -230,8 +230,8 @@ impl LeasedTools {
 
 #[async_trait]
 impl Tools for LeasedTools {
-    fn specs(&self) -> &[ToolSpec] {
-        &self.specs
+    fn specs(&self) -> Arc<[ToolSpec]> {
+        Arc::clone(&self.specs)
     }
 
     fn check(&self, call: &ToolCall) -> Result<Call, String> {
@@ -274,6 +274,7 @@ impl Tools for LeasedTools {
             policy: if is_granted { Policy::Allow } else { policy },
             rule: Some(rule),
             always: vec![allowing],
+            schema_hash: None,
             expires_seconds: self.custom.expires_seconds,
         }
     }

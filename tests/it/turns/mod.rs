@@ -23,6 +23,7 @@ mod kept_drafts;
 mod leaks;
 mod limits;
 mod loops;
+mod mcp;
 mod mid_turn;
 mod node_agent;
 mod nodes;

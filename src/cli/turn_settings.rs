@@ -1,4 +1,4 @@
-//! The output schema of turns, as options of commands.
+//! Settings of turns, as options of commands.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,21 @@ use serde_json::{Value, json};
 
 use super::input;
 
-/// Output of turns; omitted options stay unchanged.
+/// Settings of turns; omitted options stay unchanged.
 #[derive(Debug, Args)]
-pub(super) struct Output {
+pub(super) struct TurnSettings {
     /// JSON file with the JSON Schema of the output of each turn; - for standard input
     #[arg(long, value_name = "FILE")]
     output_schema: Option<PathBuf>,
     /// Rejected outputs of a turn before it ends: 0 to 5
     #[arg(long, value_name = "N")]
     output_repairs: Option<u32>,
+    /// File with a JSON list of MCP servers; - for standard input
+    #[arg(long, value_name = "FILE")]
+    mcp_servers: Option<PathBuf>,
 }
 
-impl Output {
+impl TurnSettings {
     /// Adds what was given to the body of a request.
     pub(super) fn fill(&self, body: &mut Value) -> anyhow::Result<()> {
         if let Some(file) = &self.output_schema {
@@ -26,6 +29,9 @@ impl Output {
         }
         if let Some(repairs) = self.output_repairs {
             body["output_repairs"] = json!(repairs);
+        }
+        if let Some(file) = &self.mcp_servers {
+            body["mcp_servers"] = input::json(file)?;
         }
         Ok(())
     }

@@ -1,0 +1,63 @@
+//! Bounds of MCP servers and of their tools.
+
+use std::time::Duration;
+
+/// MCP servers of an agent, or of a session.
+pub const MCP_SERVERS_MAX: usize = 20;
+/// Max length of the name of an MCP server, in bytes: it is a part of the name of each of its tools.
+pub const MCP_NAME_BYTES_MAX: usize = 32;
+/// Tools of one MCP server that are listed; the others are left out.
+pub const MCP_TOOLS_MAX: usize = 128;
+/// Pages of one list of tools.
+pub const MCP_PAGES_MAX: usize = 32;
+/// Max size of the list of tools of an MCP server, in bytes.
+pub const MCP_LIST_BYTES_MAX: usize = 1 << 20;
+/// Time in which an MCP server must be connected to and have listed its tools.
+pub const MCP_LIST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Age from which the list of an MCP server is read again when a turn starts, if the server says nothing else, in
+/// seconds; also the longest one.
+pub const MCP_LIST_SECONDS: u64 = 3_600;
+/// Lists of one MCP server that are read during one turn because its tools changed.
+pub const MCP_LISTS_PER_TURN_MAX: u32 = 8;
+/// Time in which a call of an MCP tool must be answered, in seconds: min, default and max.
+pub const MCP_CALL_SECONDS: (u64, u64, u64) = (1, 120, 3_600);
+/// Max size of one message of an MCP server, in bytes: a result with an image.
+pub const MCP_MESSAGE_BYTES_MAX: usize = 8 << 20;
+/// Max length of the description of an MCP tool, in bytes; a longer one is cut.
+pub const MCP_DESCRIPTION_BYTES_MAX: usize = 8 << 10;
+/// Images of one result of an MCP tool that the model gets.
+pub const MCP_IMAGES_MAX: usize = 8;
+/// Notifications and requests that an MCP server may send during one turn; then its connection is closed.
+pub const MCP_NOTICES_MAX: u32 = 10_000;
+/// Event streams that a connection to an MCP server opens, beside those of its answers.
+pub const MCP_STREAMS_MAX: u32 = 50;
+/// Time between two of them.
+pub const MCP_STREAM_INTERVAL: Duration = Duration::from_secs(1);
+/// Tools of a server that its list names as left out.
+pub const MCP_SKIPPED_MAX: usize = 64;
+/// Time for the file of a result that is too long for the model; without one the rest is left out.
+pub const MCP_RESULT_FILE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Redirects within its origin that a request to an MCP server follows.
+pub const MCP_REDIRECTS_MAX: usize = 3;
+/// Failures of transport within [`MCP_BREAKER_WINDOW`] after which an MCP server is not tried for a while.
+pub const MCP_BREAKER_FAILURES: usize = 5;
+/// Window of these failures.
+pub const MCP_BREAKER_WINDOW: Duration = Duration::from_secs(60);
+/// Time for which it is not tried: the first one, which doubles, and the longest.
+pub const MCP_BREAKER_OPEN: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(300));
+/// MCP servers whose failures a process remembers.
+pub const MCP_BREAKERS_MAX: usize = 10_000;
+/// Time for the end of a connection to an MCP server.
+pub const MCP_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time before the end of an access token from which it is refreshed.
+pub const OAUTH_EXPIRY_MARGIN: Duration = Duration::from_secs(60);
+/// Time for which one process may refresh an access token; longer than the request to the token endpoint.
+pub const OAUTH_REFRESH_LEASE: Duration = Duration::from_secs(30);
+/// Time in which a token endpoint must answer.
+pub const OAUTH_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
+/// Time for which a request waits for the access token that another process refreshes.
+pub const OAUTH_WAIT: Duration = Duration::from_secs(25);
+/// Interval at which it looks for that token.
+pub const OAUTH_POLL: Duration = Duration::from_millis(200);
+/// Bytes of the answer of a token endpoint that are read.
+pub const OAUTH_RESPONSE_BYTES_MAX: usize = 64 << 10;

@@ -1,0 +1,302 @@
+//! One connection to a server: the handshake of its era, its tools, and calls of them.
+
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use rmcp::{
+    ErrorData, RoleClient, Service, ServiceError,
+    model::{
+        CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientResult, ErrorCode, Implementation,
+        InitializeRequestParams, PaginatedRequestParams, ProtocolVersion, RequestMetaObject,
+        ServerNotification, ServerRequest, Tool,
+    },
+    service::{
+        ClientCacheConfig, ClientLifecycleMode, NotificationContext, RequestContext, RunningService,
+        serve_client_with_lifecycle_and_ct,
+    },
+    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
+};
+use serde_json::{Map, Value};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+use super::{Answer, Clients, Endpoint, Failure, breaker::Key, transport::Http};
+use crate::{
+    base::limit::{
+        MCP_CLOSE_TIMEOUT, MCP_LIST_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_NOTICES_MAX, MCP_PAGES_MAX,
+    },
+    domain::mcp::McpTool,
+};
+
+/// Field of the metadata of a call that names it: a repeated call has the same.
+const CALL_ID: &str = "sojourn/call_id";
+
+/// Versions of the protocol without a handshake, newest first.
+const STATELESS: [ProtocolVersion; 1] = [ProtocolVersion::V_2026_07_28];
+
+/// A connection to a server. Dropping it ends it; [`Connection::close`] also tells the server.
+pub struct Connection {
+    running: RunningService<RoleClient, Handler>,
+    notices: Arc<Notices>,
+    clients: Clients,
+    key: Key,
+    /// Whether a failure of transport was noted: one connection counts once for the breaker.
+    has_failed: AtomicBool,
+    /// Whether the tools were listed on it.
+    has_listed: AtomicBool,
+    /// Ends it.
+    end: CancellationToken,
+}
+
+/// The tools of a server.
+pub struct Listing {
+    /// Version of the protocol.
+    pub protocol_version: String,
+    pub tools: Vec<McpTool>,
+    /// Age at which the server wants the list to be read again, if it says so.
+    pub ttl: Option<Duration>,
+}
+
+/// What the server told without being asked.
+#[derive(Default)]
+struct Notices {
+    count: AtomicU32,
+    tools_changed: AtomicBool,
+}
+
+/// The client's side of the protocol. It offers the server neither its model nor its user.
+struct Handler {
+    notices: Arc<Notices>,
+    /// Ends the connection.
+    end: CancellationToken,
+}
+
+impl Handler {
+    /// Ends the connection of a server that sends too much.
+    fn count(&self) {
+        if self.notices.count.fetch_add(1, Ordering::Relaxed) >= MCP_NOTICES_MAX {
+            self.end.cancel();
+        }
+    }
+}
+
+impl Service<RoleClient> for Handler {
+    async fn handle_request(
+        &self,
+        request: ServerRequest,
+        _context: RequestContext<RoleClient>,
+    ) -> Result<ClientResult, ErrorData> {
+        self.count();
+        match request {
+            ServerRequest::PingRequest(_) => Ok(ClientResult::empty(())),
+            _ => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, "this client does not offer it", None)),
+        }
+    }
+
+    async fn handle_notification(
+        &self,
+        notification: ServerNotification,
+        _context: NotificationContext<RoleClient>,
+    ) -> Result<(), ErrorData> {
+        self.count();
+        if matches!(notification, ServerNotification::ToolListChangedNotification(_)) {
+            self.notices.tools_changed.store(true, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn get_info(&self) -> InitializeRequestParams {
+        let client = Implementation::new("sojourn", env!("CARGO_PKG_VERSION"));
+        InitializeRequestParams::new(ClientCapabilities::default(), client)
+    }
+}
+
+impl Clients {
+    /// Connects to a server, within `time`. `is_legacy` says that it is known to need the handshake of the versions
+    /// before 2026-07-28; else it is asked.
+    ///
+    /// # Errors
+    /// Any [`Failure`]; failures of transport count for the breaker.
+    pub async fn connect(
+        &self,
+        endpoint: &Endpoint,
+        is_legacy: bool,
+        time: Duration,
+    ) -> Result<Connection, Failure> {
+        let key = (endpoint.org, endpoint.url.to_string(), endpoint.credential);
+        if let Some(left) = self.breakers.closed_for(&key, Instant::now()) {
+            return Err(Failure::Suspended(left));
+        }
+        let client =
+            self.net.vetted(&endpoint.url).map_err(|refused| Failure::Refused(refused.to_string()))?;
+        let http = Http {
+            client: client.clone(),
+            org: endpoint.org,
+            access: Arc::clone(&endpoint.access),
+            streams: Arc::default(),
+        };
+        let mut config = StreamableHttpClientTransportConfig::with_uri(endpoint.url.as_str());
+        config.max_json_response_size = MCP_MESSAGE_BYTES_MAX;
+        config.max_sse_event_size = MCP_MESSAGE_BYTES_MAX;
+        let transport = StreamableHttpClientTransport::with_client(http, config);
+        let mode = if is_legacy {
+            ClientLifecycleMode::Initialize
+        } else {
+            ClientLifecycleMode::Auto {
+                preferred_versions: STATELESS.to_vec(),
+                legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
+            }
+        };
+        let (notices, end) = (Arc::<Notices>::default(), CancellationToken::new());
+        let handler = Handler { notices: Arc::clone(&notices), end: end.clone() };
+        let connecting = serve_client_with_lifecycle_and_ct(handler, transport, mode, end.clone());
+        let connected = match timeout(time, connecting).await {
+            Ok(connected) => connected.map_err(|error| Failure::of_connect(&error)),
+            Err(_) => Err(Failure::Timeout(time)),
+        };
+        let running = connected.inspect_err(|failure| self.note(&key, failure))?;
+        // Lists are kept in the log; a stale one must not take the place of a failure.
+        running.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
+        let (has_failed, has_listed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Connection { running, notices, clients: self.clone(), key, has_failed, has_listed, end })
+    }
+
+    /// Notes a failure for the breaker.
+    fn note(&self, key: &Key, failure: &Failure) {
+        if failure.is_of_transport() {
+            self.breakers.failed(key, Instant::now());
+        }
+    }
+}
+
+impl Connection {
+    /// Returns whether it has ended.
+    pub fn is_closed(&self) -> bool {
+        self.end.is_cancelled() || self.running.is_closed()
+    }
+
+    /// Returns whether the tools were listed on it, which tells the library what some calls need in their headers.
+    pub fn has_listed(&self) -> bool {
+        self.has_listed.load(Ordering::Relaxed)
+    }
+
+    /// Notes for the breaker whether the server answered.
+    fn noted<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        match &outcome {
+            Ok(_) => self.clients.breakers.succeeded(&self.key),
+            Err(failure) if !self.has_failed.swap(true, Ordering::Relaxed) => {
+                self.clients.note(&self.key, failure);
+            }
+            Err(_) => {}
+        }
+        outcome
+    }
+
+    /// Returns whether the server has said that its tools changed, once.
+    pub fn take_change(&self) -> bool {
+        self.notices.tools_changed.swap(false, Ordering::Relaxed)
+    }
+
+    /// Lists the tools of the server, which the agent calls `server`, within `time`.
+    ///
+    /// # Errors
+    /// Any [`Failure`]; `Protocol` for a list that is too long.
+    pub async fn list(&self, server: &str, time: Duration) -> Result<Listing, Failure> {
+        self.take_change();
+        let listed = self.within(time, self.pages(server)).await.flatten();
+        self.has_listed.fetch_or(listed.is_ok(), Ordering::Relaxed);
+        self.noted(listed)
+    }
+
+    /// Awaits an answer for a time, and not of a connection that was ended because the server sends too much: the library
+    /// may then be busy with what it sent.
+    async fn within<T>(&self, time: Duration, answer: impl Future<Output = T>) -> Result<T, Failure> {
+        tokio::select! {
+            biased;
+            answered = timeout(time, answer) => answered.map_err(|_| Failure::Timeout(time)),
+            () = self.end.cancelled() => {
+                Err(Failure::Lost("it was ended, because the server sent too much beside its answer".to_owned()))
+            }
+        }
+    }
+
+    async fn pages(&self, server: &str) -> Result<Listing, Failure> {
+        let (mut tools, mut bytes, mut ttl, mut cursor) = (Vec::new(), 0, None::<Duration>, None);
+        for _ in 0..MCP_PAGES_MAX {
+            let params = PaginatedRequestParams::default().with_cursor(cursor);
+            let page = self.running.peer().list_tools(Some(params)).await;
+            let page = page.map_err(|error| Failure::of_request(&error))?;
+            bytes += serde_json::to_vec(&page.tools).map_or(usize::MAX, |json| json.len());
+            if bytes > MCP_LIST_BYTES_MAX {
+                return Err(Failure::Protocol(format!(
+                    "its list of tools has more than {MCP_LIST_BYTES_MAX} bytes"
+                )));
+            }
+            tools.extend(page.tools.into_iter().map(|tool| named(server, tool)));
+            let age = page.ttl_ms.map(Duration::from_millis);
+            ttl = ttl.into_iter().chain(age).min();
+            cursor = page.next_cursor;
+            if cursor.is_none() {
+                let version = self.running.peer().peer_info().map(|info| info.protocol_version.to_string());
+                return Ok(Listing { protocol_version: version.unwrap_or_default(), tools, ttl });
+            }
+        }
+        Err(Failure::Protocol(format!("its list of tools has more than {MCP_PAGES_MAX} pages")))
+    }
+
+    /// Calls a tool, within `time`. `call_id` names the call for the server.
+    ///
+    /// # Errors
+    /// Any [`Failure`]; an error that the server reports is an [`Answer`].
+    pub async fn call(
+        &self,
+        tool: &str,
+        arguments: Map<String, Value>,
+        call_id: &str,
+        time: Duration,
+    ) -> Result<Answer, Failure> {
+        let mut params = CallToolRequestParams::new(Cow::Owned(tool.to_owned())).with_arguments(arguments);
+        let mut meta = RequestMetaObject::default();
+        meta.insert(CALL_ID.to_owned(), Value::String(call_id.to_owned()));
+        params.meta = Some(meta);
+        // Giving the call up tells the server.
+        let answered = match self.within(time, self.running.peer().call_tool_once(params)).await {
+            Ok(Ok(CallToolResponse::Complete(result))) => Ok(Answer::of(result, tool)),
+            Ok(Ok(CallToolResponse::InputRequired(_))) => {
+                Err(Failure::Protocol("it wants an input from a person, which is not supported".to_owned()))
+            }
+            Ok(Ok(_)) => Err(Failure::Protocol("it answered with a task, which is not supported".to_owned())),
+            Ok(Err(ServiceError::McpError(error))) => Ok(Answer::of_error(&error)),
+            Ok(Err(error)) => Err(Failure::of_request(&error)),
+            Err(failure) => Err(failure),
+        };
+        self.noted(answered)
+    }
+
+    /// Ends the connection, and the session of a server that has one.
+    pub async fn close(mut self) {
+        if let Err(error) = self.running.close_with_timeout(MCP_CLOSE_TIMEOUT).await {
+            tracing::debug!(%error, "the connection to an MCP server ended badly");
+        }
+    }
+}
+
+/// Returns a tool under the name that a model calls.
+fn named(server: &str, tool: Tool) -> McpTool {
+    let annotations = tool.annotations.unwrap_or_default();
+    let description = tool.description.or(tool.title.map(Into::into)).unwrap_or_default();
+    let mut schema = Arc::unwrap_or_clone(tool.input_schema);
+    // Libraries name an older dialect for schemas that are also ones of 2020-12.
+    schema.remove("$schema");
+    McpTool {
+        read_only: annotations.read_only_hint.unwrap_or_default(),
+        idempotent: annotations.idempotent_hint.unwrap_or_default(),
+        ..McpTool::new(server, &tool.name, &description, schema)
+    }
+}

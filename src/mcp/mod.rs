@@ -1,0 +1,73 @@
+//! Client of MCP servers (Model Context Protocol, versions 2024-11-05 to 2026-07-28).
+//!
+//! Called by `turn`, which lists the tools of a server and calls them; calls `net` for every connection. A server is
+//! untrusted: what it sends is bounded in time and bytes, an access token goes to its own origin only, and one that
+//! fails again and again is left alone for a while.
+
+mod answer;
+mod breaker;
+mod connection;
+mod failure;
+mod oauth;
+mod transport;
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use url::Url;
+
+use crate::{
+    base::SecretString,
+    domain::{CredentialId, OrgId},
+    net,
+};
+
+pub use answer::{Answer, Image};
+pub use connection::{Connection, Listing};
+pub use failure::Failure;
+pub use oauth::{NoToken, Token};
+
+use breaker::Breakers;
+
+/// Clients of MCP servers of one process. Cheap to clone.
+#[derive(Clone)]
+pub struct Clients {
+    net: net::Client,
+    breakers: Arc<Breakers>,
+}
+
+/// A server, as one organization reaches it.
+#[derive(Clone)]
+pub struct Endpoint {
+    pub org: OrgId,
+    pub url: Url,
+    pub credential: Option<CredentialId>,
+    pub access: Arc<dyn AccessSource>,
+}
+
+/// What authorizes requests to a server.
+#[derive(Clone, Debug, Default)]
+pub struct Access {
+    pub token: Option<SecretString>,
+    /// Header of the token; `None` for `Authorization: Bearer`.
+    pub key_header: Option<String>,
+    /// Headers of each request, and their values.
+    pub headers: Vec<(String, SecretString)>,
+}
+
+/// Gives what authorizes requests to a server.
+#[async_trait]
+pub trait AccessSource: Send + Sync {
+    /// Returns the access for the next request. `refused` is the token that the server has refused, if it has.
+    ///
+    /// # Errors
+    /// The reason why there is none: the credential was deleted, or gets no new token.
+    async fn access(&self, refused: Option<&SecretString>) -> Result<Access, String>;
+}
+
+impl Clients {
+    /// Creates clients that connect by `net`.
+    pub fn new(net: net::Client) -> Self {
+        Self { net, breakers: Arc::default() }
+    }
+}

@@ -1,0 +1,189 @@
+//! HTTP of a connection: every request with the access of the server, counted towards the share of its organization.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use futures::stream::BoxStream;
+use http::{HeaderName, HeaderValue};
+use rmcp::{
+    model::ClientJsonRpcMessage,
+    transport::streamable_http_client::{
+        AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+        StreamableHttpResponseLimits,
+    },
+};
+use sse_stream::Sse;
+use tokio::time::sleep;
+
+use super::{Access, AccessSource};
+use crate::{
+    base::{
+        ExposeSecret, SecretString,
+        limit::{MCP_STREAM_INTERVAL, MCP_STREAMS_MAX},
+    },
+    domain::OrgId,
+    net,
+};
+
+/// Error of a request.
+type Fault = StreamableHttpError<reqwest::Error>;
+
+/// The HTTP client of one connection.
+#[derive(Clone)]
+pub(super) struct Http {
+    pub client: reqwest::Client,
+    pub org: OrgId,
+    pub access: Arc<dyn AccessSource>,
+    /// Event streams that were opened.
+    pub streams: Arc<AtomicU32>,
+}
+
+/// What authorizes one request.
+struct Authorized {
+    token: Option<SecretString>,
+    bearer: Option<String>,
+    headers: HashMap<HeaderName, HeaderValue>,
+}
+
+impl Http {
+    async fn authorize(
+        &self,
+        mut headers: HashMap<HeaderName, HeaderValue>,
+        refused: Option<&SecretString>,
+    ) -> Result<Authorized, Fault> {
+        let unauthorized = |words: String| StreamableHttpError::AuthRequired(AuthRequiredError::new(words));
+        let Access { token, key_header, headers: own } =
+            self.access.access(refused).await.map_err(unauthorized)?;
+        let named = key_header.zip(token.clone());
+        let bearer = if named.is_some() { None } else { token.as_ref() };
+        let bearer = bearer.map(|token| token.expose_secret().to_owned());
+        for (name, value) in own.into_iter().chain(named) {
+            let name = HeaderName::try_from(name).map_err(|error| unauthorized(error.to_string()))?;
+            let mut value = HeaderValue::from_str(value.expose_secret())
+                .map_err(|_| unauthorized(format!("the value of the header {name} cannot be sent")))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        Ok(Authorized { token, bearer, headers })
+    }
+}
+
+/// Whether the server answered 401, with or without a challenge.
+fn is_unauthorized(error: &Fault) -> bool {
+    match error {
+        StreamableHttpError::AuthRequired(_) => true,
+        StreamableHttpError::UnexpectedServerResponse(words) => words.starts_with("HTTP 401"),
+        _ => false,
+    }
+}
+
+impl StreamableHttpClient for Http {
+    type Error = reqwest::Error;
+
+    async fn post_message(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<StreamableHttpPostResponse, Fault> {
+        let limits = StreamableHttpResponseLimits::default();
+        self.post_message_with_response_limits(uri, message, session_id, auth_header, custom_headers, limits)
+            .await
+    }
+
+    async fn post_message_with_response_limits(
+        &self,
+        uri: Arc<str>,
+        message: ClientJsonRpcMessage,
+        session_id: Option<Arc<str>>,
+        _auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+        limits: StreamableHttpResponseLimits,
+    ) -> Result<StreamableHttpPostResponse, Fault> {
+        let post = async |authorized: Authorized| {
+            let Authorized { bearer, headers, .. } = authorized;
+            let (uri, message, session) = (Arc::clone(&uri), message.clone(), session_id.clone());
+            net::for_org(
+                self.org,
+                self.client.post_message_with_response_limits(uri, message, session, bearer, headers, limits),
+            )
+            .await
+        };
+        let authorized = self.authorize(custom_headers.clone(), None).await?;
+        let Some(token) = authorized.token.clone() else { return post(authorized).await };
+        match post(authorized).await {
+            // It was not processed: once more with another token, if there is one.
+            Err(error) if is_unauthorized(&error) => {
+                post(self.authorize(custom_headers, Some(&token)).await?).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn delete_session(
+        &self,
+        uri: Arc<str>,
+        session_id: Arc<str>,
+        _auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<(), Fault> {
+        let Authorized { bearer, headers, .. } = self.authorize(custom_headers, None).await?;
+        net::for_org(self.org, self.client.delete_session(uri, session_id, bearer, headers)).await
+    }
+
+    async fn get_stream(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Fault> {
+        let bytes_max = StreamableHttpResponseLimits::default().max_sse_event_size;
+        self.get_stream_with_max_sse_event_size(
+            uri,
+            session_id,
+            last_event_id,
+            auth_header,
+            custom_headers,
+            bytes_max,
+        )
+        .await
+    }
+
+    async fn get_stream_with_max_sse_event_size(
+        &self,
+        uri: Arc<str>,
+        session_id: Option<Arc<str>>,
+        last_event_id: Option<String>,
+        _auth_header: Option<String>,
+        custom_headers: HashMap<HeaderName, HeaderValue>,
+        max_sse_event_size: usize,
+    ) -> Result<BoxStream<'static, Result<Sse, SseError>>, Fault> {
+        // The library opens a stream again at once when a server ends it.
+        let opened = self.streams.fetch_add(1, Ordering::Relaxed);
+        if opened >= MCP_STREAMS_MAX {
+            return Err(StreamableHttpError::ServerDoesNotSupportSse);
+        }
+        if opened > 0 {
+            sleep(MCP_STREAM_INTERVAL).await;
+        }
+        let Authorized { bearer, headers, .. } = self.authorize(custom_headers, None).await?;
+        let stream = self.client.get_stream_with_max_sse_event_size(
+            uri,
+            session_id,
+            last_event_id,
+            bearer,
+            headers,
+            max_sse_event_size,
+        );
+        net::for_org(self.org, stream).await
+    }
+}

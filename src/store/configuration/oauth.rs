@@ -1,0 +1,220 @@
+//! Access tokens of OAuth clients: read, refreshed by one process at a time, replaced.
+
+use sqlx::FromRow;
+
+use super::credential::key_context;
+use crate::store::{
+    Error, Result, Store, Tx,
+    column::{from_json, json},
+    parameter::named,
+};
+use crate::{
+    base::{
+        ExposeSecret, Origin, SecretString,
+        limit::{OAUTH_EXPIRY_MARGIN, OAUTH_REFRESH_LEASE},
+    },
+    domain::{
+        CredentialId, Notice, OrgId,
+        oauth::{OAuthClient, OAuthSecrets},
+    },
+};
+
+/// The client of a credential, and its access token.
+pub struct OAuthToken {
+    pub client: OAuthClient,
+    pub secrets: OAuthSecrets,
+    /// Empty before the first one.
+    pub access: SecretString,
+    /// Whether the token may be used: there is one, and it does not expire soon.
+    pub is_valid: bool,
+    /// Raised with each token.
+    pub generation: i64,
+    /// Whether the token endpoint refused the client or its refresh token.
+    pub is_refused: bool,
+}
+
+/// A new access token.
+pub struct NewToken {
+    pub access: SecretString,
+    /// The refresh token from now on, if it is another one.
+    pub refresh_token: Option<String>,
+    /// Lifetime in seconds, if the token endpoint states it.
+    pub expires_in: Option<u64>,
+}
+
+#[derive(FromRow)]
+struct Row {
+    oauth: Option<String>,
+    sealed_oauth: Option<Vec<u8>>,
+    sealed_key: Vec<u8>,
+    is_valid: bool,
+    generation: i64,
+    is_refused: bool,
+}
+
+/// Associated data that binds the sealed secrets of a client to their row.
+pub(crate) fn oauth_context(org: OrgId, credential: CredentialId) -> String {
+    format!("credential_oauth/{org}/{credential}")
+}
+
+impl Store {
+    /// Reads the OAuth client of a credential; `None` for a credential with a key of its own.
+    ///
+    /// # Errors
+    /// `NotFound` when it was deleted.
+    pub async fn oauth_token(&self, org: OrgId, credential: CredentialId) -> Result<Option<OAuthToken>> {
+        let row: Row = sqlx::query_as(
+            "select oauth::text, sealed_oauth, sealed_key, generation, refused_at is not null as is_refused,
+                    generation > 0 and coalesce(token_expires_at > now() + make_interval(secs => $3), true) as is_valid
+             from credential
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
+        )
+        .bind(org.uuid())
+        .bind(credential.uuid())
+        .bind(OAUTH_EXPIRY_MARGIN.as_secs_f64())
+        .fetch_one(&self.system)
+        .await?;
+        let (Some(oauth), Some(sealed)) = (row.oauth, row.sealed_oauth) else { return Ok(None) };
+        let key = self.data_key(org).await?;
+        let corrupt = |error: String| Error::Corrupt(error);
+        let open = |sealed: &[u8], context: &str| {
+            key.open(sealed, context).map_err(|error| corrupt(error.to_string()))
+        };
+        let secrets = open(&sealed, &oauth_context(org, credential))?;
+        let access = open(&row.sealed_key, &key_context(org, credential))?;
+        let access = String::from_utf8(access.to_vec()).map_err(|error| corrupt(error.to_string()))?;
+        Ok(Some(OAuthToken {
+            client: from_json(&oauth)?,
+            secrets: serde_json::from_slice(&secrets).map_err(|error| corrupt(error.to_string()))?,
+            access: access.into(),
+            is_valid: row.is_valid,
+            generation: row.generation,
+            is_refused: row.is_refused,
+        }))
+    }
+
+    /// Takes over the refresh of a token of this generation. Returns whether this process has it now; it has to end it
+    /// with [`Store::store_token`], [`Store::end_refresh`] or [`Store::refuse_refresh`].
+    pub async fn begin_refresh(&self, org: OrgId, credential: CredentialId, generation: i64) -> Result<bool> {
+        let mut tx = self.begin(org).await?;
+        let taken = sqlx::query(
+            "update credential set refreshing_until = now() + make_interval(secs => $4)
+             where org_id = $1 and credential_id = $2 and generation = $3 and deleted_at is null
+               and refused_at is null and coalesce(refreshing_until < now(), true)",
+        )
+        .bind(org.uuid())
+        .bind(credential.uuid())
+        .bind(generation)
+        .bind(OAUTH_REFRESH_LEASE.as_secs_f64())
+        .execute(tx.connection())
+        .await?;
+        tx.commit().await?;
+        Ok(taken.rows_affected() == 1)
+    }
+
+    /// Stores the token that follows that of `generation`; does nothing if there is another one by now.
+    pub async fn store_token(
+        &self,
+        org: OrgId,
+        credential: CredentialId,
+        generation: i64,
+        (new, mut secrets): (&NewToken, OAuthSecrets),
+        origin: &Origin,
+    ) -> Result<()> {
+        if let Some(refresh_token) = &new.refresh_token {
+            secrets.refresh_token = Some(refresh_token.clone());
+        }
+        let key = self.data_key(org).await?;
+        let sealed_key =
+            key.seal(new.access.expose_secret().as_bytes(), &key_context(org, credential), origin);
+        let sealed_oauth = key.seal(json(&secrets).as_bytes(), &oauth_context(org, credential), origin);
+        let expires_in = new.expires_in.map(|seconds| seconds.min(u64::from(u32::MAX)) as f64);
+        let mut tx = self.begin(org).await?;
+        named!(
+            query(
+                "update credential
+                 set sealed_key = $sealed_key, sealed_oauth = $sealed_oauth, generation = generation + 1,
+                     token_expires_at = now() + make_interval(secs => $expires_in), refreshing_until = null
+                 where org_id = $org_id and credential_id = $credential_id and generation = $generation
+                   and deleted_at is null"
+            ),
+            {
+                sealed_key: &sealed_key,
+                sealed_oauth: &sealed_oauth,
+                expires_in: expires_in,
+                org_id: org.uuid(),
+                credential_id: credential.uuid(),
+                generation: generation,
+            }
+        )
+        .execute(tx.connection())
+        .await?;
+        tx.commit().await
+    }
+
+    /// Ends a refresh that got no token, so that the next one may try.
+    pub async fn end_refresh(&self, org: OrgId, credential: CredentialId, generation: i64) -> Result<()> {
+        let mut tx = self.begin(org).await?;
+        sqlx::query(
+            "update credential set refreshing_until = null
+             where org_id = $1 and credential_id = $2 and generation = $3",
+        )
+        .bind(org.uuid())
+        .bind(credential.uuid())
+        .bind(generation)
+        .execute(tx.connection())
+        .await?;
+        tx.commit().await
+    }
+
+    /// Notes that the token endpoint refused the client, and tells the organization's webhooks; does nothing if there is
+    /// another token by now.
+    pub async fn refuse_refresh(
+        &self,
+        org: OrgId,
+        credential: CredentialId,
+        generation: i64,
+        notice: &Notice,
+    ) -> Result<()> {
+        let mut tx = self.begin(org).await?;
+        let refused = sqlx::query(
+            "update credential set refused_at = now(), refreshing_until = null
+             where org_id = $1 and credential_id = $2 and generation = $3 and deleted_at is null
+               and refused_at is null",
+        )
+        .bind(org.uuid())
+        .bind(credential.uuid())
+        .bind(generation)
+        .execute(tx.connection())
+        .await?;
+        if refused.rows_affected() == 1 {
+            tx.tell(std::slice::from_ref(notice)).await?;
+        }
+        tx.commit().await
+    }
+}
+
+impl Tx {
+    /// Makes a credential one of an OAuth client, or replaces its client: the next use gets a token.
+    pub async fn set_oauth_client(
+        &mut self,
+        credential: CredentialId,
+        client: &OAuthClient,
+        sealed_oauth: &[u8],
+    ) -> Result<()> {
+        let org = self.org.uuid();
+        let done = sqlx::query(
+            "update credential
+             set oauth = $3::json, sealed_oauth = $4, generation = generation + 1, token_expires_at = 'epoch',
+                 refreshing_until = null, refused_at = null, updated_at = now()
+             where org_id = $1 and credential_id = $2 and deleted_at is null",
+        )
+        .bind(org)
+        .bind(credential.uuid())
+        .bind(json(client))
+        .bind(sealed_oauth)
+        .execute(self.connection())
+        .await?;
+        if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+}
