@@ -4,7 +4,7 @@ import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
 import { Check, Form, Select, TextArea, TextField } from "../parts/form";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
-import { rulesField, rulesOf } from "../parts/permissions";
+import { listField, listOf } from "../parts/json-list";
 import { fieldsOf, toolsOf } from "../parts/tools";
 import { useCredentials } from "./credentials";
 
@@ -24,6 +24,8 @@ interface Values {
   custom: string;
   /** JSON list of the permission rules. */
   permissions: string;
+  /** JSON list of the MCP servers. */
+  servers: string;
   ask: Schemas["AskMode"];
   loops: Schemas["LoopPolicy"];
   /** Whether a history that is almost too long is summarized. */
@@ -44,7 +46,8 @@ function begun(agent?: Agent): Values {
     model: agent?.model ?? "",
     allTools: agent?.tools == null,
     ...fieldsOf(agent?.tools),
-    permissions: rulesField(agent?.permissions),
+    permissions: listField(agent?.permissions),
+    servers: listField(agent?.mcp_servers),
     ask: agent?.ask?.mode ?? "end_turn",
     loops: agent?.doom_loop?.policy ?? "ask",
     compacts: agent?.compaction?.auto ?? true,
@@ -78,10 +81,11 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     model: form.model.trim(),
     model_options,
     tools,
-    permissions: rulesOf(form.permissions),
+    permissions: listOf<Schemas["PermissionRule"]>(form.permissions, "permissions"),
     limits: limitsOf(form.limits, agent?.limits),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
+    ...((agent?.mcp_servers || form.servers) && { mcp_servers: listOf<Schemas["McpServer"]>(form.servers, "MCP servers") }),
     ...((agent?.compaction || !form.compacts) && { compaction: { ...agent?.compaction, auto: form.compacts } }),
     ...((agent?.output_schema || form.output) && { output_schema: schemaOf(form.output) }),
     ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, policy: form.loops } }),
@@ -151,6 +155,11 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           label="Permissions"
           hint="JSON list of rules for which calls run, ask or are denied: tool, prefix, path, host, policy."
           rows={form.permissions ? 8 : 2} spellCheck={false} className="mono" value={form.permissions} onChange={(permissions) => set({ permissions })}
+        />
+        <TextArea
+          label="MCP servers"
+          hint="JSON list of servers whose tools the agent may call: name, url, credential."
+          rows={form.servers ? 8 : 2} spellCheck={false} className="mono" value={form.servers} onChange={(servers) => set({ servers })}
         />
         <Select label="Questions" value={form.ask} onChange={(ask) => set({ ask: ask as Values["ask"] })}>
           <option value="end_turn">end the turn; the answer is the next message</option>

@@ -6,7 +6,7 @@ import { Link, useLocation } from "wouter";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/basics";
 import { LIMITS, shown } from "../parts/limits";
-import { rulesField } from "../parts/permissions";
+import { listField } from "../parts/json-list";
 import { fieldsOf, named } from "../parts/tools";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
@@ -96,6 +96,12 @@ function About({ agent }: { agent: Agent }) {
         <dd>{agent.revision}</dd>
         <dt>Tools</dt>
         <dd>{named(agent.tools)}</dd>
+        {agent.mcp_servers && agent.mcp_servers.length > 0 && (
+          <>
+            <dt>MCP servers</dt>
+            <dd>{agent.mcp_servers.map(({ name, url }) => `${name} (${url})`).join(", ")}</dd>
+          </>
+        )}
         <dt>Limits</dt>
         <dd>
           {LIMITS.filter(([name]) => agent.limits[name] != null)
@@ -200,7 +206,7 @@ function written(revision: Revision): string {
   const { custom } = fieldsOf(revision.tools);
   const options = JSON.stringify(revision.model_options);
   const head = `model: ${revision.model}\noptions: ${options}\ntools: ${named(revision.tools)}\n`;
-  const rules = rulesField(revision.permissions);
+  const rules = listField(revision.permissions);
   const loops = revision.doom_loop ? `doom_loop: ${JSON.stringify(revision.doom_loop)}\n` : "";
   const output = revision.output_schema ? `output_schema: ${JSON.stringify(revision.output_schema, null, 2)}\n` : "";
   const compaction = revision.compaction ? `compaction: ${JSON.stringify(revision.compaction)}\n` : "";

@@ -85,6 +85,8 @@ export function noticed(event: Event, names: ReadonlyMap<string, string>): Notic
       if (file_ids.length > 0) return dropped(file_ids, names);
       return { tone: "plain", title: "Old results left out of the history", detail: `${event.body.tokens.toLocaleString()} tokens` };
     }
+    case "mcp.failed":
+      return { tone: "warn", title: `The MCP server ${event.body.server} did not list its tools`, detail: event.body.message };
     case "output.rejected":
       return { tone: "warn", title: event.body.call_id ? "The output does not fit its schema" : "The output is missing", detail: event.body.faults.join("; ") };
     case "turn.steered": {
