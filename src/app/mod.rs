@@ -171,6 +171,7 @@ async fn serve_record(
     late.cancel();
     back.joined().await;
     parts.journal.drained().await;
+    parts.mcp.drained().await;
     outcome
 }
 
@@ -188,6 +189,7 @@ struct Parts {
     agents: Option<Agents>,
     /// Names of organizations' URLs and of hosts that sandboxes reach.
     resolver: Arc<SystemResolver>,
+    mcp: mcp::Clients,
 }
 
 impl Parts {
@@ -210,9 +212,23 @@ impl Parts {
         let store = record.store.clone().with_blobs(blobs.clone());
         let journal =
             Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
-        let (origin, resolver) = (record.origin.clone(), Arc::default());
+        let (origin, resolver) = (record.origin.clone(), Arc::<SystemResolver>::default());
         let files = Files::new(store.clone(), blobs.clone(), origin.clone());
-        Ok(Self { store, origin, notifications, blobs, files, journal, process, nodes, agents, resolver })
+        let policy = policy(settings, settings.allow_private_mcp);
+        let mcp = mcp::Clients::new(net::Client::within_origin(policy, Arc::clone(&resolver) as _));
+        Ok(Self {
+            store,
+            origin,
+            notifications,
+            blobs,
+            files,
+            journal,
+            process,
+            nodes,
+            agents,
+            resolver,
+            mcp,
+        })
     }
 
     /// Starts the exchange of notifications, and the heartbeat that lets other processes know of this one.
@@ -282,8 +298,7 @@ impl Parts {
                 scripted: settings.scripted,
             },
         );
-        let policy = policy(settings, settings.allow_private_mcp);
-        let mcp = mcp::Clients::new(net::Client::within_origin(policy, Arc::clone(&self.resolver) as _));
+        let mcp = self.mcp.clone();
         for reason in nodes.all().into_iter().filter_map(|node| node.provider.err()) {
             tracing::error!(reason, "sandboxes are not available: turns that use tools will fail");
         }

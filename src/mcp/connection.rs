@@ -189,11 +189,13 @@ impl Connection {
     /// Notes for the breaker whether the server answered.
     fn noted<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
         match &outcome {
-            Ok(_) => self.clients.breakers.succeeded(&self.key),
-            Err(failure) if !self.has_failed.swap(true, Ordering::Relaxed) => {
-                self.clients.note(&self.key, failure);
+            Err(failure) if failure.is_of_transport() => {
+                if !self.has_failed.swap(true, Ordering::Relaxed) {
+                    self.clients.note(&self.key, failure);
+                }
             }
-            Err(_) => {}
+            // An answer, if not the one that was wanted.
+            Ok(_) | Err(_) => self.clients.breakers.succeeded(&self.key),
         }
         outcome
     }

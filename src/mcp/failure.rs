@@ -20,6 +20,9 @@ pub enum Failure {
     /// The server wants another authorization; it did not process the request.
     #[error("the server did not accept the authorization: {0}")]
     Unauthorized(String),
+    /// There is no token for the server; nothing was sent.
+    #[error("there is no access token for the server: {0}")]
+    NoAccess(String),
     /// No connection could be made; nothing was sent.
     #[error("the server cannot be reached: {0}")]
     Unreachable(String),
@@ -40,12 +43,17 @@ pub enum Failure {
     Protocol(String),
 }
 
+/// Why there is no access for a request, as an error that passes through the library.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoAccess(pub String);
+
 impl Failure {
     /// Returns its code in events.
     pub fn code(&self) -> &'static str {
         match self {
             Self::Refused(_) => "refused",
-            Self::Unauthorized(_) => "unauthorized",
+            Self::Unauthorized(_) | Self::NoAccess(_) => "unauthorized",
             Self::Unreachable(_) | Self::Lost(_) => "unreachable",
             Self::Suspended(_) => "suspended",
             Self::Timeout(_) => "timeout",
@@ -58,6 +66,7 @@ impl Failure {
         match self {
             Self::Refused(_)
             | Self::Unauthorized(_)
+            | Self::NoAccess(_)
             | Self::Unreachable(_)
             | Self::Suspended(_)
             | Self::Rejected(_) => false,
@@ -118,6 +127,10 @@ impl Failure {
     fn of_http(error: &StreamableHttpError<reqwest::Error>) -> Option<Self> {
         Some(match error {
             StreamableHttpError::Client(error) => Self::of_reqwest(error),
+            StreamableHttpError::Io(error) => {
+                let reason = error.get_ref().and_then(|error| error.downcast_ref::<NoAccess>());
+                Self::NoAccess(reason?.0.clone())
+            }
             StreamableHttpError::AuthRequired(error) => {
                 Self::Unauthorized(short(&error.www_authenticate_header))
             }

@@ -14,6 +14,8 @@ mod transport;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use tokio::task::JoinHandle;
+use tokio_util::task::TaskTracker;
 use url::Url;
 
 use crate::{
@@ -34,6 +36,8 @@ use breaker::Breakers;
 pub struct Clients {
     net: net::Client,
     breakers: Arc<Breakers>,
+    /// Work that outlives the turn which began it.
+    tasks: TaskTracker,
 }
 
 /// A server, as one organization reaches it.
@@ -68,6 +72,20 @@ pub trait AccessSource: Send + Sync {
 impl Clients {
     /// Creates clients that connect by `net`.
     pub fn new(net: net::Client) -> Self {
-        Self { net, breakers: Arc::default() }
+        Self { net, breakers: Arc::default(), tasks: TaskTracker::new() }
+    }
+
+    /// Runs work that must not end with the turn which began it.
+    pub fn run_to_end<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.tasks.spawn(work)
+    }
+
+    /// Waits for that work. Call it when no turn runs any more.
+    pub async fn drained(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
     }
 }

@@ -3,6 +3,7 @@
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use reqwest::{Method, header::AUTHORIZATION};
 use serde::Deserialize;
+use serde_json::Value;
 use tokio::time::timeout;
 use url::{Url, form_urlencoded};
 
@@ -43,9 +44,11 @@ pub enum NoToken {
 #[derive(Deserialize)]
 struct Granted {
     access_token: String,
-    token_type: String,
     #[serde(default)]
-    expires_in: Option<f64>,
+    token_type: Option<String>,
+    /// A number; some endpoints send it as text.
+    #[serde(default)]
+    expires_in: Value,
     #[serde(default)]
     refresh_token: Option<String>,
 }
@@ -58,7 +61,16 @@ struct Denied {
 }
 
 /// Errors that another attempt with the same client meets again (RFC 6749, section 5.2).
-const FINAL: [&str; 4] = ["invalid_client", "invalid_grant", "invalid_scope", "unauthorized_client"];
+const FINAL: [&str; 6] = [
+    "invalid_client",
+    "invalid_grant",
+    "invalid_scope",
+    "invalid_target",
+    "unauthorized_client",
+    "unsupported_grant_type",
+];
+/// Statuses of such answers; some endpoints answer 200.
+const DENYING: [u16; 4] = [200, 400, 401, 403];
 
 impl Clients {
     /// Requests an access token.
@@ -82,28 +94,28 @@ impl Clients {
                 return Err(unavailable(format!("it did not answer within {seconds} s")));
             }
         };
-        if (200..300).contains(&status) {
-            let granted: Granted = serde_json::from_slice(&body)
-                .map_err(|_| unavailable("its answer is not one of RFC 6749".to_owned()))?;
-            if !granted.token_type.eq_ignore_ascii_case("bearer") || granted.access_token.is_empty() {
+        if (200..300).contains(&status)
+            && let Ok(granted) = serde_json::from_slice::<Granted>(&body)
+        {
+            let is_bearer =
+                granted.token_type.as_ref().is_none_or(|kind| kind.eq_ignore_ascii_case("bearer"));
+            if !is_bearer || granted.access_token.is_empty() {
                 return Err(unavailable("it gave no bearer token".to_owned()));
             }
             return Ok(Token {
                 access: granted.access_token.into(),
                 refresh_token: granted.refresh_token.filter(|token| !token.is_empty()),
-                expires_in: granted
-                    .expires_in
-                    .filter(|seconds| *seconds >= 0.0)
-                    .map(|seconds| seconds as u64),
+                expires_in: seconds(&granted.expires_in),
             });
         }
         let Ok(denied) = serde_json::from_slice::<Denied>(&body) else {
-            return Err(unavailable(format!("HTTP {status}")));
+            return Err(unavailable(format!("HTTP {status} without an answer of RFC 6749")));
         };
         let details = denied.error_description.map(|words| format!(": {words}")).unwrap_or_default();
-        let words = format!("{}{details}", denied.error);
+        let words = without_secrets(format!("{}{details}", denied.error), secrets);
         let words = text::truncate(&words, MODEL_REASON_BYTES_MAX).to_owned();
-        Err(if FINAL.contains(&denied.error.as_str()) { NoToken::Refused(words) } else { unavailable(words) })
+        let is_final = FINAL.contains(&denied.error.as_str()) && DENYING.contains(&status);
+        Err(if is_final { NoToken::Refused(words) } else { unavailable(words) })
     }
 
     /// Returns the status of the answer, and its body.
@@ -143,6 +155,18 @@ impl Clients {
     }
 }
 
+/// Returns a lifetime in seconds.
+fn seconds(stated: &Value) -> Option<u64> {
+    let seconds = stated.as_f64().or_else(|| stated.as_str()?.parse().ok())?;
+    (seconds >= 0.0).then_some(seconds as u64)
+}
+
+/// Replaces the secrets of a client in what a token endpoint said.
+fn without_secrets(words: String, secrets: &OAuthSecrets) -> String {
+    let secrets = [&secrets.client_secret, &secrets.refresh_token].into_iter().flatten();
+    secrets.filter(|secret| !secret.is_empty()).fold(words, |words, secret| words.replace(secret, "[secret]"))
+}
+
 fn form(client: &OAuthClient, secrets: &OAuthSecrets) -> String {
     let mut form = form_urlencoded::Serializer::new(String::new());
     match &secrets.refresh_token {
@@ -162,7 +186,26 @@ fn form(client: &OAuthClient, secrets: &OAuthSecrets) -> String {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
+
+    #[test]
+    fn lifetimes_are_numbers_or_texts_and_errors_have_no_secret() {
+        for (stated, read) in [
+            (json!(3600), Some(3600)),
+            (json!("60"), Some(60)),
+            (json!(0.5), Some(0)),
+            (json!(-1), None),
+            (json!("soon"), None),
+            (Value::Null, None),
+        ] {
+            assert_eq!(seconds(&stated), read, "{stated}");
+        }
+        let secrets =
+            OAuthSecrets { client_secret: Some("hush".to_owned()), refresh_token: Some("first".to_owned()) };
+        assert_eq!(without_secrets("no first, hush".to_owned(), &secrets), "no [secret], [secret]");
+    }
 
     #[test]
     fn the_grant_is_that_of_what_the_client_has() {

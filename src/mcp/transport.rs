@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    io,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering},
@@ -13,14 +14,14 @@ use http::{HeaderName, HeaderValue};
 use rmcp::{
     model::ClientJsonRpcMessage,
     transport::streamable_http_client::{
-        AuthRequiredError, SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
+        SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
         StreamableHttpResponseLimits,
     },
 };
 use sse_stream::Sse;
 use tokio::time::sleep;
 
-use super::{Access, AccessSource};
+use super::{Access, AccessSource, failure::NoAccess};
 use crate::{
     base::{
         ExposeSecret, SecretString,
@@ -56,16 +57,19 @@ impl Http {
         mut headers: HashMap<HeaderName, HeaderValue>,
         refused: Option<&SecretString>,
     ) -> Result<Authorized, Fault> {
-        let unauthorized = |words: String| StreamableHttpError::AuthRequired(AuthRequiredError::new(words));
+        let no_access = |words: String| StreamableHttpError::Io(io::Error::other(NoAccess(words)));
         let Access { token, key_header, headers: own } =
-            self.access.access(refused).await.map_err(unauthorized)?;
+            self.access.access(refused).await.map_err(no_access)?;
         let named = key_header.zip(token.clone());
         let bearer = if named.is_some() { None } else { token.as_ref() };
         let bearer = bearer.map(|token| token.expose_secret().to_owned());
+        if bearer.as_ref().is_some_and(|token| HeaderValue::from_str(token).is_err()) {
+            return Err(no_access("the token cannot be sent in a header".to_owned()));
+        }
         for (name, value) in own.into_iter().chain(named) {
-            let name = HeaderName::try_from(name).map_err(|error| unauthorized(error.to_string()))?;
+            let name = HeaderName::try_from(name).map_err(|error| no_access(error.to_string()))?;
             let mut value = HeaderValue::from_str(value.expose_secret())
-                .map_err(|_| unauthorized(format!("the value of the header {name} cannot be sent")))?;
+                .map_err(|_| no_access(format!("the value of the header {name} cannot be sent")))?;
             value.set_sensitive(true);
             headers.insert(name, value);
         }

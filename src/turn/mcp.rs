@@ -210,8 +210,8 @@ impl McpTools {
         for attempt in 1..=attempts {
             match self.call(server, &name, call).await {
                 Ok(answer) => return self.result(&server.config.name, &name, answer).await,
-                Err(failure) => {
-                    may_have_run |= failure.may_have_run();
+                Err((is_sent, failure)) => {
+                    may_have_run |= is_sent && failure.may_have_run();
                     if attempt == attempts || !failure.may_pass() {
                         return Ok(failed(&server.config.name, call.replay, (may_have_run, &failure)));
                     }
@@ -231,11 +231,17 @@ impl McpTools {
         self.run(call, true).await
     }
 
-    async fn call(&self, server: &Server, name: &str, call: &Call) -> Result<Answer, Failure> {
+    /// Sends a call. An error says whether it was sent.
+    async fn call(&self, server: &Server, name: &str, call: &Call) -> Result<Answer, (bool, Failure)> {
         let time = Duration::from_secs(server.config.timeout_seconds());
-        let connection = self.connect(server, MCP_LIST_TIMEOUT.min(time)).await?;
-        if !connection.has_listed() && self.needs_headers(&call.origin.tool) {
-            connection.list(&server.config.name, MCP_LIST_TIMEOUT).await?;
+        let connected = self.connect(server, MCP_LIST_TIMEOUT.min(time)).await;
+        let connection = connected.map_err(|failure| (false, failure))?;
+        if !connection.has_listed()
+            && self.needs_headers(&call.origin.tool)
+            && let Err(failure) = connection.list(&server.config.name, MCP_LIST_TIMEOUT).await
+        {
+            server.forget(&connection).await;
+            return Err((false, failure));
         }
         let arguments = call.origin.input.as_object().cloned().unwrap_or_default();
         let call_id = format!("{}/{}", self.session, call.id());
@@ -248,7 +254,7 @@ impl McpTools {
             }
             Err(failure) => {
                 server.forget(&connection).await;
-                Err(failure)
+                Err((true, failure))
             }
         }
     }

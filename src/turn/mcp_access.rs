@@ -1,17 +1,19 @@
 //! What authorizes requests to an MCP server: a stored credential, opened when a connection first needs it. The access
 //! token of an OAuth client is refreshed by one process; the others read it again.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use async_trait::async_trait;
 use tokio::{
     sync::Mutex,
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout_at},
 };
 use url::Url;
 
 use crate::{
     base::{
         ExposeSecret, Origin, SecretString,
-        limit::{OAUTH_POLL, OAUTH_WAIT},
+        limit::{MCP_ACCESS_TTL, OAUTH_POLL, OAUTH_REFRESH_LEASE, OAUTH_STORE_RETRY, OAUTH_WAIT},
     },
     domain::{CredentialId, Notice, OrgId},
     mcp::{Access, AccessSource, Clients, NoToken},
@@ -19,7 +21,7 @@ use crate::{
     store::{
         self, Store,
         credential::OpenCredential,
-        oauth::{NewToken, OAuthToken},
+        oauth::{NewToken, OAuthToken, RefreshLease},
     },
 };
 
@@ -31,7 +33,9 @@ pub(super) struct StoredAccess {
     org: OrgId,
     credential: Option<CredentialId>,
     url: Url,
-    opened: Mutex<Option<Access>>,
+    opened: Mutex<Option<(Instant, Access)>>,
+    /// Whether a token was refreshed because the server refused it: a server that refuses each one causes one refresh.
+    has_refreshed: AtomicBool,
 }
 
 impl StoredAccess {
@@ -42,7 +46,16 @@ impl StoredAccess {
         credential: Option<CredentialId>,
         url: &Url,
     ) -> Self {
-        Self { clients, store, origin, org, credential, url: url.clone(), opened: Mutex::default() }
+        Self {
+            clients,
+            store,
+            origin,
+            org,
+            credential,
+            url: url.clone(),
+            opened: Mutex::default(),
+            has_refreshed: AtomicBool::default(),
+        }
     }
 
     async fn open(&self, credential: CredentialId, refused: Option<&SecretString>) -> Result<Access, String> {
@@ -65,6 +78,7 @@ impl StoredAccess {
         refused: Option<&SecretString>,
     ) -> Result<Option<SecretString>, String> {
         let until = Instant::now() + OAUTH_WAIT;
+        let mut first = None;
         loop {
             let token = self.store.oauth_token(self.org, credential).await.map_err(unreadable)?;
             let Some(token) = token else { return Ok(None) };
@@ -73,45 +87,87 @@ impl StoredAccess {
                     "its credential needs a new authorization: the token endpoint refused it".to_owned()
                 );
             }
+            // A new token is used, however soon it ends.
+            let is_new = token.generation > *first.get_or_insert(token.generation);
             let is_refused = refused.is_some_and(|refused| is_same(refused, &token.access));
-            if token.is_valid && !is_refused {
+            if is_refused {
+                if is_new || self.has_refreshed.load(Ordering::Relaxed) {
+                    return Err("the server refuses each access token of its credential".to_owned());
+                }
+            } else if token.is_valid || is_new {
                 return Ok(Some(token.access));
             }
             let begun = self.store.begin_refresh(self.org, credential, token.generation).await;
-            if begun.map_err(unreadable)? {
-                self.refresh(credential, token).await?;
-            } else if Instant::now() < until {
-                // Another process has it.
-                sleep(OAUTH_POLL).await;
-            } else {
-                return Err("its access token is being refreshed".to_owned());
+            match begun.map_err(unreadable)? {
+                // A turn that ends must not take with it what the token endpoint gives only once.
+                Some(lease) => {
+                    self.has_refreshed.fetch_or(is_refused, Ordering::Relaxed);
+                    let refresh = Refresh {
+                        clients: self.clients.clone(),
+                        store: self.store.clone(),
+                        origin: self.origin.clone(),
+                        org: self.org,
+                        credential,
+                    };
+                    let refreshed = self.clients.run_to_end(refresh.run(token, lease));
+                    match timeout_at(until, refreshed).await {
+                        Ok(Ok(refreshed)) => refreshed?,
+                        Ok(Err(_)) => return Err("its access token could not be refreshed".to_owned()),
+                        Err(_) => return Err(REFRESHING.to_owned()),
+                    }
+                }
+                // Another process refreshes it.
+                None if Instant::now() < until => sleep(OAUTH_POLL).await,
+                None => return Err(REFRESHING.to_owned()),
             }
         }
     }
+}
 
-    async fn refresh(&self, credential: CredentialId, token: OAuthToken) -> Result<(), String> {
-        let OAuthToken { client, secrets, generation, .. } = token;
-        let ended = match self.clients.token(self.org, &client, &secrets).await {
+/// The refresh of one access token.
+struct Refresh {
+    clients: Clients,
+    store: Store,
+    origin: Origin,
+    org: OrgId,
+    credential: CredentialId,
+}
+
+impl Refresh {
+    async fn run(self, before: OAuthToken, lease: RefreshLease) -> Result<(), String> {
+        let Self { clients, store, origin, org, credential } = self;
+        match clients.token(org, &before.client, &before.secrets).await {
             Ok(token) => {
                 let new = NewToken {
                     access: token.access,
                     refresh_token: token.refresh_token,
                     expires_in: token.expires_in,
                 };
-                self.store.store_token(self.org, credential, generation, (&new, secrets), &self.origin).await
+                let until = Instant::now() + OAUTH_REFRESH_LEASE;
+                loop {
+                    match store.store_token(org, credential, (&before, &new), &origin).await {
+                        Err(error) if Instant::now() < until => {
+                            tracing::warn!(%error, "an access token is not stored yet");
+                            sleep(OAUTH_STORE_RETRY).await;
+                        }
+                        stored => return stored.map_err(unreadable),
+                    }
+                }
             }
             Err(NoToken::Refused(reason)) => {
-                let notice = Notice::credential_refused(credential, &reason, &self.origin);
-                self.store.refuse_refresh(self.org, credential, generation, &notice).await
+                let notice = Notice::credential_refused(credential, &reason, &origin);
+                store.refuse_refresh(org, credential, lease, &notice).await.map_err(unreadable)
             }
             Err(reason @ NoToken::Unavailable(_)) => {
-                self.store.end_refresh(self.org, credential, generation).await.map_err(unreadable)?;
-                return Err(reason.to_string());
+                store.end_refresh(org, credential, lease).await.map_err(unreadable)?;
+                Err(reason.to_string())
             }
-        };
-        ended.map_err(unreadable)
+        }
     }
 }
+
+/// Told of a request for which there is no access token yet.
+const REFRESHING: &str = "its access token is being refreshed";
 
 fn unreadable(error: store::Error) -> String {
     match error {
@@ -135,14 +191,17 @@ impl AccessSource for StoredAccess {
         let is_refused = |access: &Access| {
             refused.zip(access.token.as_ref()).is_some_and(|(refused, token)| is_same(refused, token))
         };
-        if let Some(access) = opened.as_ref().filter(|access| !is_refused(access)) {
+        if let Some((at, access)) = opened.as_ref()
+            && at.elapsed() < MCP_ACCESS_TTL
+            && !is_refused(access)
+        {
             return Ok(access.clone());
         }
         let access = self.open(credential, refused).await?;
         if is_refused(&access) {
             return Err("it refused the token of its credential".to_owned());
         }
-        *opened = Some(access.clone());
+        *opened = Some((Instant::now(), access.clone()));
         Ok(access)
     }
 }

@@ -55,8 +55,13 @@ pub const OAUTH_EXPIRY_MARGIN: Duration = Duration::from_secs(60);
 pub const OAUTH_REFRESH_LEASE: Duration = Duration::from_secs(30);
 /// Time in which a token endpoint must answer.
 pub const OAUTH_REQUEST_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time for which a request waits for the access token that another process refreshes.
-pub const OAUTH_WAIT: Duration = Duration::from_secs(25);
+/// Time for which a request waits for an access token; shorter than that of a list, so that a slow token endpoint is told
+/// from a slow server. The refresh goes on.
+pub const OAUTH_WAIT: Duration = Duration::from_secs(8);
+/// Time between attempts to store a token that the token endpoint gave.
+pub const OAUTH_STORE_RETRY: Duration = Duration::from_secs(1);
+/// Time for which an opened credential is used before it is read again.
+pub const MCP_ACCESS_TTL: Duration = Duration::from_secs(30);
 /// Interval at which it looks for that token.
 pub const OAUTH_POLL: Duration = Duration::from_millis(200);
 /// Bytes of the answer of a token endpoint that are read.

@@ -41,7 +41,7 @@ pub(super) async fn create(
     if wanted.provider == source::PROVIDER {
         check_repositories(&wanted)?;
     } else if wanted.provider == mcp::PROVIDER {
-        check_server(&caller.app, wanted.base_url.as_deref())?;
+        check_server(&caller.app, wanted.base_url.as_deref(), wanted.key.as_deref())?;
     } else if let Some(base_url) = &wanted.base_url {
         crate::net::parse(base_url)
             .and_then(|url| caller.app.0.models.check(&url))
@@ -155,8 +155,9 @@ async fn set_oauth(app: &App, tx: &mut Tx, id: CredentialId, oauth: OAuthInput) 
     Ok(tx.set_oauth_client(id, &client, &sealed).await?)
 }
 
-/// Rejects a credential of an MCP server whose `base_url` is missing or not allowed.
-fn check_server(app: &App, base_url: Option<&str>) -> Result<()> {
+/// Rejects a credential of an MCP server whose `base_url` is missing or not allowed, and a token that cannot be sent in a
+/// header.
+fn check_server(app: &App, base_url: Option<&str>, key: Option<&str>) -> Result<()> {
     let Some(base_url) = base_url else {
         let message = "a credential for an MCP server needs a `base_url`; it is sent only to servers with the same \
                        scheme, host and port";
@@ -164,7 +165,11 @@ fn check_server(app: &App, base_url: Option<&str>) -> Result<()> {
     };
     crate::net::parse(base_url)
         .and_then(|url| app.0.mcp_servers.check(&url))
-        .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))
+        .map_err(|refused| ApiError::invalid("base_url", refused.to_string()))?;
+    if key.is_some_and(|key| !is_secret_value(key)) {
+        return Err(ApiError::invalid("key", "a token must have 8 to 4096 printable ASCII characters"));
+    }
+    Ok(())
 }
 
 /// List credentials
@@ -217,6 +222,9 @@ pub(super) async fn rotate(
     };
     let names = headers.as_ref().map(|headers| headers.keys().cloned().collect::<Vec<_>>());
     let secret = secret_of(wanted.key.as_deref(), wanted.oauth.as_ref())?;
+    if known.provider == mcp::PROVIDER {
+        check_server(&caller.app, known.base_url.as_deref(), wanted.key.as_deref())?;
+    }
     if known.oauth.is_some() != wanted.oauth.is_some() {
         let (field, words) = match known.oauth {
             Some(_) => ("oauth", "this credential has an OAuth client; send `oauth`"),

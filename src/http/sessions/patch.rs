@@ -58,6 +58,10 @@ pub(super) async fn patch(
         session.created.agent_snapshot.as_ref().map(|agent| agent.permissions.session.clone())
     };
     let rules_before = rules(&session);
+    let servers = change.mcp_servers.as_ref().map(|servers| {
+        let named = servers.iter().flatten().map(|server| json!({ "name": server.name, "url": server.url }));
+        named.collect::<Vec<_>>()
+    });
     let PatchSession { title, slug, metadata, .. } = change;
     let command = Command::Patch(Change { title, slug, metadata, limits, agent_snapshot });
     let executed = unit.execute(id, command, &stamp).await?;
@@ -65,6 +69,10 @@ pub(super) async fn patch(
     if rules_after != rules_before {
         let details = json!({ "permissions": rules_after });
         caller.record_audit(unit.tx(), "session.permissions_changed", id, details).await?;
+    }
+    if let Some(servers) = servers {
+        let details = json!({ "mcp_servers": servers });
+        caller.record_audit(unit.tx(), "session.mcp_servers_changed", id, details).await?;
     }
     let view = view(unit.tx(), executed.session).await?;
     unit.commit().await?;

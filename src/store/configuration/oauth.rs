@@ -10,8 +10,9 @@ use crate::store::{
 };
 use crate::{
     base::{
-        ExposeSecret, Origin, SecretString,
+        ExposeSecret, Origin, SecretString, Timestamp,
         limit::{OAUTH_EXPIRY_MARGIN, OAUTH_REFRESH_LEASE},
+        seal::DataKey,
     },
     domain::{
         CredentialId, Notice, OrgId,
@@ -31,6 +32,14 @@ pub struct OAuthToken {
     pub generation: i64,
     /// Whether the token endpoint refused the client or its refresh token.
     pub is_refused: bool,
+    key: DataKey,
+}
+
+/// The right of one process to refresh a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefreshLease {
+    generation: i64,
+    until: Timestamp,
 }
 
 /// A new access token.
@@ -90,41 +99,48 @@ impl Store {
             is_valid: row.is_valid,
             generation: row.generation,
             is_refused: row.is_refused,
+            key,
         }))
     }
 
-    /// Takes over the refresh of a token of this generation. Returns whether this process has it now; it has to end it
-    /// with [`Store::store_token`], [`Store::end_refresh`] or [`Store::refuse_refresh`].
-    pub async fn begin_refresh(&self, org: OrgId, credential: CredentialId, generation: i64) -> Result<bool> {
+    /// Takes the right to refresh a token of this generation, unless another process has it. Whoever has it ends it with
+    /// [`Store::store_token`], [`Store::end_refresh`] or [`Store::refuse_refresh`].
+    pub async fn begin_refresh(
+        &self,
+        org: OrgId,
+        credential: CredentialId,
+        generation: i64,
+    ) -> Result<Option<RefreshLease>> {
         let mut tx = self.begin(org).await?;
-        let taken = sqlx::query(
+        let taken: Option<(Timestamp,)> = sqlx::query_as(
             "update credential set refreshing_until = now() + make_interval(secs => $4)
              where org_id = $1 and credential_id = $2 and generation = $3 and deleted_at is null
-               and refused_at is null and coalesce(refreshing_until < now(), true)",
+               and refused_at is null and coalesce(refreshing_until < now(), true)
+             returning refreshing_until",
         )
         .bind(org.uuid())
         .bind(credential.uuid())
         .bind(generation)
         .bind(OAUTH_REFRESH_LEASE.as_secs_f64())
-        .execute(tx.connection())
+        .fetch_optional(tx.connection())
         .await?;
         tx.commit().await?;
-        Ok(taken.rows_affected() == 1)
+        Ok(taken.map(|(until,)| RefreshLease { generation, until }))
     }
 
-    /// Stores the token that follows that of `generation`; does nothing if there is another one by now.
+    /// Stores the token that follows `before`; does nothing if there is another one by now. Also after the end of the lease:
+    /// what the token endpoint gave must not get lost.
     pub async fn store_token(
         &self,
         org: OrgId,
         credential: CredentialId,
-        generation: i64,
-        (new, mut secrets): (&NewToken, OAuthSecrets),
+        (before, new): (&OAuthToken, &NewToken),
         origin: &Origin,
     ) -> Result<()> {
+        let (key, mut secrets) = (&before.key, before.secrets.clone());
         if let Some(refresh_token) = &new.refresh_token {
             secrets.refresh_token = Some(refresh_token.clone());
         }
-        let key = self.data_key(org).await?;
         let sealed_key =
             key.seal(new.access.expose_secret().as_bytes(), &key_context(org, credential), origin);
         let sealed_oauth = key.seal(json(&secrets).as_bytes(), &oauth_context(org, credential), origin);
@@ -134,7 +150,8 @@ impl Store {
             query(
                 "update credential
                  set sealed_key = $sealed_key, sealed_oauth = $sealed_oauth, generation = generation + 1,
-                     token_expires_at = now() + make_interval(secs => $expires_in), refreshing_until = null
+                     token_expires_at = now() + make_interval(secs => $expires_in), refreshing_until = null,
+                     refused_at = null
                  where org_id = $org_id and credential_id = $credential_id and generation = $generation
                    and deleted_at is null"
             ),
@@ -144,7 +161,7 @@ impl Store {
                 expires_in: expires_in,
                 org_id: org.uuid(),
                 credential_id: credential.uuid(),
-                generation: generation,
+                generation: before.generation,
             }
         )
         .execute(tx.connection())
@@ -153,38 +170,40 @@ impl Store {
     }
 
     /// Ends a refresh that got no token, so that the next one may try.
-    pub async fn end_refresh(&self, org: OrgId, credential: CredentialId, generation: i64) -> Result<()> {
+    pub async fn end_refresh(&self, org: OrgId, credential: CredentialId, lease: RefreshLease) -> Result<()> {
         let mut tx = self.begin(org).await?;
         sqlx::query(
             "update credential set refreshing_until = null
-             where org_id = $1 and credential_id = $2 and generation = $3",
+             where org_id = $1 and credential_id = $2 and generation = $3 and refreshing_until = $4",
         )
         .bind(org.uuid())
         .bind(credential.uuid())
-        .bind(generation)
+        .bind(lease.generation)
+        .bind(lease.until)
         .execute(tx.connection())
         .await?;
         tx.commit().await
     }
 
     /// Notes that the token endpoint refused the client, and tells the organization's webhooks; does nothing if there is
-    /// another token by now.
+    /// another token by now, or another process refreshes it.
     pub async fn refuse_refresh(
         &self,
         org: OrgId,
         credential: CredentialId,
-        generation: i64,
+        lease: RefreshLease,
         notice: &Notice,
     ) -> Result<()> {
         let mut tx = self.begin(org).await?;
         let refused = sqlx::query(
             "update credential set refused_at = now(), refreshing_until = null
              where org_id = $1 and credential_id = $2 and generation = $3 and deleted_at is null
-               and refused_at is null",
+               and refused_at is null and refreshing_until = $4",
         )
         .bind(org.uuid())
         .bind(credential.uuid())
-        .bind(generation)
+        .bind(lease.generation)
+        .bind(lease.until)
         .execute(tx.connection())
         .await?;
         if refused.rows_affected() == 1 {

@@ -48,6 +48,7 @@ fn of_mcp() -> Vec<(&'static str, String)> {
         ("MCP_RESULT_FILE_TIMEOUT", seconds(limit::MCP_RESULT_FILE_TIMEOUT)),
         ("OAUTH_RESPONSE_BYTES_MAX", bytes(limit::OAUTH_RESPONSE_BYTES_MAX)),
         ("OAUTH_REQUEST_TIMEOUT", seconds(limit::OAUTH_REQUEST_TIMEOUT)),
+        ("OAUTH_WAIT", seconds(limit::OAUTH_WAIT)),
         ("OAUTH_EXPIRY_MARGIN", seconds(limit::OAUTH_EXPIRY_MARGIN)),
         ("MCP_REDIRECTS_MAX", count(limit::MCP_REDIRECTS_MAX as u64)),
         ("MCP_BREAKER_FAILURES", count(limit::MCP_BREAKER_FAILURES as u64)),

@@ -30,6 +30,8 @@ struct Known {
     requests: usize,
     /// Status of all answers, if it is not the usual one.
     status: Option<u16>,
+    /// Whether all access tokens are the same.
+    is_fixed: bool,
 }
 
 /// The endpoint; stops on drop.
@@ -78,12 +80,17 @@ impl TokenEndpoint {
         self.known.lock().expect("no panic").status = status;
     }
 
+    /// Gives the same access token each time.
+    pub fn fix_token(&self) {
+        self.known.lock().expect("no panic").is_fixed = true;
+    }
+
     /// Access tokens that were given, oldest first.
     pub fn given(&self) -> Vec<String> {
         self.known.lock().expect("no panic").given.clone()
     }
 
-    /// Number of requests.
+    /// Number of requests, refused ones too.
     pub fn requests(&self) -> usize {
         self.known.lock().expect("no panic").requests
     }
@@ -123,7 +130,8 @@ async fn serve(State(known): State<Arc<Mutex<Known>>>, headers: HeaderMap, body:
         Some("refresh_token") => return denied("invalid_grant"),
         _ => return denied("unsupported_grant_type"),
     };
-    let access = format!("access-{}", known.given.len() + 1);
+    let number = if known.is_fixed { 1 } else { known.given.len() + 1 };
+    let access = format!("access-{number}");
     known.given.push(access.clone());
     let mut granted = json!({ "access_token": access, "token_type": "Bearer" });
     if let Some(seconds) = known.expires_in {

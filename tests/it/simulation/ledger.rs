@@ -13,6 +13,7 @@ use sojourn::{
         action::{Closed, Decision},
         event::{Body, Outcome, StepCompleted, TurnCompleted},
         log_fold,
+        mcp::MCP_PREFIX,
         permission::Policy,
         session::Limits,
         tool::Replay,
@@ -83,8 +84,10 @@ struct Call {
     replay: Replay,
     is_answered: bool,
     is_denied: bool,
-    /// Whether it started after a confirmation.
+    /// Whether its start is in the log.
     is_started: bool,
+    /// Whether it runs at a server.
+    is_remote: bool,
     action: Option<ActionId>,
 }
 
@@ -129,6 +132,11 @@ impl Ledger {
         self.calls.get(call).map(|call| call.replay)
     }
 
+    /// Whether the start of a call is in the log.
+    pub fn is_started(&self, call: &str) -> bool {
+        self.calls.get(call).is_some_and(|call| call.is_started)
+    }
+
     /// Checks an event against the events before it.
     pub fn note(&mut self, event: &Event, before: &[Event], limits: Limits) {
         self.counts.events += 1;
@@ -146,13 +154,14 @@ impl Ledger {
                 self.widen(*newer);
             }
             Body::StepCompleted(step) => self.step(event, step, before),
-            Body::ToolCall { call_id, replay, policy, .. } => {
+            Body::ToolCall { call_id, tool, replay, policy, .. } => {
                 self.counts.calls += 1;
                 let turn = event.draft.turn_id.expect("a call belongs to a turn");
                 assert_eq!(self.running, Some(turn), "a call outside its turn");
                 let is_denied = *policy == Some(Policy::Deny);
-                let (is_answered, is_started) = (false, false);
-                let call = Call { turn, replay: *replay, is_answered, is_denied, is_started, action: None };
+                let (is_answered, is_started, is_remote) = (false, false, tool.starts_with(MCP_PREFIX));
+                let replay = *replay;
+                let call = Call { turn, replay, is_answered, is_denied, is_started, is_remote, action: None };
                 assert!(self.calls.insert(call_id.clone(), call).is_none(), "a call was announced twice");
             }
             Body::ActionRequired(_)
@@ -182,7 +191,7 @@ impl Ledger {
                 );
                 let end = call.action.map(|action| &self.actions[&action]);
                 assert!(!call.is_denied || *outcome == Outcome::NotRun, "a denied call ran: {event:?}");
-                check_result(end, call.is_started, *outcome, output);
+                check_result(end, call, *outcome, output);
             }
             Body::TurnRetried { turn_id, attempt } => self.retry(*turn_id, *attempt),
             Body::TurnCancelRequested { turn_id, .. } => {
@@ -301,7 +310,8 @@ impl Ledger {
                 let call = self.calls.get_mut(call_id).expect("a call is announced before it starts");
                 assert!(!std::mem::replace(&mut call.is_started, true), "a call started twice: {event:?}");
                 let end = call.action.map(|action| &self.actions[&action]);
-                assert!(may_run(end), "a call started that nobody confirmed: {event:?}");
+                let is_allowed = may_run(end) || call.is_remote && end.is_none();
+                assert!(is_allowed, "a call started that nobody confirmed: {event:?}");
             }
             Body::ActionClosed { action_id, reason } => {
                 self.counts.expired += u64::from(*reason == Closed::Expired);
@@ -444,9 +454,11 @@ fn may_run(end: Option<&Option<End>>) -> bool {
 }
 
 /// The result of a call with an action is what ended the action. An answer may be lost with the turn alone.
-fn check_result(end: Option<&Option<End>>, is_started: bool, outcome: Outcome, output: &str) {
+fn check_result(end: Option<&Option<End>>, call: &Call, outcome: Outcome, output: &str) {
+    let is_known = !call.is_remote || call.is_started || outcome != Outcome::Ran;
+    assert!(is_known, "a call at a server ran whose start is not in the log: {output}");
     match (end, outcome) {
-        (end, _) if is_started => assert!(may_run(end)),
+        (end, _) if call.is_started => assert!(end.is_none() || may_run(end)),
         (Some(Some(End::Decided(_) | End::Closed(_))), Outcome::NotRun) => {}
         (None, _) | (Some(Some(End::Answered(_))), Outcome::Unknown) => {}
         (Some(Some(End::Answered(text))), Outcome::Ran) => assert_eq!(output, text),

@@ -15,7 +15,10 @@ use sojourn::{
 };
 use tokio::time::sleep;
 
-use super::{tools::CALLER_TOOL, world::World};
+use super::{
+    tools::{CALLER_TOOL, REMOTE_TOOL},
+    world::World,
+};
 use crate::fake::dialect;
 
 /// Model of the session.
@@ -124,6 +127,7 @@ impl Provider {
             2..4 => CALLER_TOOL,
             4..9 => "read",
             9..12 => "write",
+            12..14 => REMOTE_TOOL,
             _ => "bash",
         };
         let input: Value = match chance.below(12) {

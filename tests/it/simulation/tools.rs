@@ -36,6 +36,9 @@ pub const TOOLS: [(&str, Replay); 4] = [
 /// A tool that the caller runs.
 pub const CALLER_TOOL: &str = "ask_weather";
 
+/// A tool that runs at a server outside of the sandbox.
+pub const REMOTE_TOOL: &str = "mcp__server__act";
+
 /// Access to the session's sandbox for a turn under one lease.
 pub struct LeasedTools {
     world: Arc<World>,
@@ -74,6 +77,7 @@ impl LeasedTools {
         };
         let mut specs: Vec<_> = TOOLS.map(spec).into();
         specs.push(spec((CALLER_TOOL, Replay::Unsafe)));
+        specs.push(spec((REMOTE_TOOL, Replay::Unsafe)));
         specs.extend(world.plan.output_repairs.map(|_| spec((SUBMIT_OUTPUT, Replay::ReadOnly))));
         Self { world, fence, specs: specs.into(), custom, attached: Mutex::new(None) }
     }
@@ -237,6 +241,7 @@ impl Tools for LeasedTools {
     fn check(&self, call: &ToolCall) -> Result<Call, String> {
         let spec = self.specs.iter().find(|spec| spec.name == call.tool);
         match spec.filter(|spec| spec.name != CALLER_TOOL && call.input.get("bad").is_none()) {
+            Some(spec) if spec.name == REMOTE_TOOL => Ok(Call::remote(call.clone(), spec.replay)),
             Some(spec) => Ok(Call::external(call.clone(), spec.replay, None)),
             None => Err("It cannot run like this.".to_owned()),
         }
@@ -284,6 +289,14 @@ impl Tools for LeasedTools {
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {
+        if call.is_remote {
+            self.world.latency().await;
+            self.world.look(|log| self.world.sandboxes.run_outside(call.id(), log));
+            self.world.latency().await;
+            // The answer may get lost.
+            let is_lost = self.world.mishap(8);
+            return Ok(done(call, if is_lost { Outcome::Unknown } else { Outcome::Ran }));
+        }
         for _ in 0..SANDBOX_CALL_ATTEMPTS_MAX {
             match self.run_here(call).await? {
                 Ok(done) => return Ok(done),
@@ -299,6 +312,9 @@ impl Tools for LeasedTools {
     async fn recover(&self, call: &Call) -> Result<CallResult, Fault> {
         if call.replay != Replay::Unsafe {
             return self.run(call).await;
+        }
+        if call.is_remote {
+            return Ok(done(call, Outcome::Unknown));
         }
         // Without the sandbox of its announcement, it is unknown whether it ran.
         if !self.survived().await? {

@@ -46,6 +46,22 @@ async fn an_unsafe_call_without_an_answer_is_made_once_and_its_outcome_is_unknow
 }
 
 #[tokio::test]
+async fn a_call_that_was_not_sent_has_not_run() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let fake = McpFake::legacy(vec![tool("act")], echo).await;
+    let steps = || json!([{ "tools": [call("act", "a")] }, { "text": "Done." }]);
+    let id = play(&scene.owner, json!([server(&fake, json!({}))]), steps()).await;
+    scene.owner.settled(&id, 1).await;
+    // The list is known, and the server does not finish the handshake any more.
+    fake.fail(Some(503));
+    steer(&scene.owner, &id, &script(steps())).await;
+    let log = scene.owner.settled(&id, 2).await;
+    assert_eq!(outcomes(&log), ["ran", "not_run"], "{:?}", outputs(&log));
+    assert_eq!(fake.seen("tools/call").len(), 1);
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_call_that_is_safe_to_repeat_is_made_again() {
     let scene = Scene::open(&[PRIVATE]).await;
     let calls = Arc::new(AtomicUsize::new(0));

@@ -172,3 +172,28 @@ async fn clients_that_cannot_be_used_are_refused() {
     }
     scene.close().await;
 }
+
+#[tokio::test]
+async fn a_token_that_ends_at_once_or_is_refused_again_causes_one_request() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let owner = &scene.owner;
+    let short = TokenEndpoint::start(Some(5)).await;
+    let fake = McpFake::stateless(vec![tool("echo")], echo).await;
+    let id = store(owner, &fake, short.client(Some("first"))).await;
+    let session = play(owner, json!([server(&fake, json!({ "credential": id }))]), steps()).await;
+    assert_eq!(outputs(&owner.settled(&session, 1).await), ["echo: a"]);
+    assert_eq!(short.requests(), 1);
+
+    let fixed = TokenEndpoint::start(Some(3_600)).await;
+    fixed.fix_token();
+    fake.accept(&["another"]);
+    let id = store(owner, &fake, fixed.client(None)).await;
+    let session =
+        play(owner, json!([server(&fake, json!({ "credential": id }))]), json!([{ "text": "x" }])).await;
+    let log = owner.settled(&session, 1).await;
+    let failed = &of(&log, "mcp.failed")[0]["body"];
+    assert_eq!(failed["code"], "unauthorized");
+    assert!(failed["message"].as_str().expect("words").contains("refuses each access token"), "{failed}");
+    assert_eq!(fixed.requests(), 2, "the first token, and another one when it was refused");
+    scene.close().await;
+}

@@ -162,3 +162,42 @@ async fn a_credential_names_the_header_of_its_token() {
     assert_eq!(seen.authorization, None);
     scene.close().await;
 }
+
+#[tokio::test]
+async fn a_grant_does_not_hold_for_another_server() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let owner = &scene.owner;
+    let one = McpFake::stateless(vec![tool("act")], echo).await;
+    let other = McpFake::stateless(vec![tool("act")], echo).await;
+    let steps = |word: &str| json!([{ "tools": [call("act", word)] }, { "text": "Done." }]);
+    let id = play_by(owner, json!([server(&one, json!({}))]), json!([]), steps("a")).await;
+    let action = pending(owner, &id).await;
+    confirm(owner, &id, &action, json!({ "decision": "always", "rule": action["always"][0] })).await;
+    owner.settled(&id, 1).await;
+    steer(owner, &id, &script(steps("b"))).await;
+    assert_eq!(outputs(&owner.settled(&id, 2).await), ["act: a", "act: b"], "the grant allows the second");
+
+    // Its address is another one, its name and its tools are the same.
+    owner.patch(&format!("/sessions/{id}"), json!({ "mcp_servers": [server(&other, json!({}))] })).await.ok();
+    steer(owner, &id, &script(steps("c"))).await;
+    let action = pending(owner, &id).await;
+    assert_eq!((&action["input"]["word"], other.seen("tools/call").len()), (&json!("c"), 0));
+    confirm(owner, &id, &action, json!({ "decision": "reject", "message": "Not there." })).await;
+    assert_eq!(outcomes(&owner.settled(&id, 3).await), ["ran", "ran", "not_run"]);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn only_who_approves_calls_changes_the_servers_of_a_session() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let owner = &scene.owner;
+    let id = play(owner, json!([]), json!([{ "text": "Done." }])).await;
+    owner.settled(&id, 1).await;
+    let key = owner.post("/keys", json!({ "name": "writer", "scopes": ["sessions:write"] })).await.ok();
+    let writer = scene.service.caller(key["key"].as_str().expect("a key"));
+    let change = json!({ "mcp_servers": [{ "name": "a", "url": "https://mcp.example.com", "trust_annotations": true }] });
+    let error = writer.patch(&format!("/sessions/{id}"), change.clone()).await.error(403);
+    assert!(error.to_string().contains("sessions:approve"), "{error}");
+    owner.patch(&format!("/sessions/{id}"), change).await.ok();
+    scene.close().await;
+}
