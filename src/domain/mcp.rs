@@ -36,7 +36,6 @@ pub struct McpServer {
     pub url: String,
     /// Id of a credential of the provider `mcp`, whose token is sent to the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[schema(value_type = Option<String>)]
     pub credential: Option<CredentialId>,
     /// Names of its tools that the agent gets; absent, all of them.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -146,6 +146,7 @@ const TEXTS: &[(&str, Text)] = &[
         ),
     ),
     ("McpServer.name", (1, MCP_NAME_BYTES_MAX, "^[a-z0-9-]+(_[a-z0-9-]+)*$")),
+    ("McpServer.replay{}", NAME),
     ("McpServer.tools[]", NAME),
     ("McpServer.url", URL),
     ("OAuthClientInput.client_id", KEY),
