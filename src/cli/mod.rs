@@ -16,7 +16,6 @@ mod input;
 mod invoke_token;
 mod key;
 mod limits;
-
 mod print;
 mod production;
 mod report;

@@ -113,6 +113,14 @@ pub struct McpFailed {
     pub message: String,
 }
 
+/// First version of the protocol without a handshake.
+const STATELESS_SINCE: &str = "2026-07-28";
+
+/// Returns whether a version of the protocol begins with a handshake. Versions are dates.
+pub fn has_handshake(protocol_version: &str) -> bool {
+    protocol_version < STATELESS_SINCE
+}
+
 /// Returns the first problem of a list of servers: its index, the field, and words for the caller.
 pub fn problem(servers: &[McpServer]) -> Option<(usize, &'static str, String)> {
     servers.iter().enumerate().find_map(|(index, server)| {
@@ -138,19 +146,12 @@ impl McpServer {
             );
             return Some(("name", words));
         }
-        let is_tool = |name: &String| (1..=NAME_BYTES_MAX).contains(&name.len());
-        let tools = || self.tools.iter().flatten();
-        if tools().count() > AGENT_TOOLS_MAX || !tools().all(is_tool) {
-            return Some((
-                "tools",
-                format!("may have {AGENT_TOOLS_MAX} names of 1 to {NAME_BYTES_MAX} bytes"),
-            ));
-        }
-        if self.replay.len() > AGENT_TOOLS_MAX || !self.replay.keys().all(is_tool) {
-            return Some((
-                "replay",
-                format!("may have {AGENT_TOOLS_MAX} names of 1 to {NAME_BYTES_MAX} bytes"),
-            ));
+        let tools: Vec<_> = self.tools.iter().flatten().collect();
+        for (field, names) in [("tools", tools), ("replay", self.replay.keys().collect())] {
+            if names.len() > AGENT_TOOLS_MAX || !names.iter().all(|name| is_name(name)) {
+                let words = format!("may have {AGENT_TOOLS_MAX} names of 1 to {NAME_BYTES_MAX} bytes");
+                return Some((field, words));
+            }
         }
         let (min, _, max) = MCP_CALL_SECONDS;
         if !(min..=max).contains(&self.timeout_seconds()) {
@@ -228,6 +229,10 @@ impl McpTool {
             idempotent: false,
         }
     }
+}
+
+fn is_name(name: &str) -> bool {
+    (1..=NAME_BYTES_MAX).contains(&name.len())
 }
 
 /// Returns the name of a tool of a server for a model: providers accept 64 characters of a-z, A-Z, 0-9, _ and -. A name

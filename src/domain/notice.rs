@@ -55,7 +55,7 @@ pub enum NoticeBody {
     #[serde(rename = "credential.refresh_failed")]
     CredentialRefreshFailed {
         credential_id: CredentialId,
-        /// What the token endpoint said.
+        /// Error of the token endpoint.
         reason: String,
     },
     /// The service paused a schedule after consecutive failed runs.

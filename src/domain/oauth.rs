@@ -3,7 +3,9 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-/// What may be shown of a client.
+use crate::base::SecretString;
+
+/// The public part of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct OAuthClient {
     /// Token endpoint of the authorization server.
@@ -23,4 +25,13 @@ pub struct OAuthSecrets {
     pub client_secret: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refresh_token: Option<String>,
+}
+
+/// An access token, as the token endpoint gave it.
+pub struct AccessToken {
+    pub token: SecretString,
+    /// The refresh token from now on, if it is another one.
+    pub refresh_token: Option<String>,
+    /// Lifetime in seconds, if the token endpoint states it.
+    pub expires_in: Option<u64>,
 }

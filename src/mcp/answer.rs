@@ -24,7 +24,7 @@ pub struct Answer {
 /// An image of an answer. Its bytes are not checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// What the server says that it is, such as `image/png`.
+    /// Media type by the word of the server, such as `image/png`.
     pub media_type: String,
     pub content: Bytes,
 }

@@ -33,9 +33,9 @@ struct Opened {
 }
 
 impl Breakers {
-    /// Returns the time for which a server is not tried, if it is not tried now. Afterwards one attempt shows whether it
-    /// is back.
-    pub(super) fn closed_for(&self, key: &Key, now: Instant) -> Option<Duration> {
+    /// Returns the time for which the breaker is open, if it is: the server is not tried. Afterwards an attempt shows
+    /// whether it is back.
+    pub(super) fn open_for(&self, key: &Key, now: Instant) -> Option<Duration> {
         let breakers = self.lock();
         let until = breakers.get(key)?.opened?.until;
         until.checked_duration_since(now).filter(|left| !left.is_zero())
@@ -96,24 +96,24 @@ mod tests {
         for second in 0..4 {
             breakers.failed(&server, at(second));
         }
-        assert_eq!(breakers.closed_for(&server, at(4)), None);
+        assert_eq!(breakers.open_for(&server, at(4)), None);
         breakers.failed(&server, at(4));
-        assert_eq!(breakers.closed_for(&server, at(4)), Some(Duration::from_secs(30)));
-        assert_eq!(breakers.closed_for(&key("b"), at(4)), None, "another server is not concerned");
-        assert_eq!(breakers.closed_for(&server, at(34)), None);
+        assert_eq!(breakers.open_for(&server, at(4)), Some(Duration::from_secs(30)));
+        assert_eq!(breakers.open_for(&key("b"), at(4)), None, "another server is not concerned");
+        assert_eq!(breakers.open_for(&server, at(34)), None);
         breakers.failed(&server, at(34));
-        assert_eq!(breakers.closed_for(&server, at(34)), Some(Duration::from_secs(60)));
+        assert_eq!(breakers.open_for(&server, at(34)), Some(Duration::from_secs(60)));
         for _ in 0..5 {
             breakers.failed(&server, at(100));
         }
-        assert_eq!(breakers.closed_for(&server, at(100)), Some(Duration::from_secs(120)));
+        assert_eq!(breakers.open_for(&server, at(100)), Some(Duration::from_secs(120)));
         for second in [300, 600, 1_000, 1_400] {
             breakers.failed(&server, at(second));
         }
-        assert_eq!(breakers.closed_for(&server, at(1_400)), Some(Duration::from_secs(300)));
+        assert_eq!(breakers.open_for(&server, at(1_400)), Some(Duration::from_secs(300)));
         breakers.succeeded(&server);
         breakers.failed(&server, at(1_500));
-        assert_eq!(breakers.closed_for(&server, at(1_500)), None);
+        assert_eq!(breakers.open_for(&server, at(1_500)), None);
     }
 
     #[test]
@@ -122,6 +122,6 @@ mod tests {
         for minute in 0..20 {
             breakers.failed(&server, start + Duration::from_secs(30 * minute));
         }
-        assert_eq!(breakers.closed_for(&server, start + Duration::from_secs(600)), None);
+        assert_eq!(breakers.open_for(&server, start + Duration::from_secs(600)), None);
     }
 }

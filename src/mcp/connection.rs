@@ -37,9 +37,6 @@ use crate::{
 /// Field of the metadata of a call that names it: a repeated call has the same.
 const CALL_ID: &str = "sojourn/call_id";
 
-/// Versions of the protocol without a handshake, newest first.
-const STATELESS: [ProtocolVersion; 1] = [ProtocolVersion::V_2026_07_28];
-
 /// A connection to a server. Dropping it ends it; [`Connection::close`] also tells the server.
 pub struct Connection {
     running: RunningService<RoleClient, Handler>,
@@ -63,7 +60,7 @@ pub struct Listing {
     pub ttl: Option<Duration>,
 }
 
-/// What the server told without being asked.
+/// Messages that the server sent without being asked.
 #[derive(Default)]
 struct Notices {
     count: AtomicU32,
@@ -130,7 +127,7 @@ impl Clients {
         time: Duration,
     ) -> Result<Connection, Failure> {
         let key = (endpoint.org, endpoint.url.to_string(), endpoint.credential);
-        if let Some(left) = self.breakers.closed_for(&key, Instant::now()) {
+        if let Some(left) = self.breakers.open_for(&key, Instant::now()) {
             return Err(Failure::Suspended(left));
         }
         let client =
@@ -149,7 +146,7 @@ impl Clients {
             ClientLifecycleMode::Initialize
         } else {
             ClientLifecycleMode::Auto {
-                preferred_versions: STATELESS.to_vec(),
+                preferred_versions: vec![ProtocolVersion::NO_INITIALIZE],
                 legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
             }
         };
@@ -194,6 +191,7 @@ impl Connection {
                     self.clients.note(&self.key, failure);
                 }
             }
+            Err(failure) if !failure.is_answer() => {}
             // An answer, if not the one that was wanted.
             Ok(_) | Err(_) => self.clients.breakers.succeeded(&self.key),
         }

@@ -79,6 +79,11 @@ impl Failure {
         matches!(self, Self::Unreachable(_) | Self::Timeout(_) | Self::Lost(_) | Self::Protocol(_))
     }
 
+    /// Returns whether it is an answer of the server: it is not away.
+    pub(super) fn is_answer(&self) -> bool {
+        matches!(self, Self::Unauthorized(_) | Self::Rejected(_) | Self::Protocol(_))
+    }
+
     /// Returns whether it counts for the breaker: the server is away, not merely unwilling.
     pub(super) fn is_of_transport(&self) -> bool {
         matches!(self, Self::Unreachable(_) | Self::Timeout(_) | Self::Lost(_))

@@ -27,7 +27,7 @@ use crate::{
 pub use answer::{Answer, Image};
 pub use connection::{Connection, Listing};
 pub use failure::Failure;
-pub use oauth::{NoToken, Token};
+pub use oauth::NoToken;
 
 use breaker::Breakers;
 
@@ -49,7 +49,7 @@ pub struct Endpoint {
     pub access: Arc<dyn AccessSource>,
 }
 
-/// What authorizes requests to a server.
+/// Token and headers that authorize requests to a server.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     pub token: Option<SecretString>,
@@ -59,7 +59,7 @@ pub struct Access {
     pub headers: Vec<(String, SecretString)>,
 }
 
-/// Gives what authorizes requests to a server.
+/// Source of the access to a server.
 #[async_trait]
 pub trait AccessSource: Send + Sync {
     /// Returns the access for the next request. `refused` is the token that the server has refused, if it has.

@@ -10,25 +10,15 @@ use url::{Url, form_urlencoded};
 use super::Clients;
 use crate::{
     base::{
-        SecretString,
         limit::{MODEL_REASON_BYTES_MAX, OAUTH_REQUEST_TIMEOUT, OAUTH_RESPONSE_BYTES_MAX},
         text,
     },
     domain::{
         OrgId,
-        oauth::{OAuthClient, OAuthSecrets},
+        oauth::{AccessToken, OAuthClient, OAuthSecrets},
     },
     net,
 };
-
-/// An access token, as the token endpoint gave it.
-pub struct Token {
-    pub access: SecretString,
-    /// A refresh token that replaces the one that was used.
-    pub refresh_token: Option<String>,
-    /// Lifetime in seconds.
-    pub expires_in: Option<u64>,
-}
 
 /// Why there is no access token.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -82,7 +72,7 @@ impl Clients {
         org: OrgId,
         client: &OAuthClient,
         secrets: &OAuthSecrets,
-    ) -> Result<Token, NoToken> {
+    ) -> Result<AccessToken, NoToken> {
         let unavailable = |reason: String| NoToken::Unavailable(reason);
         let url = net::parse(&client.token_url).map_err(|refused| unavailable(refused.to_string()))?;
         let answered =
@@ -102,8 +92,8 @@ impl Clients {
             if !is_bearer || granted.access_token.is_empty() {
                 return Err(unavailable("it gave no bearer token".to_owned()));
             }
-            return Ok(Token {
-                access: granted.access_token.into(),
+            return Ok(AccessToken {
+                token: granted.access_token.into(),
                 refresh_token: granted.refresh_token.filter(|token| !token.is_empty()),
                 expires_in: seconds(&granted.expires_in),
             });

@@ -44,7 +44,7 @@ pub(super) struct Http {
     pub streams: Arc<AtomicU32>,
 }
 
-/// What authorizes one request.
+/// Token and headers of one request.
 struct Authorized {
     token: Option<SecretString>,
     bearer: Option<String>,

@@ -1,10 +1,10 @@
 //! Outgoing connections: the only module that connects to an address that an organization supplies.
 //!
-//! Called by `webhook`, `model` (a credential's `base_url`), `file`, `egress`, `lifecycle` (local sources) and `http`
+//! Called by `webhook`, `model` (a credential's `base_url`), `mcp`, `file`, `egress`, `lifecycle` (local sources) and `http`
 //! (checks of an address); calls DNS and the network. Invariant: a connection is opened only to a vetted IP
 //! address. A name is resolved once per connection, and the vetted answer is the one that is connected to, so
-//! DNS changes between check and connect have no effect. Redirects are never followed here, and no proxy from
-//! environment variables is used.
+//! DNS changes between check and connect have no effect. Redirects are not followed, but for MCP servers within
+//! their origin, and no proxy from environment variables is used.
 
 mod address;
 mod client;

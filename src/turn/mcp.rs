@@ -28,21 +28,18 @@ use crate::{
         content::Content,
         event::Body,
         log_fold::McpLists,
-        mcp::{McpFailed, McpListed, McpServer, McpSkipped, McpTool},
+        mcp::{self, McpFailed, McpListed, McpServer, McpSkipped, McpTool},
         tool::{Replay, ToolCall, ToolSpec},
     },
     file::{self, Files},
     mcp::{Answer, Clients, Connection, Endpoint, Failure, Image},
     net,
     store::Store,
-    tool::{self, Call, CallResult, Fault, LazySchema},
+    tool::{self, Call, CallResult, LazySchema},
 };
 
 /// Attempts of a call that is safe to repeat.
 const ATTEMPTS: u32 = 2;
-
-/// First version of the protocol without a handshake.
-const STATELESS_SINCE: &str = "2026-07-28";
 
 /// The MCP servers of an agent, for one lease.
 pub(super) struct McpTools {
@@ -132,12 +129,7 @@ impl McpTools {
         self.offered().iter().map(|offered| offered.spec.clone()).collect()
     }
 
-    /// Returns whether a name is that of a tool of a server.
-    pub(super) fn has(&self, name: &str) -> bool {
-        self.target(name).is_some()
-    }
-
-    /// Returns the hash of the server of a tool.
+    /// Returns the hash of the server of a tool; `None` for another tool.
     pub(super) fn server_hash(&self, name: &str) -> Option<String> {
         let (server, _) = self.target(name)?;
         Some(self.servers[server].config.server_hash())
@@ -178,7 +170,7 @@ impl McpTools {
         let config = &server.config;
         match listed.await {
             Ok(listing) => {
-                server.state().is_legacy = listing.protocol_version.as_str() < STATELESS_SINCE;
+                server.state().is_legacy = mcp::has_handshake(&listing.protocol_version);
                 let (tools, skipped) = usable(listing.tools).await;
                 let ttl = listing.ttl.map(|ttl| ttl.as_secs());
                 let version = &listing.protocol_version;
@@ -201,32 +193,33 @@ impl McpTools {
     }
 
     /// Runs a call to its end. `may_have_run`: an earlier worker may have sent it.
-    pub(super) async fn run(&self, call: &Call, mut may_have_run: bool) -> Result<CallResult, Fault> {
+    pub(super) async fn run(&self, call: &Call, mut may_have_run: bool) -> CallResult {
         let Some((place, name)) = self.target(&call.origin.tool) else {
-            return Ok(CallResult::not_run("This tool is no longer offered, so it did not run."));
+            return CallResult::not_run("This tool is no longer offered, so it did not run.");
         };
         let server = &self.servers[place];
-        let attempts = if call.replay == Replay::Unsafe { 1 } else { ATTEMPTS };
-        for attempt in 1..=attempts {
+        let mut attempts_left = if call.replay == Replay::Unsafe { 1 } else { ATTEMPTS };
+        loop {
+            attempts_left -= 1;
             match self.call(server, &name, call).await {
                 Ok(answer) => return self.result(&server.config.name, &name, answer).await,
                 Err((is_sent, failure)) => {
                     may_have_run |= is_sent && failure.may_have_run();
-                    if attempt == attempts || !failure.may_pass() {
-                        return Ok(failed(&server.config.name, call.replay, (may_have_run, &failure)));
+                    if attempts_left == 0 || !failure.may_pass() {
+                        return failed(&server.config.name, call.replay, may_have_run, &failure);
                     }
                 }
             }
         }
-        unreachable!("the last attempt returns")
     }
 
     /// Settles a call that a worker began and did not finish.
-    pub(super) async fn recover(&self, call: &Call) -> Result<CallResult, Fault> {
+    pub(super) async fn recover(&self, call: &Call) -> CallResult {
         if call.replay == Replay::Unsafe {
-            let words = "The call of this tool was interrupted after it was sent to its server, so its outcome is \
-                         unknown. Check what it did before you call it again.";
-            return Ok(CallResult::unknown(words));
+            return CallResult::unknown(
+                "This call was interrupted and may have reached its server, so its outcome is unknown. Check what it did \
+                 before you call the tool again.",
+            );
         }
         self.run(call, true).await
     }
@@ -276,11 +269,11 @@ impl McpTools {
     }
 
     /// Returns an answer as a result for the model.
-    async fn result(&self, server: &str, name: &str, answer: Answer) -> Result<CallResult, Fault> {
+    async fn result(&self, server: &str, name: &str, answer: Answer) -> CallResult {
         let Answer { mut text, is_error, images, .. } = answer;
         let mut content = Vec::new();
         for (index, image) in images.into_iter().enumerate() {
-            match self.store(&format!("{server}-{name}-{}", index + 1), image).await? {
+            match self.store(&format!("{server}-{name}-{}", index + 1), image).await {
                 Ok(image) => content.push(image),
                 Err(reason) => text.push_str(&format!("\n\n[an image that cannot be shown: {reason}]")),
             }
@@ -291,11 +284,11 @@ impl McpTools {
             words.clone_into(&mut text);
         }
         let result = if is_error { CallResult::error(text) } else { CallResult::ok(text) };
-        Ok(CallResult { content, ..result })
+        CallResult { content, ..result }
     }
 
     /// Stores an image for the model; or why it cannot be shown.
-    async fn store(&self, name: &str, image: Image) -> Result<Result<Content, String>, Fault> {
+    async fn store(&self, name: &str, image: Image) -> Result<Content, String> {
         let kind = image
             .media_type
             .rsplit('/')
@@ -304,11 +297,14 @@ impl McpTools {
         let name = format!("{name}.{}", kind.unwrap_or("bin"));
         let stored = self.files.create_for_session(self.org, self.session, &name, image.content).await;
         match stored.map(|file| file.reference()) {
-            Ok(file) if file.image.is_some() => Ok(Ok(Content::Image(file))),
-            Ok(_) => Ok(Err("its bytes are not those of an image".to_owned())),
-            Err(error @ (file::Error::Refused(_) | file::Error::Full)) => Ok(Err(error.to_string())),
+            Ok(file) if file.image.is_some() => Ok(Content::Image(file)),
+            Ok(_) => Err("its bytes are not those of an image".to_owned()),
+            Err(error @ (file::Error::Refused(_) | file::Error::Full)) => Err(error.to_string()),
             // The server has answered: its answer must not be lost for an image.
-            Err(error) => Ok(Err(error.to_string())),
+            Err(error) => {
+                tracing::warn!(%error, "an image of an MCP server was not stored");
+                Err("it could not be stored".to_owned())
+            }
         }
     }
 
@@ -349,7 +345,7 @@ impl Server {
         access: &dyn Fn(&McpServer, &Url) -> Arc<StoredAccess>,
     ) -> Self {
         let is_legacy =
-            known.listed(&config).is_some_and(|listed| listed.protocol_version.as_str() < STATELESS_SINCE);
+            known.listed(&config).is_some_and(|listed| mcp::has_handshake(&listed.protocol_version));
         let endpoint = net::parse(&config.url).map_err(|refused| Failure::Refused(refused.to_string()));
         let endpoint = endpoint.map(|url| Endpoint {
             org,
@@ -427,7 +423,7 @@ async fn usable(tools: Vec<McpTool>) -> (Vec<McpTool>, Vec<McpSkipped>) {
 }
 
 /// Returns the result of a call that got no answer.
-fn failed(server: &str, replay: Replay, (may_have_run, failure): (bool, &Failure)) -> CallResult {
+fn failed(server: &str, replay: Replay, may_have_run: bool, failure: &Failure) -> CallResult {
     let words = format!("The MCP server `{server}` gave no result: {failure}.");
     match (may_have_run, replay) {
         (false, _) => CallResult::not_run(format!("{words} The tool did not run.")),

@@ -1,4 +1,4 @@
-//! What authorizes requests to an MCP server: a stored credential, opened when a connection first needs it. The access
+//! Access to an MCP server: a stored credential, opened when a connection first needs it. The access
 //! token of an OAuth client is refreshed by one process; the others read it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,7 +21,7 @@ use crate::{
     store::{
         self, Store,
         credential::OpenCredential,
-        oauth::{NewToken, OAuthToken, RefreshLease},
+        oauth::{OAuthToken, RefreshLease},
     },
 };
 
@@ -60,28 +60,26 @@ impl StoredAccess {
 
     async fn open(&self, credential: CredentialId, refused: Option<&SecretString>) -> Result<Access, String> {
         let open = self.store.open_credential(self.org, credential).await.map_err(unreadable)?;
-        let OpenCredential { base_url, key, key_header, headers, .. } = open;
+        let OpenCredential { base_url, key, key_header, headers, has_oauth, .. } = open;
         // The address of the server may have been changed since the credential was checked.
         let base = base_url.and_then(|base| net::parse(&base).ok());
         if base.is_none_or(|base| base.origin() != self.url.origin()) {
             return Err("its credential is for another origin".to_owned());
         }
-        let token = self.oauth(credential, refused).await?.unwrap_or(key);
+        let token = if has_oauth { self.access_token(credential, refused).await? } else { key };
         Ok(Access { token: Some(token), key_header, headers })
     }
 
-    /// Returns the access token of an OAuth client, another one than that which was `refused`; `None` for a credential
-    /// with a key of its own.
-    async fn oauth(
+    /// Returns the access token of an OAuth client, another one than that which was `refused`.
+    async fn access_token(
         &self,
         credential: CredentialId,
         refused: Option<&SecretString>,
-    ) -> Result<Option<SecretString>, String> {
+    ) -> Result<SecretString, String> {
         let until = Instant::now() + OAUTH_WAIT;
         let mut first = None;
         loop {
             let token = self.store.oauth_token(self.org, credential).await.map_err(unreadable)?;
-            let Some(token) = token else { return Ok(None) };
             if token.is_refused {
                 return Err(
                     "its credential needs a new authorization: the token endpoint refused it".to_owned()
@@ -95,7 +93,7 @@ impl StoredAccess {
                     return Err("the server refuses each access token of its credential".to_owned());
                 }
             } else if token.is_valid || is_new {
-                return Ok(Some(token.access));
+                return Ok(token.access);
             }
             let begun = self.store.begin_refresh(self.org, credential, token.generation).await;
             match begun.map_err(unreadable)? {
@@ -137,12 +135,7 @@ impl Refresh {
     async fn run(self, before: OAuthToken, lease: RefreshLease) -> Result<(), String> {
         let Self { clients, store, origin, org, credential } = self;
         match clients.token(org, &before.client, &before.secrets).await {
-            Ok(token) => {
-                let new = NewToken {
-                    access: token.access,
-                    refresh_token: token.refresh_token,
-                    expires_in: token.expires_in,
-                };
+            Ok(new) => {
                 let until = Instant::now() + OAUTH_REFRESH_LEASE;
                 loop {
                     match store.store_token(org, credential, (&before, &new), &origin).await {
@@ -156,10 +149,10 @@ impl Refresh {
             }
             Err(NoToken::Refused(reason)) => {
                 let notice = Notice::credential_refused(credential, &reason, &origin);
-                store.refuse_refresh(org, credential, lease, &notice).await.map_err(unreadable)
+                store.end_refresh(org, credential, lease, Some(&notice)).await.map_err(unreadable)
             }
             Err(reason @ NoToken::Unavailable(_)) => {
-                store.end_refresh(org, credential, lease).await.map_err(unreadable)?;
+                store.end_refresh(org, credential, lease, None).await.map_err(unreadable)?;
                 Err(reason.to_string())
             }
         }

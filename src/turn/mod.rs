@@ -304,6 +304,6 @@ fn reads_objects(session: &Session) -> bool {
 }
 
 fn connection(open: OpenCredential) -> Connection {
-    let OpenCredential { provider, base_url, key, key_header, headers } = open;
+    let OpenCredential { provider, base_url, key, key_header, headers, .. } = open;
     Connection { provider, base_url: base_url.and_then(|url| url.parse().ok()), key, key_header, headers }
 }

@@ -270,7 +270,7 @@ impl LeasedTools {
 
     async fn run_timed(&self, call: &Call) -> Result<CallResult, Fault> {
         if call.is_remote {
-            let result = self.mcp.run(call, false).await?;
+            let result = self.mcp.run(call, false).await;
             return shortened(&self.sandbox, call, result).await;
         }
         let _use = self.sandbox.begin_use();
@@ -290,7 +290,7 @@ impl LeasedTools {
 
     async fn recover_timed(&self, call: &Call) -> Result<CallResult, Fault> {
         if call.is_remote {
-            let result = self.mcp.recover(call).await?;
+            let result = self.mcp.recover(call).await;
             return shortened(&self.sandbox, call, result).await;
         }
         let in_use = self.sandbox.begin_use();
@@ -417,13 +417,14 @@ impl harness::Tools for LeasedTools {
     }
 
     fn decision(&self, call: &ToolCall, grants: &[Grant]) -> PolicyDecision {
-        let is_ruled = !self.permissions.is_empty() || self.mcp.has(&call.tool);
+        let server_hash = self.mcp.server_hash(&call.tool);
+        let is_ruled = !self.permissions.is_empty() || server_hash.is_some();
         let Some(spec) = self.spec(call).filter(|_| is_ruled) else { return PolicyDecision::default() };
         if self.custom(call).is_some() || call.tool == SUBMIT_OUTPUT || !self.fits(call) {
             return PolicyDecision::default();
         }
         let evaluator = Evaluator { permissions: &self.permissions, grants, cwd: &self.cwd() };
-        match self.mcp.server_hash(&call.tool) {
+        match server_hash {
             None => evaluator.evaluate(call, &spec),
             Some(server_hash) => {
                 let tool = RuledTool::of_server(&spec, &server_hash);

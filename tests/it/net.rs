@@ -1,10 +1,11 @@
 //! Addresses that organizations choose: which are refused, and that a refused one is never connected to.
 
-use std::{net::TcpListener, sync::Arc};
+use std::{net::TcpListener, sync::Arc, time::Duration};
 
-use reqwest::Method;
+use reqwest::{Method, header::HeaderMap};
 use sojourn::net::{self, Client, Denied, Policy, Refused, refusal};
-use tokio::io::AsyncReadExt;
+use tokio::{io::AsyncReadExt, time::timeout};
+use url::Url;
 
 use crate::fake::{
     receiver::{Receiver, Reply},
@@ -159,6 +160,39 @@ async fn a_redirect_is_not_followed() {
         client.request(Method::GET, &receiver.url()).expect("private").send().await.expect("an answer");
     assert_eq!(answer.status().as_u16(), 307);
     assert_eq!(other.connections(), 0);
+}
+
+#[tokio::test]
+async fn a_client_within_an_origin_follows_only_what_repeats_the_request_there() {
+    let other = Receiver::start([]).await;
+    let away = Receiver::start([Reply::Redirect(other.url())]).await;
+    let client = Client::within_origin(at_home(), Script::new(&[""]));
+    let post = async |url: Url| client.request(Method::POST, &url).expect("private").body("x").send().await;
+    let error = post(away.url()).await.expect_err("another port is another origin");
+    assert_eq!(refusal(&error), Some(&Refused::Redirect));
+    assert_eq!(other.connections(), 0);
+
+    let to_itself = |headers: &HeaderMap| {
+        let host = headers["host"].to_str().expect("an address");
+        Reply::Redirect(Url::parse(&format!("http://{host}/moved")).expect("a URL"))
+    };
+    let mut count = 0;
+    let mut home = Receiver::choosing(move |headers| {
+        count += 1;
+        if count == 1 { to_itself(headers) } else { Reply::Status(204) }
+    })
+    .await;
+    assert_eq!(post(home.url()).await.expect("an answer").status().as_u16(), 204);
+    home.next().await;
+    let followed = home.next().await;
+    assert_eq!((followed.path.as_str(), &*followed.body), ("/moved", &b"x"[..]));
+
+    let mut circle = Receiver::choosing(to_itself).await;
+    assert_eq!(post(circle.url()).await.expect("an answer").status().as_u16(), 307);
+    for _ in 0..4 {
+        circle.next().await;
+    }
+    assert!(timeout(Duration::from_millis(200), circle.next()).await.is_err(), "three are followed");
 }
 
 #[tokio::test]

@@ -212,7 +212,7 @@ pub enum Body {
         #[serde(skip_serializing_if = "Option::is_none", default)]
         repeats: Option<Repetition>,
     },
-    /// A confirmed call is about to run; appended before it runs.
+    /// A confirmed call, or one of an `unsafe` tool of an MCP server, is about to run; appended before it runs.
     #[serde(rename = "tool.started")]
     ToolStarted { call_id: String },
     /// A command of the sandbox ended.

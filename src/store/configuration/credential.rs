@@ -55,6 +55,8 @@ pub struct OpenCredential {
     pub key_header: Option<String>,
     /// Headers of each call, and their values.
     pub headers: Vec<(String, SecretString)>,
+    /// Whether the key is the access token of an OAuth client.
+    pub has_oauth: bool,
 }
 
 #[derive(FromRow)]
@@ -80,6 +82,7 @@ struct SealedRow {
     sealed_key: Vec<u8>,
     key_header: Option<String>,
     sealed_headers: Option<Vec<u8>>,
+    has_oauth: bool,
 }
 
 impl TryFrom<Row> for Credential {
@@ -311,7 +314,7 @@ impl Store {
     /// `NotFound` when it was deleted since the session pinned it.
     pub async fn open_credential(&self, org: OrgId, credential: CredentialId) -> Result<OpenCredential> {
         let row: SealedRow = sqlx::query_as(
-            "select provider, base_url, sealed_key, key_header, sealed_headers
+            "select provider, base_url, sealed_key, key_header, sealed_headers, oauth is not null as has_oauth
              from credential
              where org_id = $1 and credential_id = $2 and deleted_at is null",
         )
@@ -336,6 +339,7 @@ impl Store {
             key: text.into(),
             key_header: row.key_header,
             headers: headers.into_iter().map(|(name, value)| (name, value.into())).collect(),
+            has_oauth: row.has_oauth,
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     },
     domain::{
         CredentialId, Notice, OrgId,
-        oauth::{OAuthClient, OAuthSecrets},
+        oauth::{AccessToken, OAuthClient, OAuthSecrets},
     },
 };
 
@@ -42,19 +42,10 @@ pub struct RefreshLease {
     until: Timestamp,
 }
 
-/// A new access token.
-pub struct NewToken {
-    pub access: SecretString,
-    /// The refresh token from now on, if it is another one.
-    pub refresh_token: Option<String>,
-    /// Lifetime in seconds, if the token endpoint states it.
-    pub expires_in: Option<u64>,
-}
-
 #[derive(FromRow)]
 struct Row {
-    oauth: Option<String>,
-    sealed_oauth: Option<Vec<u8>>,
+    oauth: String,
+    sealed_oauth: Vec<u8>,
     sealed_key: Vec<u8>,
     is_valid: bool,
     generation: i64,
@@ -67,44 +58,43 @@ pub(crate) fn oauth_context(org: OrgId, credential: CredentialId) -> String {
 }
 
 impl Store {
-    /// Reads the OAuth client of a credential; `None` for a credential with a key of its own.
+    /// Reads the OAuth client of a credential, and its access token.
     ///
     /// # Errors
-    /// `NotFound` when it was deleted.
-    pub async fn oauth_token(&self, org: OrgId, credential: CredentialId) -> Result<Option<OAuthToken>> {
+    /// `NotFound` when it was deleted, or has no OAuth client.
+    pub async fn oauth_token(&self, org: OrgId, credential: CredentialId) -> Result<OAuthToken> {
         let row: Row = sqlx::query_as(
             "select oauth::text, sealed_oauth, sealed_key, generation, refused_at is not null as is_refused,
                     generation > 0 and coalesce(token_expires_at > now() + make_interval(secs => $3), true) as is_valid
              from credential
-             where org_id = $1 and credential_id = $2 and deleted_at is null",
+             where org_id = $1 and credential_id = $2 and deleted_at is null and oauth is not null",
         )
         .bind(org.uuid())
         .bind(credential.uuid())
         .bind(OAUTH_EXPIRY_MARGIN.as_secs_f64())
         .fetch_one(&self.system)
         .await?;
-        let (Some(oauth), Some(sealed)) = (row.oauth, row.sealed_oauth) else { return Ok(None) };
         let key = self.data_key(org).await?;
         let corrupt = |error: String| Error::Corrupt(error);
         let open = |sealed: &[u8], context: &str| {
             key.open(sealed, context).map_err(|error| corrupt(error.to_string()))
         };
-        let secrets = open(&sealed, &oauth_context(org, credential))?;
+        let secrets = open(&row.sealed_oauth, &oauth_context(org, credential))?;
         let access = open(&row.sealed_key, &key_context(org, credential))?;
         let access = String::from_utf8(access.to_vec()).map_err(|error| corrupt(error.to_string()))?;
-        Ok(Some(OAuthToken {
-            client: from_json(&oauth)?,
+        Ok(OAuthToken {
+            client: from_json(&row.oauth)?,
             secrets: serde_json::from_slice(&secrets).map_err(|error| corrupt(error.to_string()))?,
             access: access.into(),
             is_valid: row.is_valid,
             generation: row.generation,
             is_refused: row.is_refused,
             key,
-        }))
+        })
     }
 
-    /// Takes the right to refresh a token of this generation, unless another process has it. Whoever has it ends it with
-    /// [`Store::store_token`], [`Store::end_refresh`] or [`Store::refuse_refresh`].
+    /// Takes the right to refresh a token of this generation, unless another process has it. Its holder ends it with
+    /// [`Store::store_token`] or [`Store::end_refresh`].
     pub async fn begin_refresh(
         &self,
         org: OrgId,
@@ -134,7 +124,7 @@ impl Store {
         &self,
         org: OrgId,
         credential: CredentialId,
-        (before, new): (&OAuthToken, &NewToken),
+        (before, new): (&OAuthToken, &AccessToken),
         origin: &Origin,
     ) -> Result<()> {
         let (key, mut secrets) = (&before.key, before.secrets.clone());
@@ -142,7 +132,7 @@ impl Store {
             secrets.refresh_token = Some(refresh_token.clone());
         }
         let sealed_key =
-            key.seal(new.access.expose_secret().as_bytes(), &key_context(org, credential), origin);
+            key.seal(new.token.expose_secret().as_bytes(), &key_context(org, credential), origin);
         let sealed_oauth = key.seal(json(&secrets).as_bytes(), &oauth_context(org, credential), origin);
         let expires_in = new.expires_in.map(|seconds| seconds.min(u64::from(u32::MAX)) as f64);
         let mut tx = self.begin(org).await?;
@@ -169,45 +159,31 @@ impl Store {
         tx.commit().await
     }
 
-    /// Ends a refresh that got no token, so that the next one may try.
-    pub async fn end_refresh(&self, org: OrgId, credential: CredentialId, lease: RefreshLease) -> Result<()> {
-        let mut tx = self.begin(org).await?;
-        sqlx::query(
-            "update credential set refreshing_until = null
-             where org_id = $1 and credential_id = $2 and generation = $3 and refreshing_until = $4",
-        )
-        .bind(org.uuid())
-        .bind(credential.uuid())
-        .bind(lease.generation)
-        .bind(lease.until)
-        .execute(tx.connection())
-        .await?;
-        tx.commit().await
-    }
-
-    /// Notes that the token endpoint refused the client, and tells the organization's webhooks; does nothing if there is
-    /// another token by now, or another process refreshes it.
-    pub async fn refuse_refresh(
+    /// Ends a refresh that got no token, so that the next one may try. `refused` is told to the organization's webhooks: the
+    /// token endpoint refused the client, and nobody tries it again. Does nothing if there is another token by now, or
+    /// another process refreshes it.
+    pub async fn end_refresh(
         &self,
         org: OrgId,
         credential: CredentialId,
         lease: RefreshLease,
-        notice: &Notice,
+        refused: Option<&Notice>,
     ) -> Result<()> {
         let mut tx = self.begin(org).await?;
-        let refused = sqlx::query(
-            "update credential set refused_at = now(), refreshing_until = null
+        let ended = sqlx::query(
+            "update credential set refreshing_until = null, refused_at = case when $5 then now() end
              where org_id = $1 and credential_id = $2 and generation = $3 and deleted_at is null
-               and refused_at is null and refreshing_until = $4",
+               and refreshing_until = $4",
         )
         .bind(org.uuid())
         .bind(credential.uuid())
         .bind(lease.generation)
         .bind(lease.until)
+        .bind(refused.is_some())
         .execute(tx.connection())
         .await?;
-        if refused.rows_affected() == 1 {
-            tx.tell(std::slice::from_ref(notice)).await?;
+        if ended.rows_affected() == 1 {
+            tx.tell(refused.map(std::slice::from_ref).unwrap_or_default()).await?;
         }
         tx.commit().await
     }

@@ -6,7 +6,7 @@ use std::{
     convert::Infallible,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -21,7 +21,7 @@ use axum::{
 };
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
-use tokio::{net::TcpListener, sync::broadcast, task::JoinHandle, time::sleep};
+use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
 
 /// Version of the protocol with sessions.
 const LEGACY: &str = "2025-11-25";
@@ -47,6 +47,10 @@ pub enum Reply {
     Cut,
     /// The result after this time.
     After(Duration, Value),
+    /// The server has these tools from now on. The result comes behind the notification of it, if there is one.
+    NewTools { tools: Vec<Value>, is_told: bool, result: Value },
+    /// The server forgets its sessions, then answers.
+    EndedSessions(Value),
 }
 
 /// A request that the server read.
@@ -72,7 +76,10 @@ struct Shared {
     tokens: Mutex<BTreeSet<String>>,
     /// Status of all answers, if it is not the usual one.
     status: Mutex<Option<u16>>,
-    pushes: broadcast::Sender<Value>,
+    /// Whether requests are never answered.
+    hangs: AtomicBool,
+    /// Tools of one page of a list.
+    page: AtomicUsize,
 }
 
 /// The server; stops on drop.
@@ -135,22 +142,22 @@ impl McpFake {
             next_session: AtomicUsize::new(1),
             tokens: Mutex::default(),
             status: Mutex::default(),
-            pushes: broadcast::channel(16).0,
+            hangs: AtomicBool::default(),
+            page: AtomicUsize::new(2),
         });
         let routes = Router::new().route("/mcp", any(serve)).with_state(Arc::clone(&shared));
         let task = tokio::spawn(async move { axum::serve(listener, routes).await.expect("it serves") });
         Self { url, shared, task }
     }
 
-    /// Replaces its tools, without saying so.
-    pub fn set_tools(&self, tools: Vec<Value>) {
-        *self.shared.tools.lock().expect("no panic") = tools;
+    /// Lists this many tools a page; two, unless it is set.
+    pub fn set_page(&self, tools: usize) {
+        self.shared.page.store(tools, Ordering::SeqCst);
     }
 
-    /// Says to its clients that its tools changed.
-    pub fn push_change(&self) {
-        let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
-        let _ = self.shared.pushes.send(changed);
+    /// Answers no request from now on.
+    pub fn hang(&self) {
+        self.shared.hangs.store(true, Ordering::SeqCst);
     }
 
     /// Accepts only these tokens from now on.
@@ -162,11 +169,6 @@ impl McpFake {
     /// Answers everything with a status from now on.
     pub fn fail(&self, status: Option<u16>) {
         *self.shared.status.lock().expect("no panic") = status;
-    }
-
-    /// Forgets all sessions.
-    pub fn forget_sessions(&self) {
-        self.shared.sessions.lock().expect("no panic").clear();
     }
 
     /// Sessions that are open.
@@ -198,6 +200,9 @@ async fn serve(
 ) -> Response {
     if let Some(status) = *shared.status.lock().expect("no panic") {
         return StatusCode::from_u16(status).expect("a status").into_response();
+    }
+    if shared.hangs.load(Ordering::SeqCst) {
+        return std::future::pending().await;
     }
     let authorization = header(&headers, "authorization").map(str::to_owned);
     let tokens = shared.tokens.lock().expect("no panic").clone();
@@ -239,11 +244,9 @@ impl Shared {
         if !self.sessions.lock().expect("no panic").contains(session) {
             return StatusCode::NOT_FOUND.into_response();
         }
-        let pushes = stream::unfold(self.pushes.subscribe(), |mut pushes| async {
-            let message = pushes.recv().await.ok()?;
-            Some((Ok::<_, Infallible>(format!("data: {message}\n\n")), pushes))
-        });
-        ([("content-type", "text/event-stream")], Body::from_stream(pushes)).into_response()
+        // Nothing is ever sent on it.
+        let silent = stream::pending::<Result<String, Infallible>>();
+        ([("content-type", "text/event-stream")], Body::from_stream(silent)).into_response()
     }
 
     async fn post(&self, headers: &HeaderMap, authorization: Option<String>, body: &[u8]) -> Response {
@@ -353,15 +356,15 @@ impl Shared {
         }
     }
 
-    /// Two tools a page.
     fn list(&self, id: &Value, params: &Value) -> Value {
         let tools = self.tools.lock().expect("no panic").clone();
         let from =
             params["cursor"].as_str().and_then(|cursor| cursor.parse::<usize>().ok()).unwrap_or_default();
-        let page: Vec<_> = tools.iter().skip(from).take(2).cloned().collect();
+        let count = self.page.load(Ordering::SeqCst);
+        let page: Vec<_> = tools.iter().skip(from).take(count).cloned().collect();
         let mut listed = json!({ "tools": page });
-        if from + 2 < tools.len() {
-            listed["nextCursor"] = json!((from + 2).to_string());
+        if from + count < tools.len() {
+            listed["nextCursor"] = json!((from + count).to_string());
         }
         if !self.is_legacy {
             (listed["ttlMs"], listed["cacheScope"]) = (json!(3_600_000), json!("private"));
@@ -381,10 +384,15 @@ impl Shared {
             Reply::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),
             Reply::Raw(body) => ([("content-type", "application/json")], body).into_response(),
             Reply::Redirect(to) => (StatusCode::TEMPORARY_REDIRECT, [("location", to)]).into_response(),
-            Reply::Stream(messages, result) => {
-                let messages = messages.into_iter().chain([self.message(id, result)]);
-                let events: String = messages.map(|message| format!("data: {message}\n\n")).collect();
-                ([("content-type", "text/event-stream")], events).into_response()
+            Reply::Stream(messages, result) => event_stream(messages, self.message(id, result)),
+            Reply::NewTools { tools, is_told, result } => {
+                *self.tools.lock().expect("no panic") = tools;
+                let changed = json!({ "jsonrpc": "2.0", "method": "notifications/tools/list_changed" });
+                event_stream(is_told.then_some(changed), self.message(id, result))
+            }
+            Reply::EndedSessions(result) => {
+                self.sessions.lock().expect("no panic").clear();
+                json_response(&self.message(id, result))
             }
             Reply::Cut => {
                 let part = stream::iter([Ok::<_, std::io::Error>("data: {\"jsonrpc\"".to_owned())])
@@ -408,6 +416,13 @@ impl Shared {
 
 fn failure(id: &Value, code: i64, words: &str) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code, "message": words } })
+}
+
+/// These messages, then the answer.
+fn event_stream(messages: impl IntoIterator<Item = Value>, answer: Value) -> Response {
+    let messages = messages.into_iter().chain([answer]);
+    let events: String = messages.map(|message| format!("data: {message}\n\n")).collect();
+    ([("content-type", "text/event-stream")], events).into_response()
 }
 
 fn json_response(message: &Value) -> Response {

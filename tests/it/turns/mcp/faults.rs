@@ -140,14 +140,17 @@ async fn an_address_that_is_not_allowed_is_refused_and_never_connected_to() {
 async fn a_call_of_a_killed_worker_is_not_made_twice() {
     let ground = Ground::new().await;
     let settings = [PRIVATE, "--lease-ms=1000"];
-    let decide = |name: &str, _: &Value| match name {
-        "slow" => Reply::After(Duration::from_secs(3), text("acted")),
-        _ => Reply::After(Duration::from_secs(3), text("read")),
+    // The calls of the killed worker are never answered.
+    let searches = AtomicUsize::new(0);
+    let decide = move |name: &str, _: &Value| match name {
+        "search" if searches.fetch_add(1, Ordering::SeqCst) > 0 => Reply::Result(text("read")),
+        _ => Reply::After(Duration::from_secs(600), text("late")),
     };
     let fake = McpFake::stateless(vec![tool("slow"), tool("search")], decide).await;
     let program = Program::start(&ground, &settings);
     let caller = Caller::new(&program.base, KEY);
-    let configured = server(&fake, json!({ "replay": { "search": "read_only" } }));
+    let slow = json!({ "replay": { "search": "read_only" }, "timeout_seconds": 600 });
+    let configured = server(&fake, slow);
     let mut ids = Vec::new();
     for name in ["slow", "search"] {
         let steps = json!([{ "tools": [call(name, "")] }, { "text": "Done." }]);
@@ -190,5 +193,38 @@ async fn notifications_before_a_result_are_read_and_a_flood_of_them_ends_the_con
         "{:?}",
         outputs(&log)
     );
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_server_that_hangs_is_given_up_and_the_turn_goes_on() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let fake = McpFake::stateless(vec![tool("echo")], echo).await;
+    fake.hang();
+    let id = play(&scene.owner, json!([server(&fake, json!({}))]), json!([{ "text": "Done." }])).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_eq!(
+        (&of(&log, "mcp.failed")[0]["body"]["code"], ends(&log)),
+        (&json!("timeout"), vec!["completed"])
+    );
+    // A cancel does not wait for it.
+    let id = play(&scene.owner, json!([server(&fake, json!({}))]), json!([{ "text": "Done." }])).await;
+    until(&scene.owner, &id, "turn.started").await;
+    scene.owner.post(&format!("/sessions/{id}/cancel"), json!({})).await.ok();
+    let log = scene.owner.settled(&id, 1).await;
+    assert_eq!((of(&log, "mcp.failed").len(), ends(&log)), (0, vec!["canceled"]));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_message_that_is_too_large_is_not_read() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let decide = |_: &str, _: &Value| Reply::Result(text(&"x".repeat(9 << 20)));
+    let fake = McpFake::stateless(vec![tool("flood")], decide).await;
+    let steps = json!([{ "tools": [call("flood", "")] }, { "text": "Done." }]);
+    let id = play(&scene.owner, json!([server(&fake, json!({}))]), steps).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_eq!((outcomes(&log), ends(&log)), (vec!["unknown"], vec!["completed"]));
+    assert!(outputs(&log)[0].contains("maximum size of 8388608 bytes"), "{}", outputs(&log)[0]);
     scene.close().await;
 }

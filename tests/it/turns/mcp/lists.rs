@@ -23,19 +23,20 @@ async fn a_list_is_read_once_and_serves_the_next_turns() {
 #[tokio::test]
 async fn a_changed_list_is_read_before_the_next_model_call() {
     let scene = Scene::open(&[PRIVATE]).await;
-    let fake = McpFake::legacy(vec![tool("one")], echo).await;
+    let decide = |name: &str, arguments: &Value| match name {
+        "one" => {
+            let tools = vec![tool("one"), tool("two")];
+            Reply::NewTools { tools, is_told: true, result: text("one: a") }
+        }
+        _ => echo(name, arguments),
+    };
+    let fake = McpFake::legacy(vec![tool("one")], decide).await;
     let steps = json!([
-        { "tools": [call("one", "a")] },
-        { "delay_ms": 1_500, "tools": [call("one", "b")] },
-        { "tools": [call("two", "c")] },
-        { "text": "Done." },
+        { "tools": [call("one", "a")] }, { "tools": [call("two", "b")] }, { "text": "Done." },
     ]);
     let id = play(&scene.owner, json!([server(&fake, json!({}))]), steps).await;
-    until(&scene.owner, &id, "tool.result").await;
-    fake.set_tools(vec![tool("one"), tool("two")]);
-    fake.push_change();
     let log = scene.owner.settled(&id, 1).await;
-    assert_eq!(outputs(&log), ["one: a", "one: b", "two: c"]);
+    assert_eq!(outputs(&log), ["one: a", "two: b"]);
     let log = super::log(&scene.owner, &id).await;
     let counts: Vec<_> = listed(&log).iter().map(|list| list["tools"].as_array().map(Vec::len)).collect();
     assert_eq!(counts, [Some(1), Some(2)]);
@@ -45,16 +46,19 @@ async fn a_changed_list_is_read_before_the_next_model_call() {
 #[tokio::test]
 async fn a_tool_that_is_gone_is_told_and_the_list_is_read_again() {
     let scene = Scene::open(&[PRIVATE]).await;
-    let fake = McpFake::stateless(vec![tool("one"), tool("two")], echo).await;
+    let decide = |_: &str, _: &Value| Reply::NewTools {
+        tools: vec![tool("one")],
+        is_told: false,
+        result: text("one: a"),
+    };
+    let fake = McpFake::stateless(vec![tool("one"), tool("two")], decide).await;
     let steps = json!([
         { "tools": [call("one", "a")] },
-        { "delay_ms": 1_000, "tools": [call("two", "b")] },
+        { "tools": [call("two", "b")] },
         { "tools": [call("two", "c")] },
         { "text": "Done." },
     ]);
     let id = play(&scene.owner, json!([server(&fake, json!({}))]), steps).await;
-    until(&scene.owner, &id, "tool.result").await;
-    fake.set_tools(vec![tool("one")]);
     let log = scene.owner.settled(&id, 1).await;
     let outputs = outputs(&log);
     assert!(outputs[1].contains("Unknown tool"), "{outputs:?}");
@@ -117,5 +121,33 @@ async fn only_the_named_tools_are_offered_and_annotations_count_where_they_are_t
     let id = play(&scene.owner, json!([server(&fake, json!({}))]), steps()).await;
     let log = scene.owner.settled(&id, 1).await;
     assert_eq!(of(&log, "tool.call")[0]["body"]["replay"], "unsafe");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn lists_are_bounded_in_tools_pages_and_bytes() {
+    let scene = Scene::open(&[PRIVATE]).await;
+    let owner = &scene.owner;
+    let many = |count: usize| (0..count).map(|number| tool(&format!("tool-{number}"))).collect::<Vec<_>>();
+    let done = || json!([{ "text": "Done." }]);
+
+    let fake = McpFake::stateless(many(130), echo).await;
+    fake.set_page(100);
+    let id = play(owner, json!([server(&fake, json!({}))]), done()).await;
+    let log = owner.settled(&id, 1).await;
+    let list = listed(&log)[0];
+    let count = |field: &str| list[field].as_array().map(Vec::len);
+    assert_eq!((count("tools"), count("skipped")), (Some(128), Some(2)));
+
+    let mut long = tool("long");
+    long["description"] = json!("x".repeat(1 << 20));
+    for (tools, said) in [(many(66), "more than 32 pages"), (vec![long], "more than 1048576 bytes")] {
+        let fake = McpFake::stateless(tools, echo).await;
+        let id = play(owner, json!([server(&fake, json!({}))]), done()).await;
+        let log = owner.settled(&id, 1).await;
+        let failed = &of(&log, "mcp.failed")[0]["body"];
+        assert_eq!(failed["code"], "protocol");
+        assert!(failed["message"].as_str().expect("words").contains(said), "{failed}");
+    }
     scene.close().await;
 }

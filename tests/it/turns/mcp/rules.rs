@@ -48,19 +48,20 @@ async fn a_call_waits_for_a_person_unless_a_rule_allows_it() {
 async fn a_grant_ends_when_the_schema_of_its_tool_changes() {
     let scene = Scene::open(&[PRIVATE]).await;
     let owner = &scene.owner;
-    let fake = McpFake::legacy(vec![tool("act")], echo).await;
+    let mut changed = tool("act");
+    changed["inputSchema"]["properties"]["force"] = json!({ "type": "boolean" });
+    let decide = move |name: &str, arguments: &Value| match arguments["word"].as_str() {
+        Some("b") => Reply::NewTools { tools: vec![changed.clone()], is_told: true, result: text("act: b") },
+        _ => echo(name, arguments),
+    };
+    let fake = McpFake::legacy(vec![tool("act")], decide).await;
     let steps = json!([
-        { "tools": [call("act", "a")] }, { "delay_ms": 1_500, "tools": [call("act", "b")] },
-        { "tools": [call("act", "c")] }, { "text": "Done." },
+        { "tools": [call("act", "a")] }, { "tools": [call("act", "b")] }, { "tools": [call("act", "c")] },
+        { "text": "Done." },
     ]);
     let id = play_by(owner, json!([server(&fake, json!({}))]), json!([]), steps).await;
     let action = pending(owner, &id).await;
     confirm(owner, &id, &action, json!({ "decision": "always", "rule": action["always"][0] })).await;
-    until(owner, &id, "tool.result").await;
-    let mut changed = tool("act");
-    changed["inputSchema"]["properties"]["force"] = json!({ "type": "boolean" });
-    fake.set_tools(vec![changed]);
-    fake.push_change();
     let asks_again = |page: &Value| page["data"][0]["input"]["word"] == "c";
     let page = owner.until(&format!("/sessions/{id}/pending"), asks_again).await;
     confirm(owner, &id, &page["data"][0], json!({ "decision": "reject", "message": "Not this." })).await;
