@@ -5,7 +5,7 @@
 
 use super::{
     context::Context,
-    delta::exec_ms,
+    delta::{Wait, exec_ms},
     event::{
         ActorKind, Body, CancelMode, Event, TurnCompleted, action_events, error_events, history_events,
         informational, mcp_events,
@@ -31,6 +31,7 @@ impl Session {
             action_head: 0,
             steer_head: 0,
             agent_head: 0,
+            waits_for: Vec::new(),
             cancel_turn_id: None,
             ended: None,
             actor: event.draft.actor.clone(),
@@ -96,7 +97,7 @@ impl Session {
             Body::TurnStarted { turn_id, input_to_seq, attempt, .. } => {
                 self.start_turn(*turn_id, *input_to_seq, *attempt, event);
             }
-            Body::TurnWaiting { active_seconds, .. } => self.wait_for_actions(*active_seconds),
+            Body::TurnWaiting { .. } => self.wait(&event.draft.body),
             Body::TurnResumed { .. } => self.resume_turn(),
             Body::TurnRetried { turn_id, .. } => self.retry_turn(*turn_id),
             Body::TurnCompleted(completed) => effects.ended = self.end_turn(completed, event),
@@ -190,14 +191,17 @@ impl Session {
         }
     }
 
-    fn wait_for_actions(&mut self, active_seconds: u64) {
+    fn wait(&mut self, wait: &Body) {
+        let Body::TurnWaiting { action_ids, session_ids, active_seconds, .. } = wait else { return };
         if let Some(running) = &mut self.running {
-            (running.state, running.active_seconds) = (TurnState::Waiting, active_seconds);
-            self.status = Status::AwaitingInput;
+            (running.state, running.active_seconds) = (TurnState::Waiting, *active_seconds);
+            self.status = Wait::status_of(action_ids);
+            self.waits_for.clone_from(session_ids);
         }
     }
 
     fn resume_turn(&mut self) {
+        self.waits_for.clear();
         if let Some(running) = &mut self.running {
             running.state = TurnState::Running;
             self.status = Status::Running;
@@ -219,6 +223,9 @@ impl Session {
             &mut self.queued
         };
         let mut turn = slot.take_if(|turn| turn.id == id)?;
+        if self.running.is_none() {
+            self.waits_for.clear();
+        }
         // A turn that ends before it started has consumed its input too.
         self.input_cursor = self.input_cursor.max(turn.input_to_seq);
         turn.state = completed.yield_reason.state();

@@ -11,6 +11,7 @@ use super::{
         informational, mcp_events,
     },
     ids::*,
+    session::Status,
     tool::SUBMIT_OUTPUT,
     usage::Usage,
 };
@@ -37,11 +38,22 @@ pub struct Delta {
     pub end: Option<TurnCompleted>,
 }
 
-/// The wait of a turn for actions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The wait of a turn for actions or sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     pub expires_at: Timestamp,
     pub active_seconds: u64,
+    /// Status of the session meanwhile.
+    pub status: Status,
+    /// The child sessions that it waits for.
+    pub sessions: Vec<SessionId>,
+}
+
+impl Wait {
+    /// Returns the status of a session whose turn waits with these open actions.
+    pub(super) fn status_of(actions: &[ActionId]) -> Status {
+        if actions.is_empty() { Status::Running } else { Status::AwaitingInput }
+    }
 }
 
 /// The start of a turn, with the input window that its worker saw.
@@ -133,8 +145,13 @@ impl Delta {
                     let (attempt, agent_seq) = (*attempt, *agent_seq);
                     delta.start = Some(Start { turn_id, input_to_seq, attempt, agent_seq });
                 }
-                Body::TurnWaiting { expires_at, active_seconds, .. } => {
-                    delta.wait = Some(Wait { expires_at: *expires_at, active_seconds: *active_seconds });
+                Body::TurnWaiting { expires_at, active_seconds, action_ids, session_ids, .. } => {
+                    delta.wait = Some(Wait {
+                        expires_at: *expires_at,
+                        active_seconds: *active_seconds,
+                        status: Wait::status_of(action_ids),
+                        sessions: session_ids.clone(),
+                    });
                 }
                 Body::TurnResumed { .. } => delta.resumes = true,
                 Body::ActionRequired(action) => {

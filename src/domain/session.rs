@@ -203,6 +203,8 @@ pub struct Session {
     pub steer_head: i64,
     /// `seq` of the event that last changed the pinned agent; 0 while it is as it was created.
     pub agent_head: i64,
+    /// The child sessions that the running turn waits for.
+    pub waits_for: Vec<SessionId>,
     /// The turn whose cancellation a caller requested.
     pub cancel_turn_id: Option<TurnId>,
     /// The most recent turn that ended.
@@ -256,7 +258,7 @@ impl Session {
         self.input_head > self.input_cursor
     }
 
-    /// Returns whether the running turn waits for actions.
+    /// Returns whether the running turn waits for actions or sessions.
     pub fn is_waiting(&self) -> bool {
         self.running.as_ref().is_some_and(|turn| turn.state == TurnState::Waiting)
     }

@@ -83,11 +83,18 @@ pub const ASK: &str = "ask";
 /// The tool with which an agent submits the output of a turn that has an output schema.
 pub const SUBMIT_OUTPUT: &str = "submit_output";
 
-/// The tool with which an agent starts another session; must be listed explicitly.
+/// The tool with which an agent starts another session.
 pub const START_SESSION: &str = "start_session";
 
+/// The tool with which an agent waits for sessions below its own.
+pub const SESSION_WAIT: &str = "session_wait";
+
+/// Tools for child sessions; each must be listed explicitly.
+pub const CHILD_SESSION_TOOLS: [&str; 5] =
+    [START_SESSION, SESSION_WAIT, "session_read", "session_message", "session_cancel"];
+
 /// Every tool of the service, in the order of the catalogue.
-pub const BUILTIN_TOOLS: [&str; 11] = [
+pub const BUILTIN_TOOLS: [&str; 15] = [
     "bash",
     "read",
     "write",
@@ -98,5 +105,9 @@ pub const BUILTIN_TOOLS: [&str; 11] = [
     ASK,
     "schedule_wake",
     START_SESSION,
+    SESSION_WAIT,
+    "session_read",
+    "session_message",
+    "session_cancel",
     SUBMIT_OUTPUT,
 ];

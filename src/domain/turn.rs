@@ -14,7 +14,7 @@ pub enum TurnState {
     Queued,
     /// A worker runs it.
     Running,
-    /// It waits for actions of callers; no worker has it.
+    /// It waits for actions of callers or for child sessions; no worker has it.
     Waiting,
     /// Ended without an error; see `yield_reason`.
     Ok,

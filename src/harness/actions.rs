@@ -1,7 +1,4 @@
-//! Actions of a turn: opened with the calls that need a caller, waited for, and settled by the answers.
-//!
-//! A wait holds no worker: `turn.waiting` gives the lease back in its own append, which is refused while there is
-//! an answer that the turn has not read.
+//! Actions of a turn: opened with the calls that need a caller, and settled by the answers.
 
 use std::time::Duration;
 
@@ -118,36 +115,6 @@ impl Run<'_> {
         Ok(false)
     }
 
-    /// Waits until its actions have ended, without a worker. Returns whether the wait began; else there is an end
-    /// to read.
-    pub(super) async fn wait_for_actions(&mut self) -> Result<bool, Halt> {
-        let read_to_seq = self.fold.read_to().actions;
-        if self.ports.journal.actions_ended(read_to_seq).await? {
-            self.ports.journal.catch_up(&mut self.fold).await?;
-            return Ok(false);
-        }
-        let open: Vec<_> = self.own().into_iter().flat_map(|turn| turn.open_actions()).collect();
-        let Some(expires_at) = open.iter().map(|(.., expires_at)| *expires_at).min() else {
-            return Ok(false);
-        };
-        let body = Body::TurnWaiting {
-            turn_id: self.turn.id,
-            action_ids: open.into_iter().map(|(id, ..)| id).collect(),
-            read_to_seq,
-            expires_at,
-            active_seconds: self.active_seconds(),
-        };
-        self.record(vec![self.draft(body, Actor::system())]).await?;
-        Ok(true)
-    }
-
-    /// Returns the event with which a waiting turn continues; it comes first in the next append.
-    pub(super) fn resumption(&self) -> Option<Draft> {
-        let turn = self.own().filter(|turn| turn.is_waiting())?;
-        let waited_ms = turn.current_wait_ms(self.ports.origin.now());
-        Some(self.draft(Body::TurnResumed { turn_id: self.turn.id, waited_ms }, Actor::system()))
-    }
-
     /// Returns the ends of the actions that are open when the turn ends.
     pub(super) fn withdrawals(&self) -> Vec<Draft> {
         let open = self.own().into_iter().flat_map(|turn| turn.open_actions());
@@ -184,11 +151,5 @@ impl Run<'_> {
         let is_open = self.own().is_some_and(|turn| turn.has_not_begun(&call.call_id));
         let not_run = || CallResult::not_run(format!("The turn was {why} before anybody ran this tool."));
         self.caller_result(&call.call_id).or_else(|| is_open.then(not_run))
-    }
-
-    /// Returns the time that the turn has waited for actions, with the current wait.
-    pub(super) fn waited(&self) -> time::Duration {
-        let waited = self.own().map(|turn| turn.waited_ms + turn.current_wait_ms(self.ports.origin.now()));
-        time::Duration::milliseconds(waited.and_then(|waited| i64::try_from(waited).ok()).unwrap_or_default())
     }
 }

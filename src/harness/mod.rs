@@ -19,6 +19,7 @@ mod steers;
 mod step;
 mod tools;
 pub(crate) mod turn;
+mod wait;
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 

@@ -10,9 +10,9 @@ use super::{
     turn::{NO_SANDBOX, Run},
 };
 use crate::{
-    base::{backoff::Backoff, limit},
+    base::{Timestamp, backoff::Backoff, limit},
     domain::{
-        Actor, Level,
+        Actor, Level, SessionId,
         event::{Body, Draft, Failure, Outcome},
         tool::{ASK, Replay, SUBMIT_OUTPUT, ToolCall},
     },
@@ -124,6 +124,7 @@ impl Run<'_> {
         let mut drafts = Vec::new();
         let mut unavailable = None;
         let mut waits = None;
+        let mut working: Option<(Vec<SessionId>, Timestamp)> = None;
         for (call, settled) in batch.iter().zip(settled) {
             match settled {
                 Ok(result) => drafts.extend(self.result_events(&call.origin, result)),
@@ -135,6 +136,11 @@ impl Run<'_> {
                 }
                 Err(Fault::LogUnavailable(reason)) => waits = Some(Halt::Unavailable(reason)),
                 Err(Fault::NotYet(_)) => waits = Some(Halt::Wait(limit::SANDBOX_NOT_YET_RETRY)),
+                Err(Fault::Waits { sessions, until }) => {
+                    let (ids, earliest) = working.get_or_insert_with(|| (Vec::new(), until));
+                    ids.extend(sessions);
+                    *earliest = until.min(*earliest);
+                }
                 Err(Fault::EndTurn { code, reason, is_final }) => {
                     unavailable = Some((code, reason, is_final))
                 }
@@ -151,13 +157,19 @@ impl Run<'_> {
             }
             return Err(halt);
         }
-        match unavailable {
-            None => {
+        match (unavailable, working) {
+            (None, Some((mut sessions, until))) if drafts.is_empty() => {
+                sessions.sort_unstable();
+                sessions.dedup();
+                self.wait(sessions, Some(until)).await
+            }
+            // The calls that wait are made again: the results may have changed what they wait for.
+            (None, _) => {
                 self.record(drafts).await?;
                 self.release_execs(batch).await?;
                 Ok(false)
             }
-            Some(failed) => self.no_sandbox(batch, drafts, failed).await,
+            (Some(failed), _) => self.no_sandbox(batch, drafts, failed).await,
         }
     }
 

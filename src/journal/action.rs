@@ -2,15 +2,16 @@
 
 use super::{Error, Journal, Unit};
 use crate::{
-    base::Timestamp,
+    base::{Timestamp, limit::TOOL_OUTPUT_BYTES_MAX},
     domain::{
         ActionId, Actor, ClaimId, EventId, OrgId, Session, SessionId, TurnId,
         action::{Action, ActionAnswer, ActionKind, Closed, Consequences, Ended},
-        decide::{Command, Stamp},
+        decide::{Command, Rejection, Stamp},
         event::{Body, Event},
         open_work::{CallEnd, OpenCall},
+        question::{self, Answers},
     },
-    store,
+    store::{self, action::PendingFilter},
 };
 
 /// The event of an answer.
@@ -62,6 +63,44 @@ impl Unit {
         }
         count(kind, "answered", 1);
         Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
+    }
+
+    /// Returns the only open action of a session, if it is a question.
+    pub async fn open_question(&mut self, id: SessionId) -> Result<Option<Action>, Error> {
+        let filter = PendingFilter { session: Some(id), ..PendingFilter::default() };
+        let mut open = self.tx.pending_actions(&filter, 2).await?;
+        let only = if open.len() == 1 { open.pop() } else { None };
+        Ok(only.map(|pending| pending.action).filter(|action| action.kind == ActionKind::Question))
+    }
+
+    /// Answers the only question for which a turn waits with the text of a message, if there is one that takes a text.
+    /// Otherwise the message waits for the next turn.
+    ///
+    /// # Errors
+    /// `Store(NotFound)` when there is no such session.
+    pub async fn answer_by_message(
+        &mut self,
+        id: SessionId,
+        text: &str,
+        stamp: &Stamp,
+    ) -> Result<Option<Answered>, Error> {
+        if !self.tx.lock_session(id).await?.is_waiting() {
+            return Ok(None);
+        }
+        let Some(action) = self.open_question(id).await? else { return Ok(None) };
+        let answer = question::Answer { labels: Vec::new(), text: Some(text.to_owned()) };
+        let answers = Answers { action_id: action.id, answers: vec![answer] };
+        let is_too_long =
+            serde_json::to_vec(&answers.answers).is_ok_and(|json| json.len() > TOOL_OUTPUT_BYTES_MAX);
+        if is_too_long || question::problem(&action.questions, &answers.answers).is_some() {
+            return Ok(None);
+        }
+        match self.answer(id, ActionAnswer::Answers(answers), Consequences::default(), None, stamp).await {
+            Ok(answered) => Ok(Some(answered)),
+            // Its time has just passed, or another caller is about to answer.
+            Err(Error::Rejected(Rejection::ActionExpired | Rejection::ActionClaimed)) => Ok(None),
+            Err(error) => Err(error),
+        }
     }
 
     /// Returns whether a waiting turn has something to do after an answer: no action is open any more, or a call of

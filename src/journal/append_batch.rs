@@ -68,6 +68,12 @@ impl Batcher for RecordBatcher {
 }
 
 async fn together(committer: &Committer<RecordBatcher>, batch: Vec<Waiting>) {
+    // Those that may wake a session lock more rows, and in an order of their own.
+    let (alone_each, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|one| one.record.may_wake());
+    alone_each.into_iter().for_each(|waiting| committer.spawn(alone(committer.clone(), waiting)));
+    if batch.is_empty() {
+        return;
+    }
     let (records, answers): (Vec<_>, Vec<_>) =
         batch.into_iter().map(|waiting| (waiting.record, waiting.answer)).unzip();
     let written = committer.batcher().store.record_batch(&records).await;
@@ -141,6 +147,7 @@ mod tests {
         let record = Record {
             fence,
             turn: Some(origin.id()),
+            parent: None,
             ts: origin.now(),
             events,
             actions_to: None,

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use crate::{
     domain::{
-        AgentId, Event, EventId, Session, TurnId,
+        AgentId, Event, EventId, Session, SessionId, TurnId,
         budget::Budget,
         delta::Delta,
         event::{Body, Draft},
@@ -15,6 +15,7 @@ use crate::{
     store::{
         self,
         event::Packed,
+        job::Ready,
         notification::Notification,
         record::{Fence, Record, Recorded},
         reservation::Ask,
@@ -29,6 +30,14 @@ pub struct Writer {
     journal: Journal,
     fence: Fence,
     turn: Option<TurnId>,
+    parent: Option<SessionId>,
+}
+
+/// The place of an append: the session under its lease, the turn, and the session that started it.
+struct Append {
+    fence: Fence,
+    turn: Option<TurnId>,
+    parent: Option<SessionId>,
 }
 
 /// Reasons why a leased turn could not write.
@@ -56,7 +65,7 @@ pub struct AppendError {
 impl Journal {
     /// Creates a writer for one lease and, if given, one turn under it.
     pub fn writer(&self, fence: Fence, turn: Option<TurnId>) -> Writer {
-        Writer { journal: self.clone(), fence, turn }
+        Writer { journal: self.clone(), fence, turn, parent: None }
     }
 
     /// Appends events of a leased session and returns them with their `seq`.
@@ -71,13 +80,13 @@ impl Journal {
         turn: Option<TurnId>,
         drafts: Vec<Draft>,
     ) -> Result<Vec<Event>, Halted> {
-        self.append(fence, turn, drafts, None).await.map_err(|error| error.halted)
+        let writer = self.writer(fence, turn);
+        writer.record(drafts).await
     }
 
     async fn append(
         &self,
-        fence: Fence,
-        turn: Option<TurnId>,
+        Append { fence, turn, parent }: Append,
         drafts: Vec<Draft>,
         read_to: Option<ReadTo>,
     ) -> Result<Vec<Event>, AppendError> {
@@ -94,11 +103,11 @@ impl Journal {
             return Err(AppendError { halted: error.into(), drafts: unpack(events) });
         }
         let began = Instant::now();
-        let record = Record { fence, turn, ts, events, actions_to, steers_to };
+        let record = Record { fence, turn, parent, ts, events, actions_to, steers_to };
         let (recorded, record) = self.record_committer.record(record).await;
         let events = record.map(|record| record.events).unwrap_or_default();
         let halted = match recorded {
-            Ok(Recorded::After { base, has_deliveries }) => {
+            Ok(Recorded::After { base, has_deliveries, woken }) => {
                 metrics::histogram!("sojourn_append_seconds").record(began.elapsed());
                 meter::count(&events);
                 self.notify_growth(session, base, ts, &events);
@@ -108,6 +117,9 @@ impl Journal {
                 }
                 if has_deliveries {
                     self.notifications.send(Notification::Delivery(org));
+                }
+                if let Some(Ready { node }) = woken {
+                    self.notifications.send(Notification::Job { node });
                 }
                 let places = base + 1..;
                 return Ok(places
@@ -166,7 +178,7 @@ impl Writer {
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
     pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
-        self.journal.record(self.fence, self.turn, drafts).await
+        self.journal.append(self.place(), drafts, None).await.map_err(|error| error.halted)
     }
 
     /// The same for a turn that has read what callers sent it up to `read_to`; returns the events if it fails.
@@ -174,7 +186,7 @@ impl Writer {
     /// # Errors
     /// `Moved` also if callers have sent more and the events depend on it.
     pub async fn append(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, AppendError> {
-        self.journal.append(self.fence, self.turn, drafts, Some(read_to)).await
+        self.journal.append(self.place(), drafts, Some(read_to)).await
     }
 
     /// Closes the actions of its turn whose time has passed. Returns whether an action has ended after the event at
@@ -245,6 +257,15 @@ impl Writer {
     /// Releases the reservation of an exec, after its cost was recorded.
     pub async fn release_exec(&self, call: &str) -> Result<(), Error> {
         Ok(self.journal.store.release_exec(self.fence, call).await?)
+    }
+
+    /// Makes it the writer of a session that `parent` started.
+    pub fn child_of(self, parent: Option<SessionId>) -> Self {
+        Self { parent, ..self }
+    }
+
+    fn place(&self) -> Append {
+        Append { fence: self.fence, turn: self.turn, parent: self.parent }
     }
 
     pub(super) fn journal(&self) -> &Journal {

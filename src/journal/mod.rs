@@ -7,6 +7,7 @@
 
 mod action;
 mod append_batch;
+mod children;
 mod committer;
 mod create_batch;
 mod creation;
@@ -16,7 +17,6 @@ mod fold_cache;
 mod log_writer;
 mod meter;
 mod operation;
-mod parents;
 mod read;
 mod retention;
 mod segment;

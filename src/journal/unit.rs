@@ -226,6 +226,12 @@ impl Unit {
         self.close_actions(session.id, &events).await?;
         self.note_steers(session.id, &events).await?;
         self.wake(&session, &events).await?;
+        if let Some(parent) = session.created.parent_session_id
+            && (!turns.is_empty() || session.status == Status::Archived)
+        {
+            let ready = self.tx.wake_parent(parent, session.id).await?;
+            self.is_ready(ready);
+        }
         Ok(Executed { session, events })
     }
 

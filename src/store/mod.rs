@@ -35,8 +35,8 @@ pub use sandboxes::{admission, sandbox};
 pub(crate) use sandboxes::{capacity, checkpoint, operation, output, sandbox_summary};
 pub use sessions::record;
 pub(crate) use sessions::{
-    action, command, creation, event, event_content, file, idempotency, listing, log, purge, registry,
-    session, token, turn,
+    action, child_session, command, creation, event, event_content, file, idempotency, listing, log, purge,
+    registry, session, token, turn,
 };
 pub use triggers::scheduled_wake;
 pub(crate) use triggers::{invoke_token, run, schedule, trigger};

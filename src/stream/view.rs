@@ -67,7 +67,7 @@ fn phase(view: &SessionView, shown: Option<&SandboxSummary>, is_awaited: bool) -
     let is_starting = |shown: &SandboxSummary| shown.state == "live" && !shown.is_announced;
     match (view.phase, shown) {
         _ if view.status == Status::Archived => None,
-        (Some("paused" | "requires_action"), _) => view.phase,
+        (Some("paused" | "requires_action" | "waiting_for_sessions"), _) => view.phase,
         (_, Some(shown)) if shown.is_rotating => Some("rotating"),
         (_, Some(shown)) if is_starting(shown) => Some("creating_sandbox"),
         // It has a sandbox, or had one.

@@ -5,12 +5,13 @@
 use std::sync::Arc;
 
 use super::{
-    Call, Tool, ask, bash, edit, glob, grep, read, schedule_wake, schema::Schema, start_session, web_fetch,
+    Call, Tool, ask, bash, child_session, edit, glob, grep, read, schedule_wake, schema::Schema, web_fetch,
     write,
 };
 use crate::domain::tool::{ToolCall, ToolSpec};
 
-const TOOLS: [Tool; 10] = [
+/// Those before the tools for child sessions.
+const TOOLS: [Tool; 9] = [
     bash::TOOL,
     read::TOOL,
     write::TOOL,
@@ -20,8 +21,11 @@ const TOOLS: [Tool; 10] = [
     web_fetch::TOOL,
     ask::TOOL,
     schedule_wake::TOOL,
-    start_session::TOOL,
 ];
+
+fn tools() -> impl Iterator<Item = Tool> {
+    TOOLS.into_iter().chain(child_session::TOOLS)
+}
 
 /// The tools with their compiled schemas. Cheap to clone.
 #[derive(Clone)]
@@ -35,12 +39,12 @@ struct Entry {
 
 /// The name of every tool, in the order of the catalogue.
 pub fn names() -> Vec<String> {
-    TOOLS.iter().map(|tool| (tool.spec)().name).collect()
+    tools().map(|tool| (tool.spec)().name).collect()
 }
 
 /// Every tool as the model sees it, in the order of the catalogue.
 pub fn specs() -> Vec<ToolSpec> {
-    TOOLS.iter().map(|tool| (tool.spec)()).collect()
+    tools().map(|tool| (tool.spec)()).collect()
 }
 
 impl Catalog {
@@ -51,7 +55,7 @@ impl Catalog {
             let schema = Schema::compile(&spec.input_schema);
             Entry { tool, spec, schema }
         };
-        Self(TOOLS.into_iter().map(entry).collect())
+        Self(tools().map(entry).collect())
     }
 
     /// Returns the tools as the model sees them, in a fixed order.

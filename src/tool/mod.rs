@@ -8,6 +8,7 @@
 mod ask;
 mod bash;
 mod catalogue;
+mod child_session;
 mod custom;
 mod custom_schema;
 mod edit;
@@ -18,7 +19,6 @@ mod output;
 mod read;
 mod schedule_wake;
 mod schema;
-mod start_session;
 mod submit_output;
 mod web_fetch;
 mod write;
@@ -27,7 +27,7 @@ use std::{fmt::Debug, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
 use crate::{
@@ -44,11 +44,11 @@ use crate::{
 
 pub use ask::{WaitingAsk, waiting_spec};
 pub use catalogue::{Catalog, names, specs};
+pub use child_session::{Child, Events, Message, ReadEvent, Report, Wait};
 pub use custom::{ToolProblem, TurnTool, check_schemas, check_tools, custom_spec};
 pub use output::cap as shortened;
 pub use schedule_wake::shown;
 pub use schema::LazySchema;
-pub use start_session::Child;
 pub use submit_output::{OutputTool, check_output_schema};
 
 /// Base of relative paths, unless the session's context names another directory.
@@ -89,6 +89,31 @@ pub trait Services: Send + Sync {
     /// # Errors
     /// `TellModel` when the session cannot be started.
     async fn start_session(&self, call_id: &str, child: Child<'_>) -> Result<SessionId, Fault>;
+
+    /// Returns the states of sessions below this one once they have nothing to do, one asks a question, or the time is
+    /// over; whether it is.
+    ///
+    /// # Errors
+    /// `Waits` before that, `TellModel` when one of them is not below this session.
+    async fn wait_for_sessions(&self, call_id: &str, wait: Wait<'_>) -> Result<(Vec<Report>, bool), Fault>;
+
+    /// Reads the messages of a session below this one after the `seq` of `after`.
+    ///
+    /// # Errors
+    /// `TellModel` when it is not below this session.
+    async fn read_session(&self, id: &str, after: i64) -> Result<Events, Fault>;
+
+    /// Sends a message to a session below this one, once per call; returns what became of it, for the model.
+    ///
+    /// # Errors
+    /// `TellModel` when it is not below this session, or takes no message.
+    async fn message_session(&self, call_id: &str, message: Message<'_>) -> Result<&'static str, Fault>;
+
+    /// Cancels the turns of a session below this one and of those below it, once per call.
+    ///
+    /// # Errors
+    /// `TellModel` when it is not below this session.
+    async fn cancel_session(&self, call_id: &str, id: &str) -> Result<(), Fault>;
 }
 
 /// A fetched page.
@@ -258,6 +283,11 @@ impl CallResult {
         }
     }
 
+    /// Result of a call that succeeded, which the model reads as JSON.
+    fn json(value: &impl Serialize) -> Self {
+        Self::ok(serde_json::to_string(value).expect("the values of tools have strings as keys"))
+    }
+
     /// Result of a call that ran and failed.
     pub fn error(output: impl Into<String>) -> Self {
         Self { is_error: true, ..Self::ok(output) }
@@ -317,6 +347,10 @@ pub enum Fault {
     /// The node of the sandbox does not answer now: release the job, and make the call again later.
     #[error("the sandbox is not available yet: {0}")]
     NotYet(String),
+    /// The call waits for other sessions: the turn waits without a worker, and makes the call again when one of them
+    /// has changed, or at `until`.
+    #[error("the sessions still work")]
+    Waits { sessions: Vec<SessionId>, until: Timestamp },
     /// No sandbox is available after bounded retries, or it cannot be prepared: the turn ends with
     /// this error code. `is_final`: another try of the call does not help.
     #[error("{reason}")]

@@ -3,6 +3,7 @@
 //! Called by `worker` with a lease; calls `harness` and implements its ports over the log writer,
 //! the leased sandbox and the catalogue of tools.
 
+mod child_sessions;
 mod end_early;
 mod halt;
 mod journal;

@@ -1,7 +1,6 @@
-//! The port `Services` of tools: web pages, scheduled wakes, child sessions.
+//! The port `Services` of tools: web pages, images, scheduled wakes, child sessions.
 //!
-//! A wake and a child session exist once per call: a worker that takes the call over finds the row
-//! of the first try, by the id of the call.
+//! A wake exists once per call: a worker that takes the call over finds the row of the first try, by the id of the call.
 
 use std::sync::Arc;
 
@@ -12,33 +11,19 @@ use crate::{
     base::{
         Timestamp,
         limit::{SCHEDULED_WAKE_AHEAD_MAX, SCHEDULED_WAKES_PENDING_MAX},
-        seal::sha256,
-        text::hex,
     },
-    domain::{
-        Actor, ActorKind, AgentId, Body, SessionId,
-        content::FileRef,
-        decide::{Input, Stamp},
-        event::Draft,
-        schedule::SessionTemplate,
-        scheduled_wake::When,
-        session::Source,
-    },
+    domain::{Actor, Body, SessionId, content::FileRef, event::Draft, scheduled_wake::When},
     file,
-    journal::{Halted, Unit, Writer},
+    journal::{Halted, Writer},
     lifecycle::{EgressAttachment, LeasedSandbox, Sandboxes},
-    store::{
-        self,
-        scheduled_wake::{NewScheduledWake, Set},
-    },
-    tool::{Child, Fault, Page, Services, shown},
-    trigger::{self, Opening},
+    store::scheduled_wake::{NewScheduledWake, Set},
+    tool::{Child, Events, Fault, Message, Page, Report, Services, Wait, shown},
 };
 
 /// Services outside the sandbox for the tools of one leased session.
 pub(super) struct SessionServices {
-    sandboxes: Sandboxes,
-    writer: Writer,
+    pub(super) sandboxes: Sandboxes,
+    pub(super) writer: Writer,
     egress: Arc<EgressAttachment>,
 }
 
@@ -127,56 +112,26 @@ impl Services for SessionServices {
     }
 
     async fn start_session(&self, call_id: &str, child: Child<'_>) -> Result<SessionId, Fault> {
-        let (fence, journal) = (self.writer.fence(), &self.sandboxes.journal);
-        let mut unit = journal.begin(fence.org).await.map_err(unavailable)?;
-        if !unit.tx().is_held(fence).await.map_err(unavailable)? {
-            return Err(Fault::Stale);
-        }
-        let key = format!("start_session/{}/{}", fence.session, hex(&sha256(call_id.as_bytes())));
-        if let Some(known) = unit.tx().session_by_key(&key).await.map_err(unavailable)? {
-            return Ok(known.id);
-        }
-        let parent = unit.tx().session(fence.session).await.map_err(unavailable)?;
-        let name = parent.created.agent_snapshot.map(|agent| agent.name);
-        let actor = Actor { id: Some(fence.session.to_string()), display: name, kind: ActorKind::Agent };
-        let stamp = Stamp { actor, origin: journal.origin().clone() };
-        let Some(agent) = agent_named(&mut unit, child.agent).await.map_err(unavailable)? else {
-            return Err(Fault::TellModel(format!("There is no agent `{}`.", child.agent)));
-        };
-        let opening = Opening {
-            agent,
-            session_template: SessionTemplate {
-                title: child.title.map(str::to_owned),
-                ..SessionTemplate::default()
-            },
-            inherited: parent.created.environment,
-            sources: Vec::new(),
-            input: Input { text: child.input.to_owned(), ..Input::default() },
-            source: Source::Agent,
-            // Its model is checked when its turn starts.
-            scripted: true,
-            parent: Some((fence.session, key)),
-        };
-        match trigger::open(&mut unit, opening, &stamp).await {
-            Ok(opened) => {
-                unit.commit().await.map_err(unavailable)?;
-                Ok(opened.id)
-            }
-            Err(refused) => match refused.code() {
-                Some(_) => Err(Fault::TellModel(format!("No session was started: {refused}."))),
-                None => Err(unavailable(refused)),
-            },
-        }
+        self.start_child(call_id, child).await
+    }
+
+    async fn wait_for_sessions(&self, call_id: &str, wait: Wait<'_>) -> Result<(Vec<Report>, bool), Fault> {
+        self.wait_for_children(call_id, wait).await
+    }
+
+    async fn read_session(&self, id: &str, after: i64) -> Result<Events, Fault> {
+        self.read_child(id, after).await
+    }
+
+    async fn message_session(&self, call_id: &str, message: Message<'_>) -> Result<&'static str, Fault> {
+        self.message_child(call_id, message).await
+    }
+
+    async fn cancel_session(&self, call_id: &str, id: &str) -> Result<(), Fault> {
+        self.cancel_child(call_id, id).await
     }
 }
 
-async fn agent_named(unit: &mut Unit, name_or_id: &str) -> Result<Option<AgentId>, store::Error> {
-    match name_or_id.parse::<AgentId>() {
-        Ok(id) => Ok(Some(id)),
-        Err(_) => Ok(unit.tx().agent_by_name(name_or_id).await?.map(|agent| agent.id)),
-    }
-}
-
-fn unavailable(error: impl std::fmt::Display) -> Fault {
+pub(super) fn unavailable(error: impl std::fmt::Display) -> Fault {
     Fault::LogUnavailable(error.to_string())
 }

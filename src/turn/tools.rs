@@ -27,7 +27,7 @@ use crate::{
         permission::{Grant, Permissions, PolicyDecision},
         question::Question,
         session::AgentSnapshot,
-        tool::{ASK, Replay, START_SESSION, SUBMIT_OUTPUT, ToolCall, ToolSpec},
+        tool::{ASK, CHILD_SESSION_TOOLS, Replay, SUBMIT_OUTPUT, ToolCall, ToolSpec},
         turn_settings::{AskMode, TurnSettings},
     },
     harness,
@@ -111,7 +111,7 @@ impl From<lifecycle::Error> for Fault {
 }
 
 impl LeasedTools {
-    /// An agent without a list has all tools of the catalogue but `start_session`, which must be listed explicitly.
+    /// An agent without a list has all tools of the catalogue but those for child sessions, which must be listed explicitly.
     /// Tools of callers follow those of the catalogue, in the order of the list, then the registered ones, then
     /// `submit_output`, then those of MCP servers.
     pub(super) fn new(
@@ -125,7 +125,7 @@ impl LeasedTools {
         let allowed = agent.tools.as_deref();
         let is_allowed = |spec: &ToolSpec| match allowed {
             Some(tools) => tools.iter().any(|tool| tool.name() == spec.name),
-            None => spec.name != START_SESSION,
+            None => !CHILD_SESSION_TOOLS.contains(&spec.name.as_str()),
         };
         let mut specs: Vec<_> = catalogue.specs().into_iter().filter(is_allowed).collect();
         let ask = agent.settings.ask.filter(|ask| ask.mode == AskMode::Wait);

@@ -1,4 +1,4 @@
-//! Request and response bodies of stopping and compacting a session, and reattaching to one.
+//! Request and response bodies of stopping, canceling, archiving and compacting a session, and reattaching to one.
 
 use garde::Validate;
 use serde::{Deserialize, Serialize};
@@ -14,6 +14,18 @@ pub(crate) struct StopSession {
     /// Recorded in the log and in the session's `stopped` field.
     #[garde(inner(length(bytes, max = NAME_BYTES_MAX)), inner(custom(storable)))]
     pub reason: Option<String>,
+    /// Whether all sessions below are stopped too.
+    #[garde(skip)]
+    pub children: bool,
+}
+
+/// Sessions to cancel or archive beside the one of the request.
+#[derive(Debug, Default, Deserialize, Validate, ToSchema)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct WithChildren {
+    /// Whether all sessions below are canceled or archived too.
+    #[garde(skip)]
+    pub children: bool,
 }
 
 /// Summary to make of a session's history.

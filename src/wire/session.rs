@@ -265,7 +265,7 @@ impl PatchSession {
 pub struct SessionView {
     pub id: SessionId,
     pub status: Status,
-    /// Refines `status` when one of these applies: `requires_action`, `pending`, `creating_sandbox`, `waiting_for_capacity`, `rotating`,
+    /// Refines `status` when one of these applies: `requires_action`, `waiting_for_sessions`, `pending`, `creating_sandbox`, `waiting_for_capacity`, `rotating`,
     /// `paused` or `retrying`; otherwise null.
     #[schema(required)]
     pub phase: Option<&'static str>,
@@ -339,7 +339,10 @@ impl From<Session> for SessionView {
         let exit_status = session.exit_status();
         let phase = match session.hold {
             Some(Hold::Paused) => Some("paused"),
-            Some(Hold::Stopped | Hold::Canceled) | None if session.is_waiting() => Some("requires_action"),
+            Some(Hold::Stopped | Hold::Canceled) | None if session.is_waiting() => {
+                let for_callers = session.status == Status::AwaitingInput;
+                Some(if for_callers { "requires_action" } else { "waiting_for_sessions" })
+            }
             Some(Hold::Stopped | Hold::Canceled) | None => session.is_unused().then_some("pending"),
         };
         let created = session.created;

@@ -174,6 +174,7 @@ async fn run_next(
         return Err(Halt::Drained);
     }
     let writer = worker.runtime.sandboxes.journal.writer(lease.fence(), Some(turn));
+    let writer = writer.child_of(session.created.parent_session_id);
     match attempts.kept.append(&writer).await? {
         Some(true) => return Ok(Some(())),
         // They changed the session after it was read.

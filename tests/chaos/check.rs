@@ -141,6 +141,12 @@ impl<'a> Checker<'a> {
         if let Some(disk) = disk.filter(|disk| *disk != trace) {
             self.say(id, &format!("its disk has {} lines, its file had {}", disk.len(), trace.len()));
         }
+        let missed = |event: &&Event| {
+            event.text("tool") == "session_wait" && event.text("output").contains("\"timed_out\":true")
+        };
+        for event in log.iter().filter(missed) {
+            self.say(id, &format!("{} missed the end of its child", event.text("call_id")));
+        }
         self.effects(id, log, &trace);
         self.direct(id, log, &trace, session.row["has_agent"] == true);
     }

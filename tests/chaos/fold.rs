@@ -115,7 +115,10 @@ impl State {
             "turn.started" => self.start(event),
             "turn.steered" if event.body["from_is_empty"] == true => self.empty(event),
             "turn.retried" => self.retry(event),
-            "turn.waiting" => self.wait(event, true, "awaiting_input"),
+            "turn.waiting" => {
+                let for_callers = event.body["action_ids"].as_array().is_some_and(|ids| !ids.is_empty());
+                self.wait(event, true, if for_callers { "awaiting_input" } else { "running" });
+            }
             "turn.resumed" => self.wait(event, false, "running"),
             "turn.completed" => self.complete(event, at),
             _ => {}

@@ -50,6 +50,8 @@ pub struct Load {
     pub answers: Answers,
     /// Number of answers that were sent.
     pub answered: AtomicU64,
+    /// Number of waits for a child.
+    pub waits: AtomicU64,
     /// Number of runs of each verb.
     pub verbs: [AtomicU64; 4],
     /// Sessions whose sandbox was frozen, and hibernated, when they were used again after a pause.
@@ -90,6 +92,7 @@ impl Load {
             turns: AtomicU64::new(0),
             answers: Answers::default(),
             answered: AtomicU64::new(0),
+            waits: AtomicU64::new(0),
             verbs: Default::default(),
             asleep: Default::default(),
             cancels: Mutex::default(),
@@ -111,6 +114,8 @@ impl Load {
             let name = format!("d{driver}.{round}");
             let driven = if dice.once_in(4) {
                 self.commands(&name, &dice).await
+            } else if dice.once_in(4) {
+                self.parent_and_child(&name, &dice).await
             } else {
                 self.turns(&name, &dice).await
             };
@@ -173,6 +178,49 @@ impl Load {
             driven = self.one_turn(&id, dice).await;
         }
         self.end(&id, name, made, driven, dice).await
+    }
+
+    /// A session whose turn sends a child a message and waits until it has nothing to do.
+    async fn parent_and_child(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
+        let tools = json!(["session_message", "session_wait"]);
+        let (top, mut of_top, _driving_top) =
+            self.create(&json!({ "agent": self.agent, "tools": tools }), 0).await?;
+        let input = script(&format!("{name}.0"), dice);
+        let body = json!({
+            "agent": self.agent, "ask": answers::waiting_ask(), "parent_session_id": top, "input": input,
+        });
+        let (below, mut of_below, _driving_below) = self.create(&body, 1).await?;
+        let said = script(&format!("{name}.1"), dice).to_string();
+        let message =
+            json!({ "tool": "session_message", "input": { "id": below, "text": said, "mode": "queue" } });
+        let wait = json!({ "tool": "session_wait", "input": { "ids": [below], "timeout_seconds": 86_400 } });
+        let steps = json!([
+            { "tools": [message], "new_ids": true }, { "tools": [wait], "new_ids": true },
+            { "text": format!("Done with {name}.") },
+        ]);
+        let text = json!({ "script": steps }).to_string();
+        let mut driven =
+            self.post(&format!("/sessions/{top}/messages"), &json!({ "text": text })).await.map(drop);
+        if driven.is_ok() {
+            (of_top.inputs, of_below.inputs) = (1, 2);
+            let turns_below = async {
+                loop {
+                    self.one_turn(&below, dice).await?;
+                    sleep(dice.millis(50, 150)).await;
+                }
+            };
+            driven = tokio::select! {
+                settled = self.settled(&top, dice, None) => settled,
+                failed = turns_below => failed,
+            };
+        }
+        if driven.is_ok() {
+            driven = self.one_turn(&below, dice).await;
+        }
+        self.waits.fetch_add(1, Ordering::Relaxed);
+        let ended = if driven.is_ok() { Ok(()) } else { Err(anyhow::anyhow!("a child of {name} failed")) };
+        self.end(&top, name, of_top, ended, dice).await?;
+        self.end(&below, name, of_below, driven, dice).await
     }
 
     /// A session without an agent: commands of the caller only.
@@ -256,6 +304,16 @@ impl Load {
             let session = self.post(&format!("/sessions/{id}/cancel"), &json!({})).await?;
             canceled = matches!(session["status"].as_str(), Some("queued" | "running")).then_some(asked);
         }
+        self.settled(id, dice, canceled).await
+    }
+
+    /// Waits until no turn runs, and answers what it needs. A turn that failed is retried, unless it was canceled.
+    async fn settled(
+        &self,
+        id: &str,
+        dice: &SeededRng,
+        canceled: Option<(OffsetDateTime, Instant)>,
+    ) -> anyhow::Result<()> {
         let until = Instant::now() + TURN_PATIENCE;
         loop {
             let session =

@@ -119,6 +119,7 @@ impl Outcome<'_> {
                 "calls of a custom tool that a caller answered, that expired",
                 format!("{}, {}", found.answered, found.expired),
             ),
+            ("turns that waited for a child session", self.load.waits.load(Relaxed).to_string()),
             ("messages that a running turn read", found.steered.to_string()),
             ("calls with an unknown outcome, including canceled calls", found.unknown.to_string()),
             ("turns taken over after a fault", found.recovered.to_string()),

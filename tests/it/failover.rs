@@ -219,7 +219,15 @@ async fn appends_late(ground: Ground) {
     let origin = Origin::system();
     let record = |session, generation| {
         let fence = Fence { org, session, epoch: 0, worker: Uuid::from_u128(1), generation };
-        Record { fence, turn: None, ts: origin.now(), events: Vec::new(), actions_to: None, steers_to: None }
+        Record {
+            fence,
+            turn: None,
+            parent: None,
+            ts: origin.now(),
+            events: Vec::new(),
+            actions_to: None,
+            steers_to: None,
+        }
     };
     let all = |generation| sessions.iter().map(|id| record(*id, generation)).collect::<Vec<_>>();
     let is_after = |recorded: &Recorded| matches!(recorded, Recorded::After { .. });

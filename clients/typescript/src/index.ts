@@ -98,8 +98,9 @@ export class Sojourn {
   }
 
   /** Asks the running turn to end and ends the queued one. */
-  cancel(session: string): Promise<Schemas["Session"]> {
-    return this.take(this.api.POST("/v3/sessions/{session_id}/cancel", { params: { path: { session_id: session } } }));
+  cancel(session: string, options: Schemas["WithChildren"] = {}): Promise<Schemas["Session"]> {
+    const params = { path: { session_id: session } };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/cancel", { params, body: options }));
   }
 
   /** Has the history summarized before the next model call; an idle session gets a turn for it. */
@@ -115,8 +116,9 @@ export class Sojourn {
   }
 
   /** Closes a session permanently; its log stays readable. */
-  archive(session: string): Promise<Schemas["Session"]> {
-    return this.take(this.api.POST("/v3/sessions/{session_id}/archive", { params: { path: { session_id: session } } }));
+  archive(session: string, options: Schemas["WithChildren"] = {}): Promise<Schemas["Session"]> {
+    const params = { path: { session_id: session } };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/archive", { params, body: options }));
   }
 
   /** Runs a command in the sandbox of the session and waits for its end. */

@@ -5,6 +5,7 @@
 //! it. Anything unbounded can take the service down.
 
 mod action;
+mod child_session;
 mod database;
 mod delta;
 mod egress;
@@ -25,6 +26,7 @@ use std::time::Duration;
 use super::backoff::Backoff;
 
 pub use action::*;
+pub use child_session::*;
 pub use database::*;
 pub use delta::*;
 pub use egress::*;
@@ -420,10 +422,6 @@ pub const WEBHOOK_JITTER: f64 = 0.1;
 pub const WEBHOOK_SECRET_BYTES_MAX: usize = 256;
 /// Bytes of an error message that a delivery stores.
 pub const WEBHOOK_ERROR_BYTES_MAX: usize = 512;
-/// Ancestors of a session; each adds a read before every model call of the lowest session.
-pub const SESSION_DEPTH_MAX: i64 = 8;
-/// Descendants of a root session; their usage is summed before each of their model calls.
-pub const SESSION_DESCENDANTS_MAX: i64 = 1_000;
 /// Destinations of one session.
 pub const DESTINATIONS_MAX: usize = 16;
 

@@ -91,9 +91,19 @@ pub(super) enum Session {
         instructions: Option<String>,
     },
     /// Cancel the running turn and queued turns
-    Cancel { session: String },
+    Cancel {
+        session: String,
+        /// Cancel all sessions below it too
+        #[arg(long)]
+        children: bool,
+    },
     /// Close a session permanently
-    Archive { session: String },
+    Archive {
+        session: String,
+        /// Archive all sessions below it too
+        #[arg(long)]
+        children: bool,
+    },
     #[command(flatten)]
     Sandbox(sandbox::Use),
     /// Export a session with its log as NDJSON
@@ -195,8 +205,12 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             print::answer(&accepted, json, accepted["event"]["id"].as_str().unwrap_or_default());
         }
         Session::Retry { session, turn, watch } => return retry(&client, &session, turn, watch, json).await,
-        Session::Cancel { session } => sandbox::act(&client, &session, "cancel", &json!({}), json).await?,
-        Session::Archive { session } => sandbox::act(&client, &session, "archive", &json!({}), json).await?,
+        Session::Cancel { session, children } => {
+            sandbox::act(&client, &session, "cancel", &json!({ "children": children }), json).await?;
+        }
+        Session::Archive { session, children } => {
+            sandbox::act(&client, &session, "archive", &json!({ "children": children }), json).await?;
+        }
         Session::Update(command) => command.run(&client, json).await?,
         Session::Result { session } => result(&client, &session, json).await?,
         Session::Turns { session } => turns(&client.get(&format!("/sessions/{session}/turns")).await?, json),

@@ -66,6 +66,9 @@ pub(crate) enum Use {
         /// Reason, for the log
         #[arg(long)]
         reason: Option<String>,
+        /// Stop all sessions below it too
+        #[arg(long)]
+        children: bool,
     },
     /// Pause a session: nothing starts until it is resumed
     Pause { session: String },
@@ -143,8 +146,9 @@ pub(super) async fn run(client: &Client, wanted: Use, json: bool) -> anyhow::Res
             print::field(&ended, json, "state");
         }
         Use::Start { session } => act(client, &session, "start", &json!({}), json).await?,
-        Use::Stop { session, reason } => {
-            act(client, &session, "stop", &json!({ "reason": reason }), json).await?
+        Use::Stop { session, reason, children } => {
+            let body = json!({ "reason": reason, "children": children });
+            act(client, &session, "stop", &body, json).await?
         }
         Use::Pause { session } => act(client, &session, "pause", &json!({}), json).await?,
         Use::Resume { session } => act(client, &session, "resume", &json!({}), json).await?,

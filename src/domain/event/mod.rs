@@ -277,12 +277,16 @@ pub enum Body {
     /// An action ended without an answer.
     #[serde(rename = "action.closed")]
     ActionClosed { action_id: ActionId, reason: Closed },
-    /// The turn waits for these actions, and no worker has it until they have ended, or until the first of them
-    /// expires. The status becomes `awaiting_input`.
+    /// The turn waits for these actions and sessions, and no worker has it until one of them has ended, or until
+    /// `expires_at`. With actions, the status becomes `awaiting_input`; otherwise it stays `running`.
     #[serde(rename = "turn.waiting")]
     TurnWaiting {
         turn_id: TurnId,
         action_ids: Vec<ActionId>,
+        /// Child sessions that still work.
+        #[serde(skip_serializing_if = "Vec::is_empty", default)]
+        #[schema(value_type = Vec<String>, required = false)]
+        session_ids: Vec<SessionId>,
         /// `seq` of the newest ended action that the turn has read.
         read_to_seq: i64,
         #[serde(with = "time::serde::rfc3339")]
@@ -295,7 +299,8 @@ pub enum Body {
     #[serde(rename = "turn.resumed")]
     TurnResumed {
         turn_id: TurnId,
-        /// Time from `turn.waiting` to what ended the wait.
+        /// Time from `turn.waiting` to what ended the wait; 0 if no action was open, because only the time that callers
+        /// take does not count in the limits of time.
         waited_ms: u64,
     },
     /// The turn reads messages of the queued turn. If that has no other, it is gone.

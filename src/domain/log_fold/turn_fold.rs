@@ -15,7 +15,7 @@ use crate::{
         open_work::CallEnd,
         permission::{Policy, Rule},
         repetition::{RecentCalls, Repetition},
-        tool::{ASK, Replay, SUBMIT_OUTPUT, ToolCall},
+        tool::{ASK, Replay, SESSION_WAIT, SUBMIT_OUTPUT, ToolCall},
         turn::YieldReason,
     },
 };
@@ -79,7 +79,7 @@ pub struct TurnFold {
     open: Vec<OpenCall>,
     /// Actions of those calls.
     actions: Vec<TurnAction>,
-    /// Since when it waits, and when what ended the wait came.
+    /// Its wait for actions or sessions, until it is resumed.
     waiting: Option<Waiting>,
     /// Time that it has waited for actions, in milliseconds.
     pub waited_ms: u64,
@@ -128,8 +128,13 @@ pub enum ActionEnd {
 struct Waiting {
     #[serde(with = "time::serde::rfc3339")]
     since: Timestamp,
+    /// Time of the event that ended it.
     #[serde(with = "time::serde::rfc3339::option")]
     woken_at: Option<Timestamp>,
+    /// Whether callers have something to do.
+    for_callers: bool,
+    /// Whether child sessions have.
+    for_sessions: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -191,11 +196,7 @@ impl TurnFold {
             | Body::UserAnswer(_)
             | Body::ActionClosed { .. } => self.take_action(event),
             Body::TurnSteered { .. } => self.read_messages(),
-            Body::TurnWaiting { .. } => self.waiting = Some(Waiting { since: event.ts, woken_at: None }),
-            Body::TurnResumed { waited_ms, .. } => {
-                self.waiting = None;
-                self.waited_ms += waited_ms;
-            }
+            Body::TurnWaiting { .. } | Body::TurnResumed { .. } => self.take_wait(event),
             Body::ToolResult { call_id, tool, outcome, .. } => {
                 self.open.retain(|open| open.call.call_id != *call_id);
                 let ends_turn = self.ends_turn(call_id, tool, *outcome);
@@ -207,6 +208,28 @@ impl TurnFold {
             }
             Body::LimitWarning { limit, allowed, session_id: None, .. } if is_of_turn(limit) => {
                 self.warned.push((limit.clone(), *allowed));
+            }
+            _ => {}
+        }
+    }
+
+    /// Processes the begin or the end of a wait.
+    fn take_wait(&mut self, event: &Event) {
+        match &event.draft.body {
+            Body::TurnWaiting { action_ids, session_ids, .. } => {
+                self.waiting = Some(Waiting {
+                    since: event.ts,
+                    woken_at: None,
+                    for_callers: !action_ids.is_empty(),
+                    for_sessions: !session_ids.is_empty(),
+                });
+            }
+            Body::TurnResumed { waited_ms, .. } => {
+                // Other sessions have changed: an equal call may now have another result.
+                if self.waiting.take().is_some_and(|waiting| waiting.for_sessions) {
+                    self.recent.clear();
+                }
+                self.waited_ms += waited_ms;
             }
             _ => {}
         }
@@ -305,7 +328,9 @@ impl TurnFold {
     }
 
     fn note_call(&mut self, call: &ToolCall, repeats: Option<Repetition>) {
-        self.recent.push(call);
+        if call.tool != SESSION_WAIT {
+            self.recent.push(call);
+        }
         if let Some(repetition) = repeats {
             self.recent.clear();
             self.loops += 1;
@@ -410,9 +435,10 @@ impl TurnFold {
         self.waiting.is_some()
     }
 
-    /// Returns the milliseconds of the current wait, until what ended it, or until `now`.
+    /// Returns the milliseconds of the current wait for callers, until what ended it, or until `now`.
     pub fn current_wait_ms(&self, now: Timestamp) -> u64 {
-        self.waiting.as_ref().map_or(0, |waiting| millis(waiting.woken_at.unwrap_or(now) - waiting.since))
+        let waiting = self.waiting.as_ref().filter(|waiting| waiting.for_callers);
+        waiting.map_or(0, |waiting| millis(waiting.woken_at.unwrap_or(now) - waiting.since))
     }
 
     /// Notes that a sandbox was created or lost.

@@ -268,7 +268,7 @@ async fn append(
             if mode.is_none()
                 && output_schema.is_none()
                 && content.is_empty()
-                && let Some(answered) = questions::answer_by_message(caller, unit, &text).await?
+                && let Some(answered) = unit.answer_by_message(caller.session, &text, &caller.stamp()).await?
             {
                 return Ok(Sent::answer(answered, "user.answer"));
             }

@@ -61,7 +61,9 @@ pub(super) async fn stop(
     let stamp = caller.stamp();
     let submitted = once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let reason = wanted.reason.clone();
-        let executed = unit.execute(id, Command::Stop { reason }, &stamp).await?;
+        let below = if wanted.children { unit.tx().lock_descendants(id).await? } else { Vec::new() };
+        let executed = unit.execute(id, Command::Stop { reason: reason.clone() }, &stamp).await?;
+        unit.stop_each(&below, reason.as_ref(), &stamp).await?;
         // The current absence of a sandbox is not conclusive: a turn that is ending may still create one.
         if executed.events.is_empty() && !unit.tx().has_sandbox(id).await? {
             return Ok(Answer::new(StatusCode::OK, &json!({})));

@@ -39,6 +39,7 @@ use crate::{
     wire::{
         agent::PinnedAgentView,
         budget::{ModelUsage, SessionUsage},
+        control::WithChildren,
         session::SessionView,
     },
 };
@@ -147,13 +148,20 @@ pub(super) async fn agent(caller: Caller<ReadAgents>, Path(session): Path<Sessio
 /// The queued turn ends immediately, the running one as soon as possible. A session that never had a turn
 /// is canceled itself: its `exit_status` is `canceled` until the next message, start or command.
 #[utoipa::path(post, path = "/sessions/{session_id}/cancel", tag = "sessions", operation_id = "cancelSession",
-    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
+    params(("session_id" = SessionId, Path)), request_body = WithChildren,
+    responses((status = 200, body = SessionView), Errors))]
 pub(super) async fn cancel(
     caller: Caller<WriteSessions>,
     Path(id): Path<SessionId>,
-    once: IdempotentRequest,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<WithChildren>>,
 ) -> Result<Answer> {
-    change(&caller, &once, async |unit, stamp| Ok(unit.execute(id, Command::Cancel, stamp).await?)).await
+    change(&caller, &once, async |unit, stamp| {
+        Ok(match wanted.children {
+            true => unit.cancel_all(id, stamp).await?,
+            false => unit.execute(id, Command::Cancel, stamp).await?,
+        })
+    })
+    .await
 }
 
 /// Extend the idle time of the session's sandbox
@@ -182,11 +190,18 @@ pub(super) async fn heartbeat(
 /// Running work ends now. An archived session cannot be reopened; its log stays readable. The slug is also
 /// accepted after the session was archived, until another session takes it.
 #[utoipa::path(post, path = "/sessions/{session_id}/archive", tag = "sessions", operation_id = "archiveSession",
-    params(("session_id" = SessionId, Path)), responses((status = 200, body = SessionView), Errors))]
+    params(("session_id" = SessionId, Path)), request_body = WithChildren,
+    responses((status = 200, body = SessionView), Errors))]
 pub(super) async fn archive(
     caller: Caller<WriteSessions>,
     SessionToArchive(id): SessionToArchive,
-    once: IdempotentRequest,
+    Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<WithChildren>>,
 ) -> Result<Answer> {
-    change(&caller, &once, async |unit, stamp| Ok(unit.archive(id, stamp).await?)).await
+    change(&caller, &once, async |unit, stamp| {
+        Ok(match wanted.children {
+            true => unit.archive_all(id, stamp).await?,
+            false => unit.archive(id, stamp).await?,
+        })
+    })
+    .await
 }

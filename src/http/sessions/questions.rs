@@ -4,13 +4,10 @@ use crate::{
     domain::{
         ClaimId,
         action::{ActionAnswer, ActionKind, Consequences},
-        decide::Rejection,
         question::{self, Answers},
     },
     http::{auth::SessionCaller, prelude::*, scope::Scope},
-    journal::{self, Answered},
-    store::action::{PendingAction, PendingFilter},
-    wire::action::validate_size,
+    journal::Answered,
 };
 
 /// Answers the questions of an action.
@@ -35,35 +32,4 @@ pub(super) async fn answer<S: Scope>(
         });
     }
     Ok(unit.answer(id, ActionAnswer::Answers(answers), Consequences::default(), claim, &stamp).await?)
-}
-
-/// Answers the only question for which a turn waits with the text of a message, if there is one that takes a text.
-/// Otherwise the message waits for the next turn.
-pub(super) async fn answer_by_message<S: Scope>(
-    caller: &SessionCaller<S>,
-    unit: &mut Unit,
-    text: &str,
-) -> Result<Option<Answered>> {
-    let (id, stamp) = (caller.session, caller.stamp());
-    if !unit.tx().lock_session(id).await?.is_waiting() {
-        return Ok(None);
-    }
-    let filter = PendingFilter { session: Some(id), ..PendingFilter::default() };
-    let open = unit.tx().pending_actions(&filter, 2).await?;
-    let [PendingAction { action, .. }] = open.as_slice() else { return Ok(None) };
-    let answer = question::Answer { labels: Vec::new(), text: Some(text.to_owned()) };
-    let answers = Answers { action_id: action.id, answers: vec![answer] };
-    let is_question = action.kind == ActionKind::Question;
-    if !is_question
-        || question::problem(&action.questions, &answers.answers).is_some()
-        || validate_size(&answers.answers, &()).is_err()
-    {
-        return Ok(None);
-    }
-    match unit.answer(id, ActionAnswer::Answers(answers), Consequences::default(), None, &stamp).await {
-        Ok(answered) => Ok(Some(answered)),
-        // Its time has just passed, or another caller is about to answer.
-        Err(journal::Error::Rejected(Rejection::ActionExpired | Rejection::ActionClaimed)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
 }

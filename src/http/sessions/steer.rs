@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{content, questions};
+use super::content;
 
 use crate::{
     domain::{
@@ -128,7 +128,7 @@ async fn append(
     if may_answer
         && let (None, []) = (&input.output_schema, &*input.content)
         && let Some(Answered { event, seq, session, .. }) =
-            questions::answer_by_message(caller, unit, &input.text).await?
+            unit.answer_by_message(caller.session, &input.text, &caller.stamp()).await?
     {
         let event = EventRef { id: event, seq, processed_at: None };
         let session = SessionRef { id: session.id, status: session.status, head: session.head };

@@ -323,28 +323,6 @@ impl Tx {
         Ok(counts)
     }
 
-    /// Returns whether a descendant of this session is not archived.
-    pub async fn has_open_descendants(&mut self, session: SessionId) -> Result<bool> {
-        let org = self.org.uuid();
-        let (is_any,): (bool,) = sqlx::query_as(
-            "with recursive below as (
-                select session_id, status
-                from session
-                where org_id = $1 and parent_session_id = $2
-                union all
-                select s.session_id, s.status
-                from below b
-                join session s on s.org_id = $1 and s.parent_session_id = b.session_id
-             )
-             select exists (select from below where status <> 'archived')",
-        )
-        .bind(org)
-        .bind(session.uuid())
-        .fetch_one(self.connection())
-        .await?;
-        Ok(is_any)
-    }
-
     /// Returns number and usage of the descendants of each session; omits sessions that never had
     /// any.
     pub async fn below(&mut self, sessions: &[SessionId]) -> Result<HashMap<SessionId, Below>> {

@@ -2,6 +2,8 @@
 //!
 //! Writes the session's row, its queued turn, the events, their deliveries and the job.
 
+use uuid::Uuid;
+
 use super::creation::name_of;
 use crate::store::{
     Result, Tx,
@@ -69,6 +71,7 @@ impl Tx {
                 action_head: session.action_head,
                 steer_head: session.steer_head,
                 agent_head: session.agent_head,
+                waits_for: (!session.waits_for.is_empty()).then(|| waits_for(session)),
                 snapshot_id: snapshot.as_deref().map(name_of),
                 snapshot: &snapshot,
                 running_turn_id: session.running.as_ref().map(|turn| turn.id.uuid()),
@@ -101,6 +104,10 @@ impl Tx {
     }
 }
 
+fn waits_for(session: &Session) -> Vec<Uuid> {
+    session.waits_for.iter().map(|id| id.uuid()).collect()
+}
+
 const WRITE_BACK: &str = concat!(
     "
 with queued as (
@@ -117,7 +124,7 @@ with queued as (
     update session
     set title = $title, metadata = $metadata::json, limits = $limits::json, status = $status, head = $head,
         input_head = $input_head, input_cursor = $input_cursor, action_head = $action_head,
-        steer_head = $steer_head, agent_head = $agent_head, snapshot_id = coalesce($snapshot_id, snapshot_id),
+        steer_head = $steer_head, agent_head = $agent_head, waits_for = $waits_for, snapshot_id = coalesce($snapshot_id, snapshot_id),
         running_turn_id = $running_turn_id,
         queued_turn_id = $queued_turn_id, cancel_turn_id = $cancel_turn_id,
         ended_turn_id = $ended_turn_id, turns = $turns, updated_at = $updated_at,

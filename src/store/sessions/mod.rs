@@ -1,6 +1,7 @@
 //! Sessions: state, log, turns, actions, tokens, lists; idempotency keys; purge.
 
 pub(crate) mod action;
+pub(crate) mod child_session;
 pub(crate) mod command;
 pub(crate) mod creation;
 pub(crate) mod event;

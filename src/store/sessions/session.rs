@@ -47,6 +47,7 @@ struct Row {
     action_head: i64,
     steer_head: i64,
     agent_head: i64,
+    waits_for: Option<Vec<Uuid>>,
     running_turn_id: Option<Uuid>,
     queued_turn_id: Option<Uuid>,
     cancel_turn_id: Option<Uuid>,
@@ -74,7 +75,7 @@ macro_rules! columns {
             snapshot!("session"),
             "::text as agent_snapshot, environment::text, sources::text, title, key, client_id, slug,
                     metadata::text, limits::text, source, status, head, input_head, input_cursor, action_head, steer_head,
-                    agent_head, running_turn_id,
+                    agent_head, waits_for, running_turn_id,
                     queued_turn_id, cancel_turn_id, ended_turn_id, turns, active_seconds, exec_ms, input_tokens,
                     output_tokens, cache_write_tokens, cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros,
                     sandbox_memory_micros, fee_micros, unpriced_steps, actor::text, stopped_by::text, stopped_at,
@@ -121,8 +122,9 @@ impl Row {
         };
         let status: Status = from_word(&self.status)?;
         // Where the session is not locked, the rows of its turns are read later and may be newer than its own.
-        let running_state =
-            if status == Status::AwaitingInput { TurnState::Waiting } else { TurnState::Running };
+        let waits_for = self.waits_for.unwrap_or_default();
+        let is_waiting = status == Status::AwaitingInput || !waits_for.is_empty();
+        let running_state = if is_waiting { TurnState::Waiting } else { TurnState::Running };
         let as_of_session = |turn_id, state| find(turn_id).map(|turn| turn.unended(state));
         Ok(Session {
             id: Id::from_uuid(session_id),
@@ -148,6 +150,7 @@ impl Row {
             action_head: self.action_head,
             steer_head: self.steer_head,
             agent_head: self.agent_head,
+            waits_for: waits_for.into_iter().map(Id::from_uuid).collect(),
             running: as_of_session(self.running_turn_id, running_state),
             queued: as_of_session(self.queued_turn_id, TurnState::Queued),
             cancel_turn_id: self.cancel_turn_id.map(Id::from_uuid),

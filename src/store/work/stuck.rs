@@ -148,9 +148,11 @@ impl Store {
 }
 
 impl Tx {
-    /// Returns the resume times of running turns that wait without a worker.
+    /// Returns the resume times of running turns that wait for a retry, without a worker.
     pub async fn waits(&mut self, sessions: &[Session]) -> Result<HashMap<SessionId, Timestamp>> {
-        let waits = |session: &&Session| session.status == Status::Running && session.hold.is_none();
+        let waits = |session: &&Session| {
+            session.status == Status::Running && session.hold.is_none() && !session.is_waiting()
+        };
         let running = sessions.iter().filter(waits);
         let running: Vec<_> = running.map(|session| session.id.uuid()).collect();
         if running.is_empty() {

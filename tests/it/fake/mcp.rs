@@ -407,7 +407,7 @@ impl Shared {
     }
 
     fn message(&self, id: &Value, mut result: Value) -> Value {
-        if !self.is_legacy {
+        if !self.is_legacy && result.get("resultType").is_none() {
             result["resultType"] = json!("complete");
         }
         json!({ "jsonrpc": "2.0", "id": id, "result": result })

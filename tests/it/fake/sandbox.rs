@@ -27,7 +27,9 @@ use sojourn::{
         Capabilities, Cause, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange,
         OutputStream, Reach, Sandbox, SandboxFence, Signal, Spec, Stats,
     },
-    tool::{Child, Fault as ToolFault, Page, SandboxHandle, Services, WORKSPACE},
+    tool::{
+        Child, Events, Fault as ToolFault, Message, Page, Report, SandboxHandle, Services, WORKSPACE, Wait,
+    },
 };
 
 pub struct FakeSandbox {
@@ -185,6 +187,26 @@ impl Services for FakeServices {
     async fn start_session(&self, _: &str, _: Child<'_>) -> Result<SessionId, ToolFault> {
         Err(ToolFault::TellModel("No session can be started here.".to_owned()))
     }
+
+    async fn wait_for_sessions(&self, _: &str, _: Wait<'_>) -> Result<(Vec<Report>, bool), ToolFault> {
+        Err(no_sessions())
+    }
+
+    async fn read_session(&self, _: &str, _: i64) -> Result<Events, ToolFault> {
+        Err(no_sessions())
+    }
+
+    async fn message_session(&self, _: &str, _: Message<'_>) -> Result<&'static str, ToolFault> {
+        Err(no_sessions())
+    }
+
+    async fn cancel_session(&self, _: &str, _: &str) -> Result<(), ToolFault> {
+        Err(no_sessions())
+    }
+}
+
+fn no_sessions() -> ToolFault {
+    ToolFault::TellModel("There are no sessions here.".to_owned())
 }
 
 #[async_trait]

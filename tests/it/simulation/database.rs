@@ -181,12 +181,16 @@ impl Database {
             turn.usage += delta.usage;
             if delta.resumes {
                 (turn.state, row.status) = (TurnState::Running, Status::Running);
+                row.waits_for.clear();
             }
             if let Some(wait) = delta.wait {
-                (turn.state, row.status) = (TurnState::Waiting, Status::AwaitingInput);
+                (turn.state, row.status) = (TurnState::Waiting, wait.status);
                 turn.active_seconds = wait.active_seconds;
-                let wait: Duration = (wait.expires_at - ts).try_into().unwrap_or_default();
-                self.lease.wait(fence.worker, now + wait);
+                let span: Duration = (wait.expires_at - ts).try_into().unwrap_or_default();
+                // A session changes before the end of the time, and perhaps not enough.
+                let span = if wait.sessions.is_empty() { span } else { span / 2 };
+                row.waits_for = wait.sessions;
+                self.lease.wait(fence.worker, now + span);
             }
         }
         if let Some(end) = &delta.end {
@@ -247,6 +251,9 @@ impl Database {
             row.queued.take().expect("checked by the fence")
         };
         row.cancel_turn_id.take_if(|canceled| *canceled == id);
+        if was_running {
+            row.waits_for.clear();
+        }
         turn.state = end.yield_reason.state();
         turn.completed_at = Some(ts);
         turn.yield_reason = Some(end.yield_reason);

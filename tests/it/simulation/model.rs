@@ -8,7 +8,7 @@ use sojourn::{
     domain::{
         Answer, Block, Message, StopReason, Usage,
         conversation::ModelRequest,
-        tool::{ASK, SUBMIT_OUTPUT, ToolCall},
+        tool::{ASK, SESSION_WAIT, SUBMIT_OUTPUT, ToolCall},
     },
     harness::{Delta, Model},
     model::Fault,
@@ -125,7 +125,8 @@ impl Provider {
             0 => ASK,
             1 => "no_such_tool",
             2..4 => CALLER_TOOL,
-            4..9 => "read",
+            4 => SESSION_WAIT,
+            5..9 => "read",
             9..12 => "write",
             12..14 => REMOTE_TOOL,
             _ => "bash",

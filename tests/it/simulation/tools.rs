@@ -7,17 +7,18 @@ use serde_json::{Map, json};
 use sojourn::{
     base::limit::{SANDBOX_CALL_ATTEMPTS_MAX, SANDBOX_START_ATTEMPTS_MAX},
     domain::{
-        Actor, Body, SandboxId,
+        Actor, Body, SandboxId, SessionId,
         custom_tool::{CustomTool, CustomToolType},
         event::{Draft, Outcome},
         log_fold::{self, ReadTo},
         permission::{Grant, Policy, PolicyDecision, Rule},
         question::Question,
-        tool::{ASK, MALFORMED_INPUT, Replay, SUBMIT_OUTPUT, ToolCall, ToolSpec},
+        tool::{ASK, MALFORMED_INPUT, Replay, SESSION_WAIT, SUBMIT_OUTPUT, ToolCall, ToolSpec},
     },
     harness::{Call, CallResult, ExecSummary, Fault, Tools},
 };
 use tokio::{sync::Mutex, time::sleep};
+use uuid::Uuid;
 
 use super::{
     database::{Fence, Recorded},
@@ -26,11 +27,12 @@ use super::{
 };
 
 /// Tools, by the effect of a crash during each.
-pub const TOOLS: [(&str, Replay); 4] = [
+pub const TOOLS: [(&str, Replay); 5] = [
     ("read", Replay::ReadOnly),
     ("write", Replay::Idempotent),
     ("bash", Replay::Unsafe),
     (ASK, Replay::ReadOnly),
+    (SESSION_WAIT, Replay::ReadOnly),
 ];
 
 /// A tool that the caller runs.
@@ -38,6 +40,9 @@ pub const CALLER_TOOL: &str = "ask_weather";
 
 /// A tool that runs at a server outside of the sandbox.
 pub const REMOTE_TOOL: &str = "mcp__server__act";
+
+/// Longest time until a session that a call waits for has nothing to do, in seconds.
+const WORK_SECONDS_MAX: u64 = 90;
 
 /// Access to the session's sandbox for a turn under one lease.
 pub struct LeasedTools {
@@ -192,6 +197,24 @@ impl LeasedTools {
         }
     }
 
+    /// Waits until another session has nothing to do, at a time that the id of the call determines.
+    async fn wait(&self, call: &Call) -> Result<CallResult, Fault> {
+        let id = call.id().to_owned();
+        let called_at = self.world.ask(move |database, _| {
+            database.log.iter().find_map(|event| match &event.draft.body {
+                Body::ToolCall { call_id, .. } if *call_id == id => Some(event.ts),
+                _ => None,
+            })
+        });
+        let called_at = called_at.await.map_err(away)?.expect("a call is in the log before it runs");
+        let seconds = call.id().bytes().map(u64::from).sum::<u64>() % WORK_SECONDS_MAX;
+        let until = called_at + Duration::from_secs(seconds);
+        if self.world.origin.now() < until {
+            return Err(Fault::Waits { sessions: vec![SessionId::from_uuid(Uuid::from_u128(1))], until });
+        }
+        Ok(done(call, Outcome::Ran))
+    }
+
     async fn run_here(&self, call: &Call) -> Result<Result<CallResult, Open>, Fault> {
         let id = self.attached().await?;
         self.world.latency().await;
@@ -289,6 +312,9 @@ impl Tools for LeasedTools {
     }
 
     async fn run(&self, call: &Call) -> Result<CallResult, Fault> {
+        if call.origin.tool == SESSION_WAIT {
+            return self.wait(call).await;
+        }
         if call.is_remote {
             self.world.latency().await;
             self.world.look(|log| self.world.sandboxes.run_outside(call.id(), log));

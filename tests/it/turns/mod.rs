@@ -7,6 +7,7 @@ mod archive;
 mod blobs;
 mod cancel;
 mod changed_agent;
+mod child_sessions;
 mod compaction;
 mod control;
 mod direct;

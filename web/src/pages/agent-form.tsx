@@ -136,7 +136,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
       </Select>
       <details>
         <summary>Tools, options and limits</summary>
-        <Check label="All tools except start_session" value={form.allTools} onChange={(allTools) => set({ allTools })} />
+        <Check label="All tools except those for child sessions" value={form.allTools} onChange={(allTools) => set({ allTools })} />
         {!form.allTools && (
           <>
             <TextField

@@ -252,7 +252,7 @@ function PinnedAgent({ session }: { session: Session }) {
           <pre className="output" tabIndex={0} role="region" aria-label="Prompt">
             {query.data.prompt}
           </pre>
-          <p className="quiet">Tools: {named(query.data.tools, "all but start_session")}</p>
+          <p className="quiet">Tools: {named(query.data.tools, "all but those for child sessions")}</p>
         </>
       )}
     </details>

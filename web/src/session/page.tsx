@@ -98,11 +98,11 @@ function Head({ session, log }: { session: Session; log: Log }) {
   const params = { path: { session_id: session.id } };
   const onSuccess = (changed: Session) => queries.setQueryData(["session", session.id], changed);
   const cancel = useMutation({
-    mutationFn: () => take(api.POST("/v3/sessions/{session_id}/cancel", { params })),
+    mutationFn: () => take(api.POST("/v3/sessions/{session_id}/cancel", { params, body: {} })),
     onSuccess,
   });
   const archive = useMutation({
-    mutationFn: () => take(api.POST("/v3/sessions/{session_id}/archive", { params })),
+    mutationFn: () => take(api.POST("/v3/sessions/{session_id}/archive", { params, body: {} })),
     onSuccess,
   });
   const compact = useMutation({

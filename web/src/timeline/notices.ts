@@ -72,7 +72,12 @@ export function noticed(event: Event, names: ReadonlyMap<string, string>): Notic
       return { tone: "bad", title: "Turn not started", detail: event.body.message };
     case "turn.waiting": {
       const count = event.body.action_ids.length;
-      return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: `until ${when(event.body.expires_at)}` };
+      const below = event.body.session_ids?.length ?? 0;
+      const until = `until ${when(event.body.expires_at)}`;
+      if (count === 0 && below > 0) {
+        return { tone: "plain", title: below === 1 ? "Waits for a child session" : `Waits for ${below} child sessions`, detail: until };
+      }
+      return { tone: "warn", title: count === 1 ? "Waits for an answer" : `Waits for ${count} answers`, detail: until };
     }
     case "history.compaction_requested":
       return { tone: "plain", title: `${event.actor.display ?? "A caller"} wants a summary of the history` };

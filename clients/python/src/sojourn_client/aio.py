@@ -118,8 +118,10 @@ class AsyncSojourn:
         body = {name: value for name, value in body.items() if value is not None}
         return cast("models.Steered", await self.call("POST", path, json=body))
 
-    async def cancel(self, session: str) -> models.Session:
-        return cast("models.Session", await self.call("POST", at("sessions", session, "cancel")))
+    async def cancel(self, session: str, *, children: bool = False) -> models.Session:
+        """Cancels its running and its queued turn; with `children` those of all sessions below it too."""
+        body = {"children": True} if children else {}
+        return cast("models.Session", await self.call("POST", at("sessions", session, "cancel"), json=body))
 
     async def compact(self, session: str, instructions: str | None = None) -> models.Steered:
         """Has the history summarized before the next model call; an idle session gets a turn for it."""
@@ -131,8 +133,10 @@ class AsyncSojourn:
         path = at("sessions", session, "turns", turn, "retry")
         return cast("models.Steered", await self.call("POST", path))
 
-    async def archive(self, session: str) -> models.Session:
-        return cast("models.Session", await self.call("POST", at("sessions", session, "archive")))
+    async def archive(self, session: str, *, children: bool = False) -> models.Session:
+        """Archives the session; with `children` all sessions below it too."""
+        body = {"children": True} if children else {}
+        return cast("models.Session", await self.call("POST", at("sessions", session, "archive"), json=body))
 
     async def result(self, session: str) -> models.ResultView:
         """Returns the last turn and its result."""

@@ -115,8 +115,10 @@ class Sojourn:
         body = {name: value for name, value in body.items() if value is not None}
         return cast("models.Steered", self.call("POST", path, json=body))
 
-    def cancel(self, session: str) -> models.Session:
-        return cast("models.Session", self.call("POST", at("sessions", session, "cancel")))
+    def cancel(self, session: str, *, children: bool = False) -> models.Session:
+        """Cancels its running and its queued turn; with `children` those of all sessions below it too."""
+        body = {"children": True} if children else {}
+        return cast("models.Session", self.call("POST", at("sessions", session, "cancel"), json=body))
 
     def compact(self, session: str, instructions: str | None = None) -> models.Steered:
         """Has the history summarized before the next model call; an idle session gets a turn for it."""
@@ -128,8 +130,10 @@ class Sojourn:
         path = at("sessions", session, "turns", turn, "retry")
         return cast("models.Steered", self.call("POST", path))
 
-    def archive(self, session: str) -> models.Session:
-        return cast("models.Session", self.call("POST", at("sessions", session, "archive")))
+    def archive(self, session: str, *, children: bool = False) -> models.Session:
+        """Archives the session; with `children` all sessions below it too."""
+        body = {"children": True} if children else {}
+        return cast("models.Session", self.call("POST", at("sessions", session, "archive"), json=body))
 
     def result(self, session: str) -> models.ResultView:
         """Returns the last turn and its result."""

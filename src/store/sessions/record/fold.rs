@@ -5,7 +5,11 @@
 
 use super::Record;
 use crate::{
-    domain::{delta::Delta, event::TurnCompleted, turn::TurnError},
+    domain::{
+        delta::{Delta, Wait},
+        event::TurnCompleted,
+        turn::TurnError,
+    },
     store::column::storable,
 };
 
@@ -23,6 +27,18 @@ impl<'a> Member<'a> {
     /// Returns a value of the turn's end, if the turn ends.
     pub(super) fn end<T>(&self, pick: impl FnOnce(&TurnCompleted) -> T) -> Option<T> {
         self.delta.end.as_ref().map(pick)
+    }
+
+    /// Returns a value of the wait that begins, if one does.
+    pub(super) fn wait<T>(&self, pick: impl FnOnce(&Wait) -> T) -> Option<T> {
+        self.delta.wait.as_ref().map(pick)
+    }
+
+    /// Returns the sessions of the wait as an array in the text form of Postgres: a member of `unnest` cannot be an
+    /// array itself.
+    pub(super) fn waits_for(&self) -> Option<String> {
+        let ids: Vec<_> = self.delta.wait.as_ref()?.sessions.iter().map(|id| id.uuid().to_string()).collect();
+        Some(format!("{{{}}}", ids.join(",")))
     }
 
     /// Returns a text of the error with which the turn ends, if it does.
@@ -60,8 +76,8 @@ macro_rules! fold_columns {
             model text settles boolean input_tokens bigint output_tokens bigint cache_write_tokens bigint
             cache_read_tokens bigint steps bigint tool_calls bigint model_micros bigint
             sandbox_cpu_micros bigint sandbox_memory_micros bigint fee_micros bigint unpriced_steps bigint
-            exec_ms bigint fails boolean wakes_at timestamptz waited_at_seconds bigint resumes boolean
-            actions_to bigint steers_to bigint agent_seq bigint
+            exec_ms bigint fails boolean wakes_at timestamptz wait_status text waits_for text
+            waited_at_seconds bigint resumes boolean actions_to bigint steers_to bigint agent_seq bigint
         )
     };
 }
@@ -116,9 +132,10 @@ macro_rules! fold_query {
             unpriced_steps: $of($members, |member| count(member.delta.usage.cost.unpriced_steps)),
             exec_ms: $of($members, |member| count(member.delta.exec_ms)),
             fails: $of($members, |member| member.delta.fails),
-            wakes_at: $of($members, |member| member.delta.wait.map(|wait| wait.expires_at)),
-            waited_at_seconds:
-                $of($members, |member| member.delta.wait.map(|wait| count(wait.active_seconds))),
+            wakes_at: $of($members, |member| member.wait(|wait| wait.expires_at)),
+            wait_status: $of($members, |member| member.wait(|wait| word(&wait.status))),
+            waits_for: $of($members, |member| member.waits_for()),
+            waited_at_seconds: $of($members, |member| member.wait(|wait| count(wait.active_seconds))),
             resumes: $of($members, |member| member.delta.resumes),
             actions_to: $of($members, |member| member.record.actions_to),
             steers_to: $of($members, |member| member.record.steers_to),
@@ -161,7 +178,7 @@ macro_rules! fold_session {
         status = case
             when m.attempt is not null then 'running'
             when m.fails and u.status = 'idle' then 'failed'
-            when m.wakes_at is not null then 'awaiting_input'
+            when m.wakes_at is not null then m.wait_status
             when m.status is null and m.resumes then 'running'
             when m.status is null then u.status
             when u.running_turn_id = m.turn_id and u.queued_turn_id is not null then 'queued'
@@ -185,6 +202,11 @@ macro_rules! fold_session {
         cancel_turn_id = case
             when m.status is not null and u.cancel_turn_id = m.turn_id then null
             else u.cancel_turn_id
+        end,
+        waits_for = case
+            when m.wakes_at is not null then nullif(m.waits_for, '{}')::uuid[]
+            when m.resumes or m.status is not null and u.running_turn_id = m.turn_id then null
+            else u.waits_for
         end,
         ended_turn_id = case when m.status is not null then m.turn_id else u.ended_turn_id end,
         input_tokens = u.input_tokens + m.input_tokens,

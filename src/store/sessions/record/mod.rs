@@ -3,18 +3,23 @@
 //! It advances the session's `head` only if the epoch still matches, so a worker that lost its
 //! lease changes nothing. It changes only columns that the turn owns, and only by differences,
 //! because a caller may change the row between two records. `single` writes one record, `batch`
-//! those of several sessions in one commit; `log_only` is for events that change only the log.
-//! `fence` and `fold` are the parts that all these statements share.
+//! those of several sessions in one commit; `log_only` is for events that change only the log, `wake` for those that
+//! wake another session. `fence` and `fold` are the parts that all these statements share.
 
 mod batch;
 mod fence;
 mod fold;
 mod log_only;
 mod single;
+mod wake;
 
 use sqlx::FromRow;
 
-use crate::{base::Timestamp, domain::TurnId, store::event::Packed};
+use crate::{
+    base::Timestamp,
+    domain::{SessionId, TurnId},
+    store::{event::Packed, job::Ready},
+};
 
 pub use fence::Fence;
 pub(in crate::store) use fence::{fence, held, leased, next_epoch};
@@ -25,6 +30,9 @@ pub struct Record {
     pub fence: Fence,
     /// `None` for events of the session alone.
     pub turn: Option<TurnId>,
+    /// The session that started this one. Its turn continues if it waits for this session and that ends its turn, or
+    /// waits itself.
+    pub parent: Option<SessionId>,
     pub ts: Timestamp,
     pub events: Vec<Packed>,
     /// For events that withdraw actions, or wait for them: `seq` of the newest end of an action that was read. They
@@ -43,6 +51,8 @@ pub enum Recorded {
         base: i64,
         /// Whether some of them created deliveries.
         has_deliveries: bool,
+        /// A job that became ready: of the parent session, or of this one, whose wait for sessions is over already.
+        woken: Option<Ready>,
     },
     /// Another worker has a newer epoch: stop.
     Stale,
@@ -67,7 +77,7 @@ struct Row {
 impl Row {
     fn recorded(&self) -> Recorded {
         match (self.base, self.held) {
-            (Some(base), _) => Recorded::After { base, has_deliveries: self.has_deliveries },
+            (Some(base), _) => Recorded::After { base, has_deliveries: self.has_deliveries, woken: None },
             (None, _) if !self.is_current => Recorded::Late,
             (None, true) => Recorded::Moved,
             (None, false) => Recorded::Stale,

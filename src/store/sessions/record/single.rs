@@ -1,5 +1,7 @@
 //! Fenced append of one record that changes rows of its session.
 
+use sqlx::PgExecutor;
+
 use super::{
     Record, Recorded, Row,
     fence::{destinations_seen, fence, is_current, turn_open},
@@ -40,13 +42,23 @@ impl Store {
         if member.delta.is_none() {
             return self.record_log(member).await;
         }
-        let query = fold_query!(RECORD, one(member), {
-            opening: member.delta.actions.iter().map(|(event, ..)| event.uuid()).collect::<Vec<_>>(),
-            action_kinds: member.delta.actions.iter().map(|(_, kind, _)| word(kind)).collect::<Vec<_>>(),
-            expiries: member.delta.actions.iter().map(|(.., expires_at)| *expires_at).collect::<Vec<_>>()
-        }, Columns::of(&record.events));
-        let row: Row = query.fetch_one(&self.append).await?;
-        Ok(row.recorded())
+        if record.may_wake() {
+            return self.record_and_wake(member).await;
+        }
+        Ok(member.write(&self.append).await?.recorded())
+    }
+}
+
+impl Member<'_> {
+    /// Writes the record, on a connection or a pool.
+    pub(super) async fn write<'c>(&self, executor: impl PgExecutor<'c>) -> Result<Row> {
+        let actions = &self.delta.actions;
+        let query = fold_query!(RECORD, one(self), {
+            opening: actions.iter().map(|(event, ..)| event.uuid()).collect::<Vec<_>>(),
+            action_kinds: actions.iter().map(|(_, kind, _)| word(kind)).collect::<Vec<_>>(),
+            expiries: actions.iter().map(|(.., expires_at)| *expires_at).collect::<Vec<_>>()
+        }, Columns::of(&self.record.events));
+        Ok(query.fetch_one(executor).await?)
     }
 }
 

@@ -22,6 +22,16 @@ async fn an_unsafe_call_without_an_answer_is_made_once_and_its_outcome_is_unknow
         (Reply::Status(502), "unknown", "gave no result"),
         (Reply::Raw("nonsense"), "unknown", "does not follow the protocol"),
         (Reply::After(Duration::from_secs(5), text("late")), "unknown", "did not answer within 1 s"),
+        (
+            Reply::Result(json!({
+                "resultType": "input_required", "requestState": "s",
+                "inputRequests": { "who": { "method": "elicitation/create", "params": {
+                    "mode": "form", "message": "Who?", "requestedSchema": { "type": "object", "properties": {} },
+                }}},
+            })),
+            "unknown",
+            "wants an input from a person",
+        ),
         (Reply::Status(429), "not_run", "The tool did not run"),
         (Reply::Redirect("http://127.0.0.2:9/mcp".to_owned()), "not_run", "another origin"),
         (Reply::Error(-32_000, "no"), "ran", "The server reports an error: no"),

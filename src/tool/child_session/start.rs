@@ -1,7 +1,4 @@
-//! `start_session`: the agent starts another session. It needs no sandbox.
-//!
-//! Calls the port [`Services`], which starts one session for each call: a call that is repeated
-//! after a crash finds the first one's.
+//! `start_session`: the agent starts another session, one for each call.
 
 use async_trait::async_trait;
 use serde::Deserialize;

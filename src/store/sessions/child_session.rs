@@ -1,0 +1,206 @@
+//! Sessions below another one: their states, locks on them, and the wake of a parent that waits for one.
+//!
+//! A wait is in `session.waits_for` of the parent. Whoever ends the turn of a child, or lets it wait, locks the job of
+//! the parent before it commits; so does the parent before it waits. So one of the two sees the other.
+
+use sqlx::FromRow;
+use uuid::Uuid;
+
+use crate::store::{Result, Tx, column::from_word, connection::Connection, job::Ready, parameter::named};
+use crate::{
+    base::Id,
+    domain::{OrgId, SessionId, Status},
+};
+
+/// Whether the session `c` has nothing to do for now: it has no turn, or asks a question within its turn, which its
+/// parent may answer. Tool results and confirmations come from others, so they are not waited for less.
+macro_rules! is_settled {
+    () => {
+        "(c.status not in ('queued', 'running')
+           and (c.running_turn_id is null or exists (
+               select from action a
+               where a.org_id = c.org_id
+                 and a.session_id = c.session_id
+                 and a.kind = 'question'
+                 and a.outcome is null
+           )))"
+    };
+}
+
+/// State of a session below another one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChildState {
+    pub id: SessionId,
+    pub status: Status,
+    /// Whether it has nothing to do for now.
+    pub is_settled: bool,
+}
+
+#[derive(FromRow)]
+struct ChildRow {
+    session_id: Uuid,
+    status: String,
+    is_settled: bool,
+}
+
+impl Tx {
+    /// Returns the states of those of `ids` that are below `top`, in the order of `ids`.
+    pub async fn children_of(&mut self, top: SessionId, ids: &[SessionId]) -> Result<Vec<ChildState>> {
+        let query = named!(
+            query_as(concat!(
+                "with recursive above as (
+                     select session_id as id, parent_session_id as next
+                     from session
+                     where org_id = $org_id and session_id = any($ids)
+                     union all
+                     select a.id, p.parent_session_id
+                     from above a
+                     join session p on p.org_id = $org_id and p.session_id = a.next
+                     where a.next <> $top
+                 )
+                 select c.session_id, c.status, ",
+                is_settled!(),
+                " as is_settled
+                 from unnest($ids::uuid[]) with ordinality as wanted (session_id, place)
+                 join session c on c.org_id = $org_id and c.session_id = wanted.session_id
+                 where exists (select from above a where a.id = c.session_id and a.next = $top)
+                 order by place"
+            )),
+            {
+                org_id: self.org.uuid(),
+                ids: ids.iter().map(|id| id.uuid()).collect::<Vec<_>>(),
+                top: top.uuid(),
+            }
+        );
+        let rows: Vec<ChildRow> = query.fetch_all(self.connection()).await?;
+        let state = |row: ChildRow| {
+            let (id, status) = (Id::from_uuid(row.session_id), from_word(&row.status)?);
+            Ok(ChildState { id, status, is_settled: row.is_settled })
+        };
+        rows.into_iter().map(state).collect()
+    }
+
+    /// Locks a session and the open ones below it until the commit. Returns those below, parents first.
+    ///
+    /// All are locked before any is changed: a change locks the job of a parent, and whoever has that lock must not wait
+    /// for a session.
+    pub async fn lock_descendants(&mut self, session: SessionId) -> Result<Vec<SessionId>> {
+        let query = named!(
+            query_scalar(
+                "with recursive tree as (
+                     select session_id, 0 as depth
+                     from session
+                     where org_id = $org_id and session_id = $session_id
+                     union all
+                     select s.session_id, t.depth + 1
+                     from tree t
+                     join session s on s.org_id = $org_id and s.parent_session_id = t.session_id
+                 ), locked as (
+                     select s.session_id, t.depth
+                     from tree t
+                     join session s on s.org_id = $org_id and s.session_id = t.session_id
+                     where s.status <> 'archived' or t.depth = 0
+                     order by t.depth, s.session_id
+                     for update of s
+                 )
+                 select session_id from locked where depth > 0 order by depth, session_id"
+            ),
+            { org_id: self.org.uuid(), session_id: session.uuid() }
+        );
+        let ids: Vec<Uuid> = query.fetch_all(self.connection()).await?;
+        Ok(ids.into_iter().map(Id::from_uuid).collect())
+    }
+
+    /// As [`wake_parent`], in this transaction.
+    pub async fn wake_parent(&mut self, parent: SessionId, child: SessionId) -> Result<Option<Ready>> {
+        let org = self.org;
+        wake_parent(self.connection(), org, parent, child).await
+    }
+
+    /// Returns whether a descendant of this session is not archived.
+    pub async fn has_open_descendants(&mut self, session: SessionId) -> Result<bool> {
+        let org = self.org.uuid();
+        let (is_any,): (bool,) = sqlx::query_as(
+            "with recursive below as (
+                select session_id, status
+                from session
+                where org_id = $1 and parent_session_id = $2
+                union all
+                select s.session_id, s.status
+                from below b
+                join session s on s.org_id = $1 and s.parent_session_id = b.session_id
+             )
+             select exists (select from below where status <> 'archived')",
+        )
+        .bind(org)
+        .bind(session.uuid())
+        .fetch_one(self.connection())
+        .await?;
+        Ok(is_any)
+    }
+}
+
+/// Makes the job of `parent` ready if its turn waits for `child`. Call it in the transaction that settles the child.
+///
+/// Two statements: what the second one reads is as it is once the lock is taken.
+pub(in crate::store) async fn wake_parent(
+    connection: &mut Connection,
+    org: OrgId,
+    parent: SessionId,
+    child: SessionId,
+) -> Result<Option<Ready>> {
+    sqlx::query("select from job where org_id = $1 and session_id = $2 and kind = 'turn' for update")
+        .bind(org.uuid())
+        .bind(parent.uuid())
+        .fetch_optional(&mut *connection)
+        .await?;
+    let query = named!(
+        query_scalar(
+            "update job j
+             set ready_at = now(), is_scheduled = false
+             from session p
+             where p.org_id = $org_id
+               and p.session_id = $parent_id
+               and $child_id = any(p.waits_for)
+               and j.org_id = p.org_id
+               and j.session_id = p.session_id
+               and j.kind = 'turn'
+               and j.worker_id is null
+               and (j.is_scheduled or j.ready_at > now())
+             returning j.node_id"
+        ),
+        { org_id: org.uuid(), parent_id: parent.uuid(), child_id: child.uuid() }
+    );
+    let node: Option<Option<Uuid>> = query.fetch_optional(connection).await?;
+    Ok(node.map(|node| Ready { node }))
+}
+
+/// Makes the job of `session` ready, whose turn waits from now on, if one of the sessions that it waits for has settled
+/// since it was read. Call it after the wait was written, whose lock on the job no end of a child passes.
+pub(in crate::store) async fn wake_settled(
+    connection: &mut Connection,
+    org: OrgId,
+    session: SessionId,
+) -> Result<Option<Ready>> {
+    let query = named!(
+        query_scalar(concat!(
+            "update job j
+             set ready_at = now(), is_scheduled = false
+             from session p
+             where p.org_id = $org_id
+               and p.session_id = $session_id
+               and j.org_id = p.org_id
+               and j.session_id = p.session_id
+               and j.kind = 'turn'
+               and exists (
+                   select from session c
+                   where c.org_id = p.org_id and c.session_id = any(p.waits_for) and ",
+            is_settled!(),
+            ")
+             returning j.node_id"
+        )),
+        { org_id: org.uuid(), session_id: session.uuid() }
+    );
+    let node: Option<Option<Uuid>> = query.fetch_optional(connection).await?;
+    Ok(node.map(|node| Ready { node }))
+}
