@@ -19,6 +19,9 @@ pub(super) struct TurnSettings {
     /// File with a JSON list of MCP servers; - for standard input
     #[arg(long, value_name = "FILE")]
     mcp_servers: Option<PathBuf>,
+    /// Model to call while the model before it is not available, as provider/model; repeat it for more
+    #[arg(long = "fallback-model", value_name = "MODEL")]
+    fallback_models: Vec<String>,
 }
 
 impl TurnSettings {
@@ -32,6 +35,10 @@ impl TurnSettings {
         }
         if let Some(file) = &self.mcp_servers {
             body["mcp_servers"] = input::json(file)?;
+        }
+        if !self.fallback_models.is_empty() {
+            let models = self.fallback_models.iter().map(|model| json!({ "model": model }));
+            body["fallback_models"] = models.collect();
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ pub(crate) mod entry;
 pub mod environment;
 pub mod event;
 pub(crate) mod exit;
+pub mod fallback;
 pub(crate) mod github;
 pub(crate) mod ids;
 pub mod log_fold;

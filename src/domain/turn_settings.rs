@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{compaction::CompactionSettings, mcp::McpServer};
+use super::{compaction::CompactionSettings, fallback::FallbackModel, mcp::McpServer};
 use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS, OUTPUT_REPAIRS};
 
 /// Settings of turns. An absent field is the default.
@@ -29,6 +29,9 @@ pub struct TurnSettings {
     /// Servers whose tools the agent may call.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mcp_servers: Option<Vec<McpServer>>,
+    /// Models that are called, in this order, while the model is not available.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fallback_models: Option<Vec<FallbackModel>>,
 }
 
 /// Number of repetitions that are a loop, and their consequence.
@@ -94,6 +97,7 @@ pub struct SettingsChange {
     pub output_repairs: Option<Option<u32>>,
     pub compaction: Option<Option<CompactionSettings>>,
     pub mcp_servers: Option<Option<Vec<McpServer>>>,
+    pub fallback_models: Option<Option<Vec<FallbackModel>>>,
 }
 
 impl SettingsChange {
@@ -122,6 +126,10 @@ impl SettingsChange {
                 None => settings.mcp_servers,
                 Some(servers) => servers.clone().or_else(|| default.mcp_servers.clone()),
             },
+            fallback_models: match &self.fallback_models {
+                None => settings.fallback_models,
+                Some(models) => models.clone().or_else(|| default.fallback_models.clone()),
+            },
         }
     }
 }
@@ -142,6 +150,7 @@ impl TurnSettings {
             output_repairs: over.output_repairs.or(self.output_repairs),
             compaction: over.compaction.as_ref().or(self.compaction.as_ref()).cloned(),
             mcp_servers: over.mcp_servers.as_ref().or(self.mcp_servers.as_ref()).cloned(),
+            fallback_models: over.fallback_models.as_ref().or(self.fallback_models.as_ref()).cloned(),
         }
     }
 

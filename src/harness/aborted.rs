@@ -84,15 +84,15 @@ impl Run<'_> {
     pub(super) fn aborted(&self, cut: Cut, attempt: i32, request: &ModelRequest) -> Draft {
         let Cut { reason, received, started } = cut;
         let (used, estimated) = received.usage(request);
-        let cost_micros = self.turn.tariff.step_micros(&used);
+        let cost_micros = self.model().tariff.step_micros(&used);
         let body = Body::StepAborted(Box::new(StepAborted {
-            provider: self.turn.model.provider().to_owned(),
-            model: self.turn.model_name.clone(),
+            provider: self.model().model.provider().to_owned(),
+            model: self.model().name.clone(),
             reason,
             usage: Usage { cost: Cost::of_step(cost_micros), ..used },
             estimated,
             cost_micros,
-            price_version: self.turn.tariff.model.as_ref().map(|(_, version)| version.clone()),
+            price_version: self.model().tariff.model.as_ref().map(|(_, version)| version.clone()),
             attempt,
             duration_ms: millis(self.ports.origin.now() - started),
         }));

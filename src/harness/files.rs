@@ -63,7 +63,8 @@ impl Run<'_> {
         cut: Option<Draft>,
     ) -> Result<bool, Halt> {
         let retry_at = Some(self.ports.origin.now());
-        let failure = Failure { code: FILES_REFUSED.to_owned(), message, retry_at };
+        let model = Some(self.model().full_name());
+        let failure = Failure { code: FILES_REFUSED.to_owned(), message, model, retry_at };
         let failed = self.draft(Body::ErrorModel(failure), Actor::system());
         let pruned = self.draft(Body::HistoryPruned(pruned), Actor::system());
         self.record(cut.into_iter().chain([failed, pruned]).collect()).await?;

@@ -47,7 +47,7 @@ pub use crate::{
     model::{Delta, Model},
     tool::{Call, CallResult, ExecSummary, Fault},
 };
-pub use turn::{Ports, Turn, run};
+pub use turn::{Ports, Turn, TurnModel, run};
 
 /// The log, as a leased turn may append to it.
 #[async_trait]

@@ -32,7 +32,7 @@ pub(super) enum Reserved {
 impl Run<'_> {
     /// Reserves money for a model call. If the call is refused, returns whether the turn ended.
     pub(super) async fn reserve(&mut self, request: &ModelRequest) -> Result<Option<bool>, Halt> {
-        let tariff = &self.turn.tariff;
+        let tariff = &self.model().tariff;
         let most = || {
             // The JSON is slightly longer than the prompt in any provider's encoding.
             let json = serde_json::to_vec(request).map_or(0, |json| json.len());
@@ -92,7 +92,7 @@ impl Run<'_> {
 
     /// Returns the max output tokens of one more response under the shared limits.
     pub(super) fn shared_tokens_left(&self) -> Option<u64> {
-        let tariff = &self.turn.tariff;
+        let tariff = &self.model().tariff;
         let affordable =
             |budget: &Budget| budget.micros_left().and_then(|micros| tariff.output_tokens_for(micros));
         self.budgets.iter().flat_map(|budget| [budget.tokens_left(), affordable(budget)]).flatten().min()
@@ -115,7 +115,7 @@ impl Run<'_> {
     fn exec_micros_max(&self, call: &Call) -> Option<u64> {
         let longest = call.timeout?;
         let ms = u64::try_from(longest.as_millis()).unwrap_or(u64::MAX);
-        let most = self.turn.tariff.exec(self.turn.size, ms).known_micros();
+        let most = self.model().tariff.exec(self.turn.size, ms).known_micros();
         (most > 0).then_some(most)
     }
 
@@ -165,7 +165,7 @@ impl Run<'_> {
 
     /// Returns the error message for a model without a price when a limit on cost applies.
     pub(super) fn no_price(&self, limit: &str) -> String {
-        let model = &self.turn.model_name;
+        let model = &self.model().name;
         format!("no price list contains {model}, so {limit} cannot be enforced; see docs/budgets.md")
     }
 }

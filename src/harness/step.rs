@@ -61,7 +61,7 @@ impl<'a> Run<'a> {
         if let Some(trip) = own.or_else(|| self.shared_limit_used_up()) {
             return self.end_by(trip, Vec::new()).await;
         }
-        if limits.cost_micros.is_some() && self.turn.tariff.model.is_none() {
+        if limits.cost_micros.is_some() && self.model().tariff.model.is_none() {
             return self.fail(PRICE_UNKNOWN, self.no_price("`cost_micros`"), Vec::new()).await;
         }
         if self.fold.conversation().is_exhausted() {
@@ -118,7 +118,7 @@ impl<'a> Run<'a> {
         };
         let answered = tokio::select! {
             biased; // a completed response is already paid for
-            answered = self.turn.model.answer(request, &mut hear) => Ok(answered),
+            answered = self.model().model.answer(request, &mut hear) => Ok(answered),
             // Dropping the call closes the connection, so the provider stops.
             interrupt = self.interrupted(limit::DRAIN_MODEL_GRACE) => Err(interrupt),
         };
@@ -171,7 +171,7 @@ impl<'a> Run<'a> {
 
     /// Returns the output tokens that the agent asks for in each call.
     pub(super) fn wanted_tokens(&self) -> u64 {
-        self.turn.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT)
+        self.model().options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT)
     }
 
     pub(super) fn request(&self) -> ModelRequest {
@@ -179,18 +179,18 @@ impl<'a> Run<'a> {
         let (limits, used) = (self.session.created.limits, self.session_usage());
         let tokens = limits::tokens_left(limits, used);
         let affordable = limits::micros_left(limits, used);
-        let affordable = affordable.and_then(|micros| self.turn.tariff.output_tokens_for(micros));
+        let affordable = affordable.and_then(|micros| self.model().tariff.output_tokens_for(micros));
         let left = tokens.into_iter().chain(affordable).chain(self.shared_tokens_left()).min();
         let mut history = self.fold.conversation().messages();
         shown_files::limit_files(&mut history);
         ModelRequest {
-            model: self.turn.model_name.clone(),
+            model: self.model().name.clone(),
             system: self.turn.prompt.clone(),
             tools: self.ports.tools.specs().to_vec(),
             history,
             // At least 1; that some budget is left was checked before.
             max_tokens: left.map_or(wanted, |left| wanted.min(left.max(1))),
-            options: self.turn.options.clone(),
+            options: self.model().options.clone(),
             files: HashMap::new(),
         }
     }
@@ -239,18 +239,18 @@ impl<'a> Run<'a> {
         started: Timestamp,
         purpose: Option<StepPurpose>,
     ) -> Draft {
-        let cost_micros = self.turn.tariff.step_micros(&answer.usage);
+        let cost_micros = self.model().tariff.step_micros(&answer.usage);
         let cost = Cost::of_step(cost_micros);
         let usage = Usage { steps: 1, tool_calls: 0, cost, ..answer.usage };
         let completed = Body::StepCompleted(Box::new(StepCompleted {
             index,
-            provider: self.turn.model.provider().to_owned(),
-            model: self.turn.model_name.clone(),
+            provider: self.model().model.provider().to_owned(),
+            model: self.model().name.clone(),
             raw: answer.raw,
             blocks: answer.blocks,
             stop: answer.stop,
             cost_micros,
-            price_version: self.turn.tariff.model.as_ref().map(|(_, version)| version.clone()),
+            price_version: self.model().tariff.model.as_ref().map(|(_, version)| version.clone()),
             usage,
             attempt: self.turn.attempt,
             duration_ms: millis(self.ports.origin.now() - started),
@@ -331,11 +331,10 @@ impl<'a> Run<'a> {
             Fault::PaymentRequired { .. } => ("payment_required", None),
             Fault::Refused { .. } | Fault::FilesRefused { .. } => ("model_refused_request", None),
         };
-        let delay = retry_after
-            .filter(|_| failures < limit::MODEL_ATTEMPTS_MAX)
-            .map(|asked| BACKOFF.delay(failures, self.ports.origin).max(asked.unwrap_or_default()));
+        let delay = retry_after.and_then(|asked| self.retry_delay(failures, asked));
         let retry_at = delay.map(|delay| self.ports.origin.now() + delay);
-        let failure = Failure { code: code.to_owned(), message: message.clone(), retry_at };
+        let model = Some(self.model().full_name());
+        let failure = Failure { code: code.to_owned(), message: message.clone(), model, retry_at };
         let failed = self.draft(Body::ErrorModel(failure), Actor::system());
         let drafts = cut.into_iter().chain([failed]).collect();
         if retry_at.is_none() {
@@ -345,10 +344,25 @@ impl<'a> Run<'a> {
         Ok(false)
     }
 
+    /// Returns the time until the next call after this many failures in a row: none for a model that has not been
+    /// called since, and no call when each has failed `MODEL_ATTEMPTS_MAX` times.
+    fn retry_delay(&self, failures: u32, asked: Option<Duration>) -> Option<Duration> {
+        let models = u32::try_from(self.turn.models.len()).unwrap_or(1).max(1);
+        if failures >= limit::MODEL_ATTEMPTS_MAX * models {
+            return None;
+        }
+        if !failures.is_multiple_of(models) {
+            metrics::counter!("sojourn_model_fallbacks_total").increment(1);
+            return Some(Duration::ZERO);
+        }
+        Some(BACKOFF.delay(failures / models, self.ports.origin).max(asked.unwrap_or_default()))
+    }
+
     /// Records that the provider refused the history as too long. The turn continues with a summary.
     async fn history_refused(&mut self, message: String, cut: Option<Draft>) -> Result<bool, Halt> {
         let retry_at = Some(self.ports.origin.now());
-        let failure = Failure { code: CONTEXT_TOO_LONG.to_owned(), message, retry_at };
+        let model = Some(self.model().full_name());
+        let failure = Failure { code: CONTEXT_TOO_LONG.to_owned(), message, model, retry_at };
         let failed = self.draft(Body::ErrorModel(failure), Actor::system());
         self.record(cut.into_iter().chain([failed]).collect()).await?;
         Ok(false)

@@ -188,7 +188,8 @@ impl Run<'_> {
         let may_help = !is_final && !has_acted && never_began;
         if may_help && failures < limit::INFRASTRUCTURE_ATTEMPTS_MAX {
             let retry_at = self.ports.origin.now() + BACKOFF.delay(failures, self.ports.origin);
-            let failure = Failure { code: NO_SANDBOX.to_owned(), message: reason, retry_at: Some(retry_at) };
+            let code = NO_SANDBOX.to_owned();
+            let failure = Failure { code, message: reason, model: None, retry_at: Some(retry_at) };
             drafts.push(self.draft(Body::ErrorRuntime(failure), Actor::system()));
             self.record(drafts).await?;
             return Ok(false);
@@ -267,7 +268,7 @@ impl Run<'_> {
     /// Returns the event of an ended command, with its cost.
     pub(super) fn exec_event(&self, call: &ToolCall, exec: ExecSummary) -> Draft {
         let duration_ms = u64::try_from(exec.duration.as_millis()).unwrap_or(u64::MAX);
-        let cost = self.turn.tariff.exec(self.turn.size, duration_ms);
+        let cost = self.model().tariff.exec(self.turn.size, duration_ms);
         let body = Body::ExecCompleted {
             call_id: call.call_id.clone(),
             exec_id: None,

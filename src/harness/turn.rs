@@ -19,6 +19,7 @@ use crate::{
         conversation::ModelOptions,
         event::{Body, Draft, Outcome, TurnCompleted},
         exit::PreparationFailure,
+        fallback,
         log_fold::{LogFold, TurnFold},
         price::{SandboxSize, Tariff},
         repetition::Repetition,
@@ -32,11 +33,9 @@ pub struct Turn {
     pub id: TurnId,
     /// Number of crashes it has survived and of its retries, plus 1.
     pub attempt: i32,
-    pub model: Arc<dyn Model>,
-    /// Model name without its provider.
-    pub model_name: String,
+    /// The model of the agent, then those that are called while it is not available; not empty.
+    pub models: Vec<TurnModel>,
     pub prompt: String,
-    pub options: ModelOptions,
     /// Consequence of making the same calls again and again.
     pub loops: LoopSettings,
     /// Rejected outputs before it ends, if it needs an output.
@@ -45,15 +44,30 @@ pub struct Turn {
     pub agent_seq: i64,
     /// Shortening of the history.
     pub compaction: CompactionSettings,
-    /// Context window of the model, in tokens, if it is known.
-    pub window: Option<u64>,
-    /// Prices of its model calls, commands and fee.
-    pub tariff: Tariff,
     /// Priced resources of the sandbox.
     pub size: SandboxSize,
     /// No spend cap and no balance applied when the turn was prepared: the first model call need not
     /// check again.
     pub is_unbound: bool,
+}
+
+/// A model of a turn.
+pub struct TurnModel {
+    pub model: Arc<dyn Model>,
+    /// Name without its provider.
+    pub name: String,
+    pub options: ModelOptions,
+    /// Context window, in tokens, if it is known.
+    pub window: Option<u64>,
+    /// Prices of its calls, and of the commands and the fee of the turn, which are the same for all models.
+    pub tariff: Tariff,
+}
+
+impl TurnModel {
+    /// Returns its name as `provider/model`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.model.provider(), self.name)
+    }
 }
 
 /// The turn's interfaces to the outside.
@@ -165,7 +179,7 @@ impl<'a> Run<'a> {
             attempt: self.turn.attempt,
             // The fee is charged once, when it first starts here: an imported turn was paid elsewhere.
             fee_micros: if resumed.is_none() && window.usage.cost.fee_micros == 0 {
-                self.turn.tariff.fee.turn
+                self.model().tariff.fee.turn
             } else {
                 0
             },
@@ -321,6 +335,19 @@ impl<'a> Run<'a> {
             refs: Map::new(),
             body,
         }
+    }
+
+    /// Returns the model of the next call: the one that answered last in this turn, or the next one for each failure
+    /// since.
+    pub(super) fn model(&self) -> &TurnModel {
+        let models = &self.turn.models;
+        let (last, failures) = match self.own() {
+            None => (None, 0),
+            Some(own) => (own.model.as_deref(), own.model_failures),
+        };
+        let is_last = |model: &TurnModel| last == Some(&*model.full_name());
+        let last = models.iter().position(is_last).unwrap_or_default();
+        &models[fallback::place(last, failures, models.len())]
     }
 
     /// Returns the usage of the turn so far.

@@ -11,7 +11,9 @@ mod scheduler;
 mod source;
 
 pub(crate) use fire::{Fired, fire};
-pub(crate) use open::{Choice, Opening, adopt, check_model, environment, open, pins};
+pub(crate) use open::{
+    Choice, Opening, adopt, check_fallback_credentials, check_model, environment, open, pins,
+};
 pub(crate) use refused::Refused;
 pub(crate) use scheduler::Scheduler;
 pub(crate) use source::{pin_sources, sources};

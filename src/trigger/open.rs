@@ -154,6 +154,8 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
+    let settings = revision.settings.overridden_by(&settings);
+    check_fallback_credentials(unit, &model, &settings).await?;
     let agent_snapshot = AgentSnapshot {
         revision_id: revision.id,
         revision: revision.number,
@@ -164,7 +166,7 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         runtime: revision.runtime,
         tools: tools.or(revision.tools),
         permissions: Permissions { agent: revision.permissions, session: permissions, parents: Vec::new() },
-        settings: revision.settings.overridden_by(&settings),
+        settings,
     };
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }
@@ -187,6 +189,24 @@ async fn resolve_credential(
     }
     let default = unit.tx().default_credential(&name.provider).await?;
     default.map(Some).ok_or_else(|| Refused::NoCredential(name.provider.clone()))
+}
+
+/// Checks that the organization has a default credential for each provider of a fallback model that is not the one of
+/// `model`, whose credential the session pins.
+pub(crate) async fn check_fallback_credentials(
+    unit: &mut Unit,
+    model: &str,
+    settings: &TurnSettings,
+) -> Result<(), Refused> {
+    let own = check_model(model, true).map_err(Refused::Model)?;
+    for fallback in settings.fallback_models.iter().flatten() {
+        let name = check_model(&fallback.model, true).map_err(Refused::Model)?;
+        let needs_other = name.provider != own.provider && Providers::needs_credential(&name.provider);
+        if needs_other && unit.tx().default_credential(&name.provider).await?.is_none() {
+            return Err(Refused::NoCredential(name.provider));
+        }
+    }
+    Ok(())
 }
 
 /// Returns the pinned environment of a new session.

@@ -11,6 +11,7 @@ mod kept_drafts;
 mod long_result;
 mod mcp;
 mod mcp_access;
+mod models;
 mod preflight;
 mod services;
 mod signals;
@@ -25,15 +26,14 @@ use tracing::Instrument;
 use crate::{
     domain::{
         OrgId, Session, TurnId,
-        conversation::ModelApi,
         price::{SandboxSize, Tariff},
         source::told,
     },
-    harness::{self, Halt, Model},
+    harness::{self, Halt},
     journal::{ReadFold, Writer},
     lifecycle::{EgressPolicy, LeasedSandbox, SandboxSpec, Sandboxes},
     mcp::Clients,
-    model::{self, Connection, ModelName, NoModel, Providers},
+    model::{Connection, ModelName, NoModel, Providers},
     net,
     store::{self, agent::Revision, credential::OpenCredential, job::LeaseState},
     tool::Catalog,
@@ -43,7 +43,7 @@ pub(crate) use halt::unavailable;
 use journal::LeasedJournal;
 pub(crate) use kept_drafts::KeptDrafts;
 use signals::SignalSource;
-use spans::{TracedModel, TracedTools};
+use spans::TracedTools;
 use tools::{LeasedTools, PinnedTools};
 
 pub(crate) use end_early::{RECOVERY_EXHAUSTED, end_early};
@@ -162,9 +162,9 @@ impl Runtime {
             }
             Err(error) => return Err(unavailable(error)),
         };
-        let model =
-            match self.model(&name, snapshot.model_options.api.unwrap_or_default(), credential.as_ref()) {
-                Ok(model) => model,
+        let models =
+            match self.models(org, snapshot, &name, credential.as_ref(), checked.prices.as_ref()).await? {
+                Ok(models) => models,
                 Err(refusal) => return Ok(Err(refusal)),
             };
         let (spec, policy) =
@@ -175,16 +175,12 @@ impl Runtime {
         let turn = harness::Turn {
             id: attempt.turn,
             attempt: attempt.number,
-            model: Arc::new(TracedModel(model)),
-            model_name: name.model.clone(),
+            models,
             prompt: revision.prompt + &told(&session.created.sources),
-            options: snapshot.model_options.clone(),
             loops: snapshot.settings.doom_loop.unwrap_or_default(),
             output_repairs: None,
             compaction: snapshot.settings.compaction.clone().unwrap_or_default(),
-            window: snapshot.model_options.context_tokens.or_else(|| model::context_tokens(&name.model)),
             agent_seq: session.agent_head,
-            tariff: Tariff::of(&snapshot.model, checked.prices.as_ref()),
             size: size_of(&spec),
             is_unbound: checked.is_unbound,
         };
@@ -196,21 +192,6 @@ impl Runtime {
     /// What the tools of a turn need beside its sandbox.
     fn tool_parts(&self) -> (Catalog, Clients) {
         (self.catalogue.clone(), self.mcp.clone())
-    }
-
-    /// Returns the model of a turn.
-    fn model(
-        &self,
-        name: &ModelName,
-        api: ModelApi,
-        credential: Option<&Connection>,
-    ) -> Result<Arc<dyn Model>, Refusal> {
-        self.providers.model(name, api, credential).map_err(|error| match error {
-            NoModel::BadName(reason) => Refusal::error("model_unknown", reason),
-            error @ (NoModel::NoCredential { .. } | NoModel::BadCredential(_)) => {
-                Refusal::error("no_credential", error.to_string())
-            }
-        })
     }
 }
 
@@ -241,7 +222,7 @@ impl LeasedTurn {
 
     /// The tariff of the turn.
     pub(crate) fn tariff(&self) -> &Tariff {
-        &self.turn.tariff
+        &self.turn.models[0].tariff
     }
 
     /// Runs the turn until it yields.

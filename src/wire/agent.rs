@@ -12,8 +12,9 @@ use crate::{
         json,
         limit::{
             ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, COMPACTION_INSTRUCTIONS_BYTES_MAX, CONTEXT_TOKENS,
-            CREDENTIAL_BYTES_MAX, LOOP_REPEATS, MCP_SERVERS_MAX, MODEL_MAX_TOKENS_DEFAULT,
-            MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
+            CREDENTIAL_BYTES_MAX, FALLBACK_MODELS_MAX, LOOP_REPEATS, MCP_SERVERS_MAX,
+            MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX,
+            TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -21,6 +22,7 @@ use crate::{
         compaction::{CompactionSettings, THRESHOLD},
         conversation::ModelOptions,
         custom_tool::AgentTool,
+        fallback::FallbackModel,
         mcp::McpServer,
         permission::{Permissions, Rule},
         session::{AgentSnapshot, Limits},
@@ -98,6 +100,10 @@ pub(crate) struct CreateAgent {
     #[garde(inner(length(max = MCP_SERVERS_MAX)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub mcp_servers: Option<Vec<McpServer>>,
+    /// Models that are called, in this order, while the model is not available.
+    #[garde(inner(length(max = FALLBACK_MODELS_MAX), inner(custom(validate_fallback))))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub fallback_models: Option<Vec<FallbackModel>>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -170,6 +176,11 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "json::present_objects_or_null")]
     #[schema(value_type = Option<Vec<McpServer>>)]
     pub mcp_servers: Option<Option<Vec<McpServer>>>,
+    /// Replaces the whole list; null removes it.
+    #[garde(inner(inner(length(max = FALLBACK_MODELS_MAX), inner(custom(validate_fallback)))))]
+    #[serde(default, deserialize_with = "json::present_objects_or_null")]
+    #[schema(value_type = Option<Vec<FallbackModel>>)]
+    pub fallback_models: Option<Option<Vec<FallbackModel>>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -213,6 +224,12 @@ fn validate_model_options(options: &ModelOptions, _context: &()) -> garde::Resul
         }
         Some(_) | None => Ok(()),
     }
+}
+
+/// Rejects options of a fallback model that its provider would reject on every call.
+pub(super) fn validate_fallback(fallback: &FallbackModel, context: &()) -> garde::Result {
+    validate_numbers(fallback, context)?;
+    fallback.model_options.as_ref().map_or(Ok(()), |options| validate_model_options(options, context))
 }
 
 /// Rejects a time to answer that no action may have.

@@ -59,6 +59,7 @@ macro_rules! settings_of {
             output_repairs: $request.output_repairs,
             compaction: $request.compaction.clone(),
             mcp_servers: $request.mcp_servers.clone(),
+            fallback_models: $request.fallback_models.clone(),
         }
     };
 }

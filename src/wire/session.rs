@@ -7,7 +7,7 @@ use time::OffsetDateTime;
 use utoipa::ToSchema;
 
 use super::{
-    agent::{validate_ask, validate_compaction, validate_loops},
+    agent::{validate_ask, validate_compaction, validate_fallback, validate_loops},
     budget::BudgetConsumed,
     content::ContentInput,
     context::{ContextInput, ContextView},
@@ -23,8 +23,8 @@ use crate::{
     base::{
         json,
         limit::{
-            AGENT_TOOLS_MAX, DESTINATIONS_MAX, MCP_SERVERS_MAX, MESSAGE_CONTENT_MAX, NAME_BYTES_MAX,
-            NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
+            AGENT_TOOLS_MAX, DESTINATIONS_MAX, FALLBACK_MODELS_MAX, MCP_SERVERS_MAX, MESSAGE_CONTENT_MAX,
+            NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -33,6 +33,7 @@ use crate::{
         custom_tool::AgentTool,
         environment::{EnvironmentChoice, EnvironmentSnapshot},
         exit::ExitStatus,
+        fallback::FallbackModel,
         mcp::McpServer,
         permission::Rule,
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
@@ -94,6 +95,10 @@ pub(crate) struct CreateSession {
     #[garde(inner(length(max = MCP_SERVERS_MAX)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub mcp_servers: Option<Vec<McpServer>>,
+    /// Models that are called, in this order, while the model is not available; replaces the agent's.
+    #[garde(inner(length(max = FALLBACK_MODELS_MAX), inner(custom(validate_fallback))))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub fallback_models: Option<Vec<FallbackModel>>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -245,6 +250,11 @@ pub(crate) struct PatchSession {
     #[serde(default, deserialize_with = "json::present_objects_or_null")]
     #[schema(value_type = Option<Vec<McpServer>>)]
     pub mcp_servers: Option<Option<Vec<McpServer>>>,
+    /// Replaces the whole list; null restores the agent's.
+    #[garde(inner(inner(length(max = FALLBACK_MODELS_MAX), inner(custom(validate_fallback)))))]
+    #[serde(default, deserialize_with = "json::present_objects_or_null")]
+    #[schema(value_type = Option<Vec<FallbackModel>>)]
+    pub fallback_models: Option<Option<Vec<FallbackModel>>>,
 }
 
 impl PatchSession {

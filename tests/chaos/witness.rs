@@ -63,8 +63,8 @@ pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow:
          left join chaos.epoch e on e.session_id = w.session_id and e.epoch = w.epoch
          where w.process < $1
            and w.process is distinct from e.process
-           -- Written like a caller's event, under the lock of the row: whoever does it, it happens once.
-           and w.type <> 'action.closed'
+           -- Written like a caller's event, under the lock of the row, also by the worker of a parent.
+           and w.type not in ('action.closed', 'user.message')
          order by w.at",
     )
     .bind(i32::try_from(FIRST_API)?)

@@ -59,6 +59,8 @@ pub const TEXT_BYTES_MAX: usize = 256 << 10;
 pub const METADATA_BYTES_MAX: usize = 16 << 10;
 /// Max length of a name, title, key or client id, in bytes.
 pub const NAME_BYTES_MAX: usize = 200;
+/// Models of an agent beside its own, for times when that is not available.
+pub const FALLBACK_MODELS_MAX: usize = 4;
 /// Max length of a provider key, in bytes.
 pub const CREDENTIAL_BYTES_MAX: usize = 4_096;
 /// Headers that one credential adds to the calls of its provider.

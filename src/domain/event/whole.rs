@@ -56,6 +56,9 @@ pub struct Failure {
     /// Stable code, such as `overloaded`.
     pub code: String,
     pub message: String,
+    /// The model that failed, as `provider/model`.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub model: Option<String>,
     /// Time of the next retry, if there is one.
     #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
     #[schema(value_type = Option<String>, format = DateTime)]

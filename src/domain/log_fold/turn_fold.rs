@@ -38,6 +38,8 @@ pub struct TurnFold {
     pub attempt: i32,
     /// Its newest response.
     pub step: Option<LastStep>,
+    /// The model of its newest model call that succeeded, as `provider/model`.
+    pub model: Option<String>,
     /// Failed model calls since that response.
     pub model_failures: u32,
     /// Failures to get a sandbox since that response.
@@ -309,6 +311,7 @@ impl TurnFold {
     fn take_step(&mut self, step: &StepCompleted) {
         (self.model_failures, self.runtime_failures, self.retry_at) = (0, 0, None);
         self.context_refusals = 0;
+        self.model = Some(format!("{}/{}", step.provider, step.model));
         if step.purpose.is_none() {
             self.step = Some(LastStep::of(step));
             self.has_new_input = false;

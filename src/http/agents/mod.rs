@@ -10,8 +10,8 @@ use utoipa_axum::{router::OpenApiRouter, routes};
 use crate::{
     base::{seal::sha256, text::hex},
     domain::{
-        AgentId, CredentialId, conversation::ModelOptions, custom_tool::AgentTool, mcp::McpServer,
-        permission::Rule, session::Limits, turn_settings::TurnSettings,
+        AgentId, CredentialId, conversation::ModelOptions, custom_tool::AgentTool, fallback::FallbackModel,
+        mcp::McpServer, permission::Rule, session::Limits, turn_settings::TurnSettings,
     },
     http::{
         path,
@@ -55,6 +55,7 @@ pub(super) async fn create(
     check_config(&caller.app, &wanted.model, &wanted.model_options, wanted.tools.as_deref()).await?;
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
+    check_fallbacks(&caller.app, wanted.fallback_models.as_deref())?;
     mcp::check_addresses(&caller.app, wanted.mcp_servers.as_deref())?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
@@ -260,11 +261,30 @@ async fn check_config(
     tools: Option<&[AgentTool]>,
 ) -> Result<()> {
     app.check_model(model)?;
+    check_api(model, options)?;
+    check_tools(tools.unwrap_or_default()).await
+}
+
+fn check_api(model: &str, options: &ModelOptions) -> Result<()> {
     if options.api.is_some() && ["anthropic/", "scripted/"].iter().any(|own| model.starts_with(own)) {
         let message = "`api` is for models of OpenAI and of providers that are compatible with it";
         return Err(ApiError::invalid("model_options.api", message));
     }
-    check_tools(tools.unwrap_or_default()).await
+    Ok(())
+}
+
+/// Checks a list of fallback models; the error names the place.
+pub(super) fn check_fallbacks(app: &App, fallbacks: Option<&[FallbackModel]>) -> Result<()> {
+    for (index, fallback) in fallbacks.unwrap_or_default().iter().enumerate() {
+        let checked = app
+            .check_model(&fallback.model)
+            .and_then(|_| check_api(&fallback.model, &fallback.model_options.clone().unwrap_or_default()));
+        checked.map_err(|error| {
+            let field = error.param.as_deref().unwrap_or_default();
+            ApiError { param: Some(format!("fallback_models[{index}].{field}")), ..error }
+        })?;
+    }
+    Ok(())
 }
 
 /// Checks a list of tools; the error names the place.
@@ -333,6 +353,7 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
         next.permissions.clone_from(permissions);
     }
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
+    check_fallbacks(app, change.fallback_models.as_ref().and_then(Option::as_deref))?;
     next.settings = change.settings().applied_to(next.settings, &TurnSettings::default());
     check_config(app, &next.model, &next.model_options, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);

@@ -122,7 +122,9 @@ fn needs(scope: &str) -> Vec<SecurityRequirement> {
 }
 
 /// Operations with an optional body: every field has a default.
-const OPTIONAL_BODIES: [&str; 8] = [
+const OPTIONAL_BODIES: [&str; 10] = [
+    "archiveSession",
+    "cancelSession",
     "killExec",
     "mintClientToken",
     "rotateDestinationSecret",

@@ -69,7 +69,7 @@ pub(super) fn of(operation: &Operation, path: &str, method: Method) -> Vec<Refus
         (CONFLICT, writes || FILES.contains(&id) || FOLLOWING.contains(&id)),
         (TOO_LARGE, writes || ["readFile", "readArchive"].contains(&id)),
         (UNSUPPORTED, has_body),
-        (UNPROCESSABLE, method == Method::Post),
+        (UNPROCESSABLE, method == Method::Post || id == "updateSession"),
         (RATE_LIMITED, is_keyed && !is_admin || is_trigger),
         (INTERNAL, true),
         (UNAVAILABLE, true),

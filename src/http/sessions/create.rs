@@ -20,7 +20,9 @@ use crate::{
         source::{PinnedSource, SourceStatus},
     },
     http::{
-        agents::{check_mcp_servers, check_output_schema, check_rules, check_tools, in_order},
+        agents::{
+            check_fallbacks, check_mcp_servers, check_output_schema, check_rules, check_tools, in_order,
+        },
         path,
         prelude::*,
         scope::WriteSessions,
@@ -298,8 +300,7 @@ async fn pinned(
             || !wanted.settings().is_default()
             || wanted.revision.is_some();
         let message = "`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs`, \
-             `compaction`, `mcp_servers` and \
-             `revision` need an agent";
+             `compaction`, `mcp_servers`, `fallback_models` and `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
@@ -309,6 +310,7 @@ async fn pinned(
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
+    check_fallbacks(app, wanted.fallback_models.as_deref())?;
     check_mcp_servers(app, unit, wanted.mcp_servers.as_deref()).await?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
     let settings = wanted.settings();

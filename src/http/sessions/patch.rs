@@ -11,12 +11,15 @@ use crate::{
         session::{AgentSnapshot, Session},
     },
     http::{
-        agents::{check_mcp_servers, check_output_schema, check_rules, check_tools, in_order},
+        agents::{
+            check_fallbacks, check_mcp_servers, check_output_schema, check_rules, check_tools, in_order,
+        },
         auth::missing_scope,
         prelude::*,
         scope::{ApproveActions, Scope, WriteSessions},
     },
     stream::view,
+    trigger,
     wire::session::{PatchSession, SessionView},
 };
 
@@ -42,6 +45,7 @@ pub(super) async fn patch(
         check_rules(rules)?;
     }
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
+    check_fallbacks(&caller.app, change.fallback_models.as_ref().and_then(Option::as_deref))?;
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
     let servers = change.mcp_servers.as_ref().and_then(Option::as_deref);
@@ -98,6 +102,7 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
         agent.permissions.session.clone_from(rules);
     }
     agent.settings = change.settings().applied_to(agent.settings, &revision.settings);
+    trigger::check_fallback_credentials(unit, &agent.model, &agent.settings).await?;
     Ok(agent)
 }
 

@@ -308,6 +308,27 @@ impl Tx {
 }
 
 impl Store {
+    /// Decrypts the organization's default credential for a provider; `None` without one.
+    pub async fn open_default_credential(
+        &self,
+        org: OrgId,
+        provider: &str,
+    ) -> Result<Option<OpenCredential>> {
+        let id: Option<(Uuid,)> = sqlx::query_as(
+            "select credential_id
+             from credential
+             where org_id = $1 and provider = $2 and is_default and deleted_at is null",
+        )
+        .bind(org.uuid())
+        .bind(provider)
+        .fetch_optional(&self.system)
+        .await?;
+        match id {
+            Some((id,)) => self.open_credential(org, Id::from_uuid(id)).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
     /// Decrypts a credential for a model call.
     ///
     /// # Errors

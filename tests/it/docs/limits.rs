@@ -61,6 +61,7 @@ fn of_actions() -> Vec<(&'static str, String)> {
         ("ACTION_CLAIM_SECONDS", count(limit::ACTION_CLAIM_SECONDS.1)),
         ("EVENTS_SENT_MAX", count(limit::EVENTS_SENT_MAX as u64)),
         ("RESULT_CONTENT_MAX", count(limit::RESULT_CONTENT_MAX as u64)),
+        ("FALLBACK_MODELS_MAX", count(limit::FALLBACK_MODELS_MAX as u64)),
         ("AGENT_TOOLS_MAX", count(limit::AGENT_TOOLS_MAX as u64)),
         ("CUSTOM_TOOLS_MAX", count(limit::CUSTOM_TOOLS_MAX as u64)),
         ("TOOL_SCHEMA_BYTES_MAX", bytes(limit::TOOL_SCHEMA_BYTES_MAX)),

@@ -274,8 +274,12 @@ impl Writer {
                 self.answer(provider, says, stop);
             }
             Move::Fail if running.is_some() => {
-                let failure =
-                    Failure { code: "model_unavailable".to_owned(), message: String::new(), retry_at: None };
+                let failure = Failure {
+                    code: "model_unavailable".to_owned(),
+                    message: String::new(),
+                    model: None,
+                    retry_at: None,
+                };
                 self.write(running, Body::ErrorModel(failure));
             }
             Move::Result { which, output, is_error, content } if !self.open.is_empty() => {

@@ -93,6 +93,7 @@ fn plan(chance: &Chance) -> Plan {
         threshold: chance.pick(&[0.1, 0.5, 0.8]),
         window: chance.pick(&[None, None, Some(17_000), Some(20_000)]),
         output_repairs: chance.pick(&[None, None, Some(0), Some(1), Some(3)]),
+        models: chance.pick(&[1, 1, 2, 3]),
     }
 }
 
@@ -294,6 +295,6 @@ fn session(world: &World) -> Database {
         NewSession { created, context: ContextChange::default(), input },
         &stamp(world),
         world.now(),
-        Ledger::new(is_quiet, world.plan.output_repairs),
+        Ledger::new(is_quiet, world.plan.output_repairs, world.plan.models),
     )
 }

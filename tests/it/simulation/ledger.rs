@@ -37,6 +37,8 @@ pub struct Ledger {
     is_quiet: bool,
     /// Rejected outputs of a turn before it ends, if turns need an output.
     output_repairs: Option<u32>,
+    /// Number of its models.
+    models: usize,
     calls: BTreeMap<String, Call>,
     /// Opened actions; `None` is one that is open.
     actions: BTreeMap<ActionId, Option<End>>,
@@ -114,12 +116,14 @@ struct Turn {
     /// The output that was accepted since its last message.
     output: Option<Value>,
     outputs_rejected: u32,
+    /// The model that was called last, and whether it was not available.
+    model: Option<(String, bool)>,
 }
 
 impl Ledger {
     /// Creates an empty one; `is_quiet` when no worker fails and the database is available.
-    pub fn new(is_quiet: bool, output_repairs: Option<u32>) -> Self {
-        Self { is_quiet, output_repairs, ..Self::default() }
+    pub fn new(is_quiet: bool, output_repairs: Option<u32>, models: usize) -> Self {
+        Self { is_quiet, output_repairs, models, ..Self::default() }
     }
 
     /// Records the request of model call `number`.
@@ -147,6 +151,7 @@ impl Ledger {
         }
         self.note_message(event);
         self.note_output(event);
+        self.note_model(event);
         match &event.draft.body {
             Body::TurnStarted { turn_id, attempt, .. } => self.start(*turn_id, *attempt, event.ts, limits),
             Body::SessionUpdated { limits: Some(newer), .. } => {
@@ -247,6 +252,22 @@ impl Ledger {
                 self.last_asked = None;
             }
             _ => {}
+        }
+    }
+
+    /// A turn stays with the model that answered it, and calls another one after each failure.
+    fn note_model(&mut self, event: &Event) {
+        let Some(turn) = event.draft.turn_id.and_then(|id| self.turns.get_mut(&id)) else { return };
+        let (model, has_failed) = match &event.draft.body {
+            Body::StepCompleted(step) => (format!("{}/{}", step.provider, step.model), false),
+            Body::ErrorModel(failure) => {
+                (failure.model.clone().expect("it has one"), failure.code == "model_unavailable")
+            }
+            _ => return,
+        };
+        if let Some((last, had_failed)) = turn.model.replace((model.clone(), has_failed)) {
+            let changes = had_failed && self.models > 1;
+            assert_eq!(last != model, changes, "{last}, then {model} of {}", self.models);
         }
     }
 

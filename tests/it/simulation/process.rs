@@ -24,7 +24,7 @@ use sojourn::{
         compaction::CompactionSettings,
         price::{Fee, Price, SandboxPrice, SandboxSize, Tariff},
     },
-    harness::{self, Halt, Ports, Signals},
+    harness::{self, Halt, Ports, Signals, TurnModel},
 };
 use tokio::{
     sync::{Notify, watch},
@@ -322,6 +322,16 @@ impl Process {
         self.run_turn(held, turn, attempt).await.map(|()| true)
     }
 
+    fn model(&self, number: usize) -> TurnModel {
+        TurnModel {
+            model: Arc::new(Provider { world: Arc::clone(&self.world) }),
+            name: format!("m-{number}"),
+            options: Default::default(),
+            window: self.world.plan.window,
+            tariff: tariff(),
+        }
+    }
+
     async fn run_turn(&self, held: &Held, turn: TurnId, attempt: i32) -> Result<(), Halt> {
         let fence = Fence { epoch: held.claimed.epoch, worker: self.group, turn };
         let journal = LeasedJournal { world: Arc::clone(&self.world), fence };
@@ -334,10 +344,8 @@ impl Process {
         let turn = harness::Turn {
             id: turn,
             attempt,
-            model: Arc::new(Provider { world: Arc::clone(&self.world) }),
-            model_name: "m-1".to_owned(),
+            models: (1..=self.world.plan.models).map(|number| self.model(number)).collect(),
             prompt: "You repair things.".to_owned(),
-            options: Default::default(),
             loops: self.world.plan.loops,
             output_repairs: self.world.plan.output_repairs,
             compaction: CompactionSettings {
@@ -345,9 +353,7 @@ impl Process {
                 threshold: Some(self.world.plan.threshold),
                 ..CompactionSettings::default()
             },
-            window: self.world.plan.window,
             agent_seq: 0,
-            tariff: tariff(),
             size: SandboxSize { cpu_millis: 2_000, memory_bytes: 2 << 30 },
             is_unbound: true,
         };

@@ -62,6 +62,8 @@ pub struct Plan {
     pub loops: LoopSettings,
     /// Rejected outputs of a turn before it ends, if turns need an output.
     pub output_repairs: Option<u32>,
+    /// Number of its models: the first one, and those that are called while it is not available.
+    pub models: usize,
     /// Whether a long history is summarized, from which share of the window on, and the window in tokens.
     pub compacts: bool,
     pub threshold: f64,

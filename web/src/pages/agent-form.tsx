@@ -26,6 +26,8 @@ interface Values {
   permissions: string;
   /** JSON list of the MCP servers. */
   servers: string;
+  /** Names of the fallback models. */
+  fallbacks: string;
   ask: Schemas["AskMode"];
   loops: Schemas["LoopPolicy"];
   /** Whether a history that is almost too long is summarized. */
@@ -48,6 +50,7 @@ function begun(agent?: Agent): Values {
     ...fieldsOf(agent?.tools),
     permissions: listField(agent?.permissions),
     servers: listField(agent?.mcp_servers),
+    fallbacks: (agent?.fallback_models ?? []).map(({ model }) => model).join(", "),
     ask: agent?.ask?.mode ?? "end_turn",
     loops: agent?.doom_loop?.policy ?? "ask",
     compacts: agent?.compaction?.auto ?? true,
@@ -70,6 +73,12 @@ function schemaOf(field: string): Record<string, unknown> | null {
   }
 }
 
+/** Reads the names of the fallback models; one that the agent has keeps its options. */
+function fallbacksOf(field: string, agent?: Agent): Schemas["FallbackModel"][] {
+  const names = field.split(",").map((name) => name.trim()).filter((name) => name !== "");
+  return names.map((model) => agent?.fallback_models?.find((known) => known.model === model) ?? { model });
+}
+
 /** Fields that the create and update requests share. */
 function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
   const model_options: Schemas["ModelOptions"] = {};
@@ -86,6 +95,7 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
     ...((agent?.mcp_servers || form.servers) && { mcp_servers: listOf<Schemas["McpServer"]>(form.servers, "MCP servers") }),
+    ...((agent?.fallback_models || form.fallbacks) && { fallback_models: fallbacksOf(form.fallbacks, agent) }),
     ...((agent?.compaction || !form.compacts) && { compaction: { ...agent?.compaction, auto: form.compacts } }),
     ...((agent?.output_schema || form.output) && { output_schema: schemaOf(form.output) }),
     ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, policy: form.loops } }),
@@ -160,6 +170,11 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           label="MCP servers"
           hint="JSON list of servers whose tools the agent may call: name, url, credential."
           rows={form.servers ? 8 : 2} spellCheck={false} className="mono" value={form.servers} onChange={(servers) => set({ servers })}
+        />
+        <TextField
+          label="Fallback models"
+          hint="Comma-separated models that are called, in this order, while the model is not available."
+          className="mono" value={form.fallbacks} onChange={(fallbacks) => set({ fallbacks })}
         />
         <Select label="Questions" value={form.ask} onChange={(ask) => set({ ask: ask as Values["ask"] })}>
           <option value="end_turn">end the turn; the answer is the next message</option>

@@ -91,7 +91,7 @@ function About({ agent }: { agent: Agent }) {
           {agent.id} <Copy text={agent.id} />
         </dd>
         <dt>Model</dt>
-        <dd className="mono">{agent.model}</dd>
+        <dd className="mono">{[agent.model, ...(agent.fallback_models ?? []).map(({ model }) => model)].join(", then ")}</dd>
         <dt>Revision</dt>
         <dd>{agent.revision}</dd>
         <dt>Tools</dt>

@@ -257,7 +257,7 @@ fn drafts(world: &World, session: &Session, log: &[Event], at: (TurnId, i32), ac
         Act::Step { calls } if is_started && open.is_empty() => step(log.len(), *calls, attempt),
         Act::Fail if is_started => {
             let code = "model_unavailable".to_owned();
-            vec![Body::ErrorModel(Failure { code, message: String::new(), retry_at: None })]
+            vec![Body::ErrorModel(Failure { code, message: String::new(), model: None, retry_at: None })]
         }
         Act::Result if is_started => {
             open.iter().take(1).flat_map(|call| [exec(call, None, 1), result(call)]).collect()
