@@ -108,7 +108,7 @@ impl Run<'_> {
         }
         let conversation = self.fold.conversation();
         let wanted = self.wanted_tokens();
-        let is_over = self.model().window.is_some_and(|window| {
+        let is_over = self.turn.models[0].window.is_some_and(|window| {
             let allowed = window.saturating_sub(wanted).max(window / 4) as f64 * settings.threshold();
             conversation.tokens() as f64 > allowed
         });

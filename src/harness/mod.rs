@@ -12,6 +12,7 @@ mod interrupt;
 mod limits;
 mod loops;
 mod mcp;
+mod models;
 mod next;
 mod output;
 mod spend;

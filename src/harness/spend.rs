@@ -15,6 +15,7 @@ use crate::{
         price, shown_files,
         spend::{Spend, Verdict},
     },
+    model::Fault,
     tool::{Call, CallResult},
 };
 
@@ -45,6 +46,14 @@ impl Run<'_> {
         // A cap may have been set since: only the first call relies on the check before the turn.
         let verdict = self.ports.journal.reserve(&most, self.is_shared(), self.turn.is_unbound).await?;
         self.turn.is_unbound = false;
+        let is_refused =
+            matches!(verdict, Verdict::Exceeded(_) | Verdict::BalanceExhausted | Verdict::Unpriced);
+        if is_refused && self.is_fallback() {
+            let reason = "its price is not known, or exceeds a spend limit".to_owned();
+            let failures = 1 + self.own().map_or(0, |own| own.model_failures);
+            let fault = Fault::PaymentRequired { reason };
+            return self.model_failed(fault, failures, None, request).await.map(Some);
+        }
         self.apply_verdict(verdict, Vec::new()).await
     }
 

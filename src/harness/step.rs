@@ -13,7 +13,7 @@ use super::{
     turn::{Run, millis},
 };
 use crate::{
-    base::{Timestamp, backoff::Backoff, limit},
+    base::{Timestamp, limit},
     domain::{
         Actor, Cost, Level, StepId, Usage,
         conversation::{Answer, Block, ModelRequest},
@@ -29,8 +29,6 @@ use crate::{
 
 /// Error code of a turn whose conversation is too long for its model.
 pub(super) const CONTEXT_EXHAUSTED: &str = "context_exhausted";
-
-const BACKOFF: Backoff = Backoff { first: limit::MODEL_BACKOFF.0, longest: limit::MODEL_BACKOFF.1 };
 
 /// Result of a model call.
 pub(super) enum Asked {
@@ -106,6 +104,9 @@ impl<'a> Run<'a> {
         let request = &request;
         if let Some(ended) = self.reserve(request).await? {
             return Ok(Asked::Cut(ended));
+        }
+        if self.is_fallback() {
+            metrics::counter!("sojourn_model_fallbacks_total").increment(1);
         }
         let started = self.ports.origin.now();
         let mut received = Received::default();
@@ -309,7 +310,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    async fn model_failed(
+    pub(super) async fn model_failed(
         &mut self,
         fault: Fault,
         failures: u32,
@@ -317,21 +318,30 @@ impl<'a> Run<'a> {
         request: &ModelRequest,
     ) -> Result<bool, Halt> {
         let message = fault.to_string();
-        let may_shorten = matches!(fault, Fault::ContextTooLong { .. }) && self.may_shorten();
-        if !may_shorten && let Some(pruned) = self.refused_files(request, &fault) {
+        // What only a fallback model refuses changes nothing for the model of the agent.
+        let is_fallback = self.is_fallback();
+        let may_shorten = !is_fallback && matches!(fault, Fault::ContextTooLong { .. }) && self.may_shorten();
+        if !may_shorten
+            && !is_fallback
+            && let Some(pruned) = self.refused_files(request, &fault)
+        {
             return self.files_refused(message, pruned, cut).await;
         }
-        let (code, retry_after) = match fault {
-            Fault::Unavailable { retry_after, .. } => ("model_unavailable", Some(retry_after)),
+        let may_repeat = is_fallback || matches!(fault, Fault::Unavailable { .. });
+        let code = match fault {
+            Fault::Unavailable { retry_after, .. } => {
+                retry_after.into_iter().for_each(|time| self.note_retry_after(time));
+                "model_unavailable"
+            }
             Fault::ContextTooLong { .. } if may_shorten => {
                 return self.history_refused(message, cut).await;
             }
-            Fault::ContextTooLong { .. } => (CONTEXT_EXHAUSTED, None),
-            Fault::Unauthorized { .. } => ("model_unauthorized", None),
-            Fault::PaymentRequired { .. } => ("payment_required", None),
-            Fault::Refused { .. } | Fault::FilesRefused { .. } => ("model_refused_request", None),
+            Fault::ContextTooLong { .. } => CONTEXT_EXHAUSTED,
+            Fault::Unauthorized { .. } => "model_unauthorized",
+            Fault::PaymentRequired { .. } => "payment_required",
+            Fault::Refused { .. } | Fault::FilesRefused { .. } => "model_refused_request",
         };
-        let delay = retry_after.and_then(|asked| self.retry_delay(failures, asked));
+        let delay = if may_repeat { self.retry_delay(failures) } else { None };
         let retry_at = delay.map(|delay| self.ports.origin.now() + delay);
         let model = Some(self.model().full_name());
         let failure = Failure { code: code.to_owned(), message: message.clone(), model, retry_at };
@@ -342,20 +352,6 @@ impl<'a> Run<'a> {
         }
         self.record(drafts).await?;
         Ok(false)
-    }
-
-    /// Returns the time until the next call after this many failures in a row: none for a model that has not been
-    /// called since, and no call when each has failed `MODEL_ATTEMPTS_MAX` times.
-    fn retry_delay(&self, failures: u32, asked: Option<Duration>) -> Option<Duration> {
-        let models = u32::try_from(self.turn.models.len()).unwrap_or(1).max(1);
-        if failures >= limit::MODEL_ATTEMPTS_MAX * models {
-            return None;
-        }
-        if !failures.is_multiple_of(models) {
-            metrics::counter!("sojourn_model_fallbacks_total").increment(1);
-            return Some(Duration::ZERO);
-        }
-        Some(BACKOFF.delay(failures / models, self.ports.origin).max(asked.unwrap_or_default()))
     }
 
     /// Records that the provider refused the history as too long. The turn continues with a summary.

@@ -19,7 +19,6 @@ use crate::{
         conversation::ModelOptions,
         event::{Body, Draft, Outcome, TurnCompleted},
         exit::PreparationFailure,
-        fallback,
         log_fold::{LogFold, TurnFold},
         price::{SandboxSize, Tariff},
         repetition::Repetition,
@@ -99,6 +98,8 @@ pub(super) struct Run<'a> {
     pub budgets: Vec<Budget>,
     /// Calls that this run announced; all others may have run before.
     pub fresh: HashSet<String>,
+    /// Models that asked not to be called before a time.
+    pub not_before: Vec<(String, Timestamp)>,
 }
 
 /// Runs the turn until it yields or waits for callers.
@@ -136,6 +137,7 @@ impl<'a> Run<'a> {
             tally,
             budgets: Vec::new(),
             fresh: HashSet::new(),
+            not_before: Vec::new(),
         }
     }
 
@@ -335,19 +337,6 @@ impl<'a> Run<'a> {
             refs: Map::new(),
             body,
         }
-    }
-
-    /// Returns the model of the next call: the one that answered last in this turn, or the next one for each failure
-    /// since.
-    pub(super) fn model(&self) -> &TurnModel {
-        let models = &self.turn.models;
-        let (last, failures) = match self.own() {
-            None => (None, 0),
-            Some(own) => (own.model.as_deref(), own.model_failures),
-        };
-        let is_last = |model: &TurnModel| last == Some(&*model.full_name());
-        let last = models.iter().position(is_last).unwrap_or_default();
-        &models[fallback::place(last, failures, models.len())]
     }
 
     /// Returns the usage of the turn so far.

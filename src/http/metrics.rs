@@ -111,10 +111,7 @@ fn describe() {
             "sojourn_outputs_total",
             "Outputs for a schema, by outcome: `accepted`, or `rejected`, also where none was submitted.",
         ),
-        (
-            "sojourn_model_fallbacks_total",
-            "Calls of another model because the model before it was not available.",
-        ),
+        ("sojourn_model_fallbacks_total", "Calls of fallback models."),
         ("sojourn_mcp_lists_total", "Lists of the tools of MCP servers, by outcome: `listed` or `failed`."),
         (
             "sojourn_compactions_total",

@@ -133,7 +133,9 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     };
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
-    created.pin(pins(unit, Choice { scripted, ..Choice::of(agent, revision) }).await?);
+    let pins = pins(unit, Choice { scripted, ..Choice::of(agent, revision) }).await?;
+    check_fallback_credentials(unit, &pins.agent_snapshot.model, &pins.agent_snapshot.settings).await?;
+    created.pin(pins);
     created.environment = match session_template.environment {
         Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
         None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
@@ -154,8 +156,6 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
-    let settings = revision.settings.overridden_by(&settings);
-    check_fallback_credentials(unit, &model, &settings).await?;
     let agent_snapshot = AgentSnapshot {
         revision_id: revision.id,
         revision: revision.number,
@@ -166,7 +166,7 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         runtime: revision.runtime,
         tools: tools.or(revision.tools),
         permissions: Permissions { agent: revision.permissions, session: permissions, parents: Vec::new() },
-        settings,
+        settings: revision.settings.overridden_by(&settings),
     };
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }

@@ -13,6 +13,7 @@ use crate::{
     },
     harness::{Halt, TurnModel},
     model::{self, Connection, ModelName, NoModel, Providers},
+    store,
 };
 
 impl Runtime {
@@ -32,14 +33,12 @@ impl Runtime {
         };
         for fallback in agent.settings.fallback_models.iter().flatten() {
             match self.fallback(org, agent, fallback, credential, prices).await? {
+                // Two of one name could not be told apart.
+                Ok(model) if models.iter().any(|known| known.full_name() == model.full_name()) => {}
                 Ok(model) => models.push(model),
                 Err(Refusal { code, message, .. }) => {
-                    tracing::warn!(
-                        model = fallback.model,
-                        code,
-                        message,
-                        "a fallback model cannot be called"
-                    );
+                    let model = &fallback.model;
+                    tracing::warn!(org.id = %org, model, code, message, "a fallback model cannot be called");
                 }
             }
         }
@@ -86,8 +85,13 @@ impl Runtime {
         let own = own.filter(|own| own.provider == name.provider);
         let default = match own {
             None if Providers::needs_credential(&name.provider) => {
-                let open = self.sandboxes.store.open_default_credential(org, &name.provider).await;
-                open.map_err(unavailable)?.map(connection)
+                match self.sandboxes.store.open_default_credential(org, &name.provider).await {
+                    Ok(open) => open.map(connection),
+                    Err(error @ (store::Error::NotFound | store::Error::Corrupt(_))) => {
+                        return Ok(Err(Refusal::error("no_credential", error.to_string())));
+                    }
+                    Err(error) => return Err(unavailable(error)),
+                }
             }
             Some(_) | None => None,
         };

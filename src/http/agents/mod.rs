@@ -275,7 +275,12 @@ fn check_api(model: &str, options: &ModelOptions) -> Result<()> {
 
 /// Checks a list of fallback models; the error names the place.
 pub(super) fn check_fallbacks(app: &App, fallbacks: Option<&[FallbackModel]>) -> Result<()> {
-    for (index, fallback) in fallbacks.unwrap_or_default().iter().enumerate() {
+    let fallbacks = fallbacks.unwrap_or_default();
+    for (index, fallback) in fallbacks.iter().enumerate() {
+        if fallbacks[..index].iter().any(|other| other.model == fallback.model) {
+            let message = "the model is in the list twice";
+            return Err(ApiError::invalid(format!("fallback_models[{index}].model"), message));
+        }
         let checked = app
             .check_model(&fallback.model)
             .and_then(|_| check_api(&fallback.model, &fallback.model_options.clone().unwrap_or_default()));

@@ -316,7 +316,10 @@ async fn pinned(
     let settings = wanted.settings();
     let (own, scripted) = (agent.clone(), app.0.scripted);
     let choice = Choice { agent: own, revision, model, tools, permissions, settings, scripted };
-    Ok(Some((agent, trigger::pins(unit, choice).await?)))
+    let pins = trigger::pins(unit, choice).await?;
+    let pinned = &pins.agent_snapshot;
+    trigger::check_fallback_credentials(unit, &pinned.model, &pinned.settings).await?;
+    Ok(Some((agent, pins)))
 }
 
 /// Records that a session was created with an invoke token.

@@ -102,7 +102,9 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
         agent.permissions.session.clone_from(rules);
     }
     agent.settings = change.settings().applied_to(agent.settings, &revision.settings);
-    trigger::check_fallback_credentials(unit, &agent.model, &agent.settings).await?;
+    if change.fallback_models.is_some() {
+        trigger::check_fallback_credentials(unit, &agent.model, &agent.settings).await?;
+    }
     Ok(agent)
 }
 

@@ -308,7 +308,11 @@ impl Tx {
 }
 
 impl Store {
-    /// Decrypts the organization's default credential for a provider; `None` without one.
+    /// Decrypts the organization's default credential for a provider; `None` without one. By the index
+    /// `credential_default`.
+    ///
+    /// # Errors
+    /// As for [`Store::open_credential`].
     pub async fn open_default_credential(
         &self,
         org: OrgId,

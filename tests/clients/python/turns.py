@@ -1,4 +1,4 @@
-"""Turns with a service: a failed one is retried."""
+"""Turns with a service: a failed one is retried, and those of a tree are canceled."""
 
 from __future__ import annotations
 
@@ -36,8 +36,27 @@ def main() -> None:
             assert conflict(error) == (409, "turn_not_failed"), error
 
 
+SLOW = {"script": [{"text": "slow", "delay_ms": 60_000}]}
+
+
+def tree() -> None:
+    with Sojourn(URL, KEY) as client:
+        top = client.create(agent="turns")["session"]["id"]
+        low = client.create(agent="turns", input=SLOW, parent_session_id=top)["session"]["id"]
+        client.cancel(top, children=True)
+        turn = client.settled(low)["last_turn"]
+        assert turn and turn["yield_reason"] == "canceled", turn
+        assert client.archive(top, children=True)["status"] == "archived"
+        assert client.get(low)["status"] == "archived"
+
+
 async def same_with_asyncio() -> None:
     async with AsyncSojourn(URL, KEY) as client:
+        top = (await client.create(agent="turns"))["session"]["id"]
+        low = (await client.create(agent="turns", input=SLOW, parent_session_id=top))["session"]["id"]
+        await client.cancel(top, children=True)
+        canceled = (await client.settled(low))["last_turn"]
+        assert canceled and canceled["yield_reason"] == "canceled", canceled
         session = (await client.create(agent="turns", input=failing("asyncio")))["session"]["id"]
         failed = (await client.settled(session))["last_turn"]
         assert failed and failed["state"] == "error", failed
@@ -48,5 +67,6 @@ async def same_with_asyncio() -> None:
 
 if __name__ == "__main__":
     main()
+    tree()
     asyncio.run(asyncio.wait_for(same_with_asyncio(), 60))
-    print("the Python client: a failed turn is retried")
+    print("the Python client: a failed turn is retried, a tree is canceled")

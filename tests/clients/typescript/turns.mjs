@@ -1,4 +1,4 @@
-// Turns with a service: a failed one is retried.
+// Turns with a service: a failed one is retried, and those of a tree are canceled.
 import assert from "node:assert/strict";
 import { Sojourn, SojournError } from "../../../clients/typescript/dist/index.js";
 
@@ -17,4 +17,13 @@ await assert.rejects(
   client.retryTurn(session, failed.id),
   (error) => error instanceof SojournError && error.status === 409 && error.code === "turn_not_failed",
 );
-console.log("the TypeScript client: a failed turn is retried");
+
+const top = (await client.create({ agent })).session.id;
+const slow = { script: [{ text: "slow", delay_ms: 60_000 }] };
+const low = (await client.create({ agent, input: slow, parent_session_id: top })).session.id;
+await client.cancel(top, { children: true });
+assert.equal((await client.settled(low)).last_turn.yield_reason, "canceled");
+assert.equal((await client.archive(top, { children: true })).status, "archived");
+const path = { session_id: low };
+assert.equal((await client.take(client.api.GET("/v3/sessions/{session_id}", { params: { path } }))).status, "archived");
+console.log("the TypeScript client: a failed turn is retried, a tree is canceled");

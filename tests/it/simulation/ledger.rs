@@ -76,6 +76,7 @@ pub struct Counts {
     pub expired: u64,
     pub steers: u64,
     pub retries: u64,
+    pub fallbacks: u64,
     pub slowest_cancel: Duration,
     pub worst_overshoot: Duration,
 }
@@ -261,13 +262,16 @@ impl Ledger {
         let (model, has_failed) = match &event.draft.body {
             Body::StepCompleted(step) => (format!("{}/{}", step.provider, step.model), false),
             Body::ErrorModel(failure) => {
-                (failure.model.clone().expect("it has one"), failure.code == "model_unavailable")
+                let is_of_history = ["context_too_long", "files_refused"].contains(&failure.code.as_str());
+                (failure.model.clone().expect("it has one"), !is_of_history)
             }
             _ => return,
         };
         if let Some((last, had_failed)) = turn.model.replace((model.clone(), has_failed)) {
-            let changes = had_failed && self.models > 1;
-            assert_eq!(last != model, changes, "{last}, then {model} of {}", self.models);
+            // A history that has grown may no longer fit another model.
+            let may_change = self.models > 1 && (had_failed || !last.ends_with("/m-1"));
+            assert!(last == model || may_change, "{last}, then {model} of {}", self.models);
+            self.counts.fallbacks += u64::from(last != model);
         }
     }
 

@@ -327,7 +327,7 @@ impl Process {
             model: Arc::new(Provider { world: Arc::clone(&self.world) }),
             name: format!("m-{number}"),
             options: Default::default(),
-            window: self.world.plan.window,
+            window: self.world.plan.window.map(|window| window / number as u64),
             tariff: tariff(),
         }
     }

@@ -36,6 +36,10 @@ impl Providers {
     }
 
     async fn session(&self, fallbacks: Value) -> String {
+        self.session_of(fallbacks, "Hi").await
+    }
+
+    async fn session_of(&self, fallbacks: Value, input: &str) -> String {
         let agent = json!({
             "name": "a", "prompt": "p", "model": "anthropic/claude-one",
             "model_options": { "max_tokens": 2_000, "effort": "low" },
@@ -43,7 +47,7 @@ impl Providers {
         });
         let owner = &self.scene.owner;
         owner.post("/agents", agent).await.ok();
-        let created = owner.post("/sessions", json!({ "agent": "a", "input": "Hi" })).await.ok();
+        let created = owner.post("/sessions", json!({ "agent": "a", "input": input })).await.ok();
         assert_eq!(created["session"]["agent_snapshot"]["fallback_models"], fallbacks);
         created["session"]["id"].as_str().expect("an id").to_owned()
     }
@@ -128,6 +132,29 @@ async fn a_fault_that_another_model_does_not_help_with_ends_the_turn() {
 }
 
 #[tokio::test]
+async fn what_only_a_fallback_model_refuses_does_not_end_the_turn() {
+    let anthropic = Fake::decide(Anthropic::default(), |request| match request.call {
+        1 => overloaded(),
+        _ => Step::text("Back."),
+    })
+    .await;
+    let openai =
+        Fake::decide(OpenAi, |_| Step::status(400, "invalid_request_error", "No images, please.")).await;
+    let providers = Providers::of(anthropic, openai).await;
+    let owner = &providers.scene.owner;
+    // The history does not fit the first one of them.
+    let small =
+        json!({ "model": "openai/gpt-s", "model_options": { "max_tokens": 1_000, "context_tokens": 2_000 } });
+    let session = json!([small, { "model": "openai/gpt-x" }]);
+    let text = "A long story. ".repeat(2_000);
+    let id = providers.session_of(session, &text).await;
+    let log = log_at_rest(owner, &id, 1).await;
+    let expected = ["no anthropic/claude-one", "no openai/gpt-x", "anthropic/claude-one"];
+    assert_eq!((models(&log), ends(&log)), (expected.map(str::to_owned).to_vec(), vec!["completed"]));
+    providers.close().await;
+}
+
+#[tokio::test]
 async fn fallback_models_are_checked_and_changed() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
@@ -142,6 +169,7 @@ async fn fallback_models_are_checked_and_changed() {
         (json!([{ "model": "anthropic/m", "model_options": { "max_tokens": 0 } }]), "fallback_models[0]"),
         (json!([{ "model": "anthropic/m", "tools": [] }]), "fallback_models[0].tools"),
         (json!(vec![json!({ "model": "scripted/noop" }); 5]), "fallback_models"),
+        (json!(vec![json!({ "model": "scripted/noop" }); 2]), "fallback_models[1].model"),
     ] {
         let refused = owner.post("/agents", agent(fallbacks)).await.error(400);
         assert_eq!(refused["param"], param, "{refused}");
