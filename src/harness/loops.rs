@@ -3,7 +3,7 @@
 use crate::domain::{
     log_fold::TurnFold,
     repetition::{RecentCalls, Repetition},
-    tool::{SESSION_WAIT, SUBMIT_OUTPUT, ToolCall},
+    tool::{SUBMIT_OUTPUT, ToolCall},
     turn_settings::{LoopPolicy, LoopSettings},
 };
 
@@ -23,10 +23,8 @@ impl Loops {
 
     /// Takes the next call; returns the repetition that it completes. The second one of a turn ends it.
     pub(super) fn take(&mut self, call: &ToolCall) -> Option<Repetition> {
-        // Outputs have their own bound, and a wait makes nothing.
-        if self.settings.policy == LoopPolicy::Off
-            || [SUBMIT_OUTPUT, SESSION_WAIT].contains(&call.tool.as_str())
-        {
+        // Outputs have their own bound.
+        if self.settings.policy == LoopPolicy::Off || call.tool == SUBMIT_OUTPUT {
             return None;
         }
         self.recent.push(call);

@@ -3,9 +3,11 @@
 //! A wait holds no worker: `turn.waiting` gives the lease back in its own append, which is refused while there is
 //! an answer that the turn has not read, and wakes the turn again if a session has changed since it was read.
 
+use std::time::Duration;
+
 use super::{Halt, turn::Run};
 use crate::{
-    base::Timestamp,
+    base::{Timestamp, limit::CLOCK_DIFFERENCE_MAX},
     domain::{
         Actor, SessionId,
         event::{Body, Draft},
@@ -35,6 +37,12 @@ impl Run<'_> {
         let deadline = if open.is_empty() { self.deadline() } else { None };
         let expiries = open.iter().map(|(.., expires_at)| *expires_at);
         let Some(expires_at) = expiries.chain(until).chain(deadline).min() else { return Ok(false) };
+        let left = Duration::try_from(expires_at - self.ports.origin.now()).unwrap_or_default();
+        if !session_ids.is_empty() && left <= CLOCK_DIFFERENCE_MAX {
+            // By the clock of the database it may be over, and the job would be ready again at once.
+            tokio::time::sleep(left).await;
+            return Ok(false);
+        }
         let body = Body::TurnWaiting {
             turn_id: self.turn.id,
             action_ids: open.into_iter().map(|(id, ..)| id).collect(),

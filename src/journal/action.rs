@@ -14,6 +14,9 @@ use crate::{
     store::{self, action::PendingFilter},
 };
 
+/// Questions that are read to find out whether there is one.
+const OPEN_QUESTIONS_READ: i64 = 8;
+
 /// The event of an answer.
 #[derive(Debug)]
 pub struct Answered {
@@ -65,16 +68,18 @@ impl Unit {
         Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
     }
 
-    /// Returns the only open action of a session, if it is a question.
-    pub async fn open_question(&mut self, id: SessionId) -> Result<Option<Action>, Error> {
-        let filter = PendingFilter { session: Some(id), ..PendingFilter::default() };
-        let mut open = self.tx.pending_actions(&filter, 2).await?;
-        let only = if open.len() == 1 { open.pop() } else { None };
-        Ok(only.map(|pending| pending.action).filter(|action| action.kind == ActionKind::Question))
+    /// Returns the open questions of a session; `is_alone`: only if nothing else is open.
+    pub async fn open_questions(&mut self, id: SessionId, is_alone: bool) -> Result<Vec<Action>, Error> {
+        let kind = (!is_alone).then_some(ActionKind::Question);
+        let filter = PendingFilter { session: Some(id), kind, ..PendingFilter::default() };
+        let open = self.tx.pending_actions(&filter, OPEN_QUESTIONS_READ).await?;
+        let open: Vec<_> = open.into_iter().map(|pending| pending.action).collect();
+        let all = open.iter().all(|action| action.kind == ActionKind::Question);
+        Ok(if all { open } else { Vec::new() })
     }
 
     /// Answers the only question for which a turn waits with the text of a message, if there is one that takes a text.
-    /// Otherwise the message waits for the next turn.
+    /// Otherwise the message waits for the next turn. `is_alone`: only if the turn waits for nothing else.
     ///
     /// # Errors
     /// `Store(NotFound)` when there is no such session.
@@ -82,12 +87,14 @@ impl Unit {
         &mut self,
         id: SessionId,
         text: &str,
+        is_alone: bool,
         stamp: &Stamp,
     ) -> Result<Option<Answered>, Error> {
         if !self.tx.lock_session(id).await?.is_waiting() {
             return Ok(None);
         }
-        let Some(action) = self.open_question(id).await? else { return Ok(None) };
+        let mut open = self.open_questions(id, is_alone).await?;
+        let (Some(action), true) = (open.pop(), open.is_empty()) else { return Ok(None) };
         let answer = question::Answer { labels: Vec::new(), text: Some(text.to_owned()) };
         let answers = Answers { action_id: action.id, answers: vec![answer] };
         let is_too_long =

@@ -80,7 +80,7 @@ async fn together(committer: &Committer<RecordBatcher>, batch: Vec<Waiting>) {
     for (at, (record, answer)) in records.into_iter().zip(answers).enumerate() {
         let waiting = Waiting { record, answer };
         match &written {
-            Ok(rows) => match rows.get(at).copied().flatten() {
+            Ok(rows) => match rows.get(at).cloned().flatten() {
                 Some(recorded) => waiting.tell(Ok(recorded)),
                 // Another transaction holds the lock on this session's row.
                 None => committer.spawn(alone(committer.clone(), waiting)),

@@ -8,7 +8,7 @@ use crate::{
         Notice, OrgId, SessionId,
         decide::{Rejection, Stamp},
     },
-    store::{audit::Act, notification::Notification, purge::DeletedSession},
+    store::{self, audit::Act, notification::Notification, purge::DeletedSession},
 };
 
 impl Journal {
@@ -26,11 +26,24 @@ impl Unit {
     /// `Store(NotFound)` when this organization has no such session. `Rejected` while a descendant
     /// is open, because the session's limits apply to it.
     pub async fn delete(&mut self, id: SessionId, stamp: &Stamp) -> Result<(), Error> {
+        // The row above changes too, and sessions are locked from the top.
+        let parent = self.tx.session(id).await?.created.parent_session_id;
+        if let Some(parent) = parent {
+            match self.tx.lock_session(parent).await {
+                // It may have been deleted before.
+                Ok(_) | Err(store::Error::NotFound) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
         let session = self.tx.lock_session(id).await?;
         if self.tx.has_open_descendants(id).await? {
             return Err(Rejection::OpenDescendants.into());
         }
-        self.delete_locked(&[DeletedSession::from(&session)], stamp, "asked").await
+        self.delete_locked(&[DeletedSession::from(&session)], stamp, "asked").await?;
+        match parent {
+            Some(parent) => self.wake_above(parent, id).await,
+            None => Ok(()),
+        }
     }
 
     /// Deletes those of these sessions whose retention period is over and which have no open

@@ -118,7 +118,7 @@ impl Journal {
                 if has_deliveries {
                     self.notifications.send(Notification::Delivery(org));
                 }
-                if let Some(Ready { node }) = woken {
+                for Ready { node } in woken {
                     self.notifications.send(Notification::Job { node });
                 }
                 let places = base + 1..;

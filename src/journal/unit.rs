@@ -229,10 +229,17 @@ impl Unit {
         if let Some(parent) = session.created.parent_session_id
             && (!turns.is_empty() || session.status == Status::Archived)
         {
-            let ready = self.tx.wake_parent(parent, session.id).await?;
-            self.is_ready(ready);
+            self.wake_above(parent, session.id).await?;
         }
         Ok(Executed { session, events })
+    }
+
+    /// Makes the turns above continue that wait for this session.
+    pub(super) async fn wake_above(&mut self, parent: SessionId, id: SessionId) -> Result<(), Error> {
+        for ready in self.tx.wake_above(parent, id).await? {
+            self.is_ready(Some(ready));
+        }
+        Ok(())
     }
 
     /// Writes the side effects that the events require.

@@ -12,11 +12,11 @@ use crate::{
         text::{hex, truncate},
     },
     domain::{
-        Actor, ActorKind, AgentId, Body, Event, Level, Session, SessionId, Status,
+        Actor, ActorKind, AgentId, Body, Event, Level, Session, SessionId,
         decide::{Command, Input, InputMode, Stamp},
         schedule::SessionTemplate,
         session::Source,
-        turn::Turn,
+        turn::{Turn, TurnError},
     },
     journal::{self, Unit},
     store::{
@@ -34,14 +34,11 @@ impl SessionServices {
     pub(super) async fn start_child(&self, call_id: &str, child: Child<'_>) -> Result<SessionId, Fault> {
         let (fence, journal) = (self.writer.fence(), &self.sandboxes.journal);
         let mut unit = journal.begin(fence.org).await.map_err(unavailable)?;
-        if !unit.tx().is_held(fence).await.map_err(unavailable)? {
-            return Err(Fault::Stale);
-        }
+        let parent = self.own_session(&mut unit).await?;
         let key = format!("start_session/{}/{}", fence.session, hash(call_id));
         if let Some(known) = unit.tx().session_by_key(&key).await.map_err(unavailable)? {
             return Ok(known.id);
         }
-        let parent = unit.tx().session(fence.session).await.map_err(unavailable)?;
         let stamp = self.stamp(&parent);
         let Some(agent) = agent_named(&mut unit, child.agent).await.map_err(unavailable)? else {
             return Err(Fault::TellModel(format!("There is no agent `{}`.", child.agent)));
@@ -79,10 +76,11 @@ impl SessionServices {
         wait: Wait<'_>,
     ) -> Result<(Vec<Report>, bool), Fault> {
         let states = self.children(wait.ids).await?;
-        let is_asking = |child: &ChildState| child.is_settled && child.status == Status::AwaitingInput;
         let is_done = match wait.any {
             true => states.iter().any(|child| child.is_settled),
-            false => states.iter().all(|child| child.is_settled) || states.iter().any(is_asking),
+            false => {
+                states.iter().all(|child| child.is_settled) || states.iter().any(|child| child.is_asking)
+            }
         };
         if !is_done {
             let until = self
@@ -138,25 +136,34 @@ impl SessionServices {
         let org = self.writer.fence().org;
         let mut unit = self.sandboxes.journal.begin(org).await.map_err(unavailable)?;
         let session = unit.tx().session(id).await.map_err(unavailable)?;
-        let questions = match session.is_waiting() {
-            true => unit.open_question(id).await.map_err(unavailable)?.map(|action| action.questions),
-            false => None,
-        };
+        let mut questions: Vec<_> = match session.is_waiting() {
+            true => unit.open_questions(id, false).await.map_err(unavailable)?,
+            false => Vec::new(),
+        }
+        .into_iter()
+        .flat_map(|action| action.questions)
+        .collect();
         drop(unit);
+        while serde_json::to_vec(&questions).is_ok_and(|json| json.len() > bytes_max) {
+            questions.pop();
+        }
         let said = |event: &Event| match &event.draft.body {
             Body::AgentMessage { text, .. } if event.draft.level == Level::User => Some(text.clone()),
             _ => None,
         };
         let text =
             self.sandboxes.journal.newest(org, id, &["agent.message"], said).await.map_err(unavailable)?;
-        let ended: Option<&Turn> = session.ended.as_ref().filter(|_| session.running.is_none());
+        let has_turn = session.running.is_some() || session.queued.is_some();
+        let ended: Option<&Turn> = session.ended.as_ref().filter(|_| !has_turn);
         Ok(Report {
             session_id: id,
             status: session.status,
             yield_reason: ended.and_then(|turn| turn.yield_reason),
-            error: ended.and_then(|turn| turn.error.clone()),
+            error: ended
+                .and_then(|turn| turn.error.clone())
+                .map(|error| TurnError { message: shortened(&error.message, bytes_max), ..error }),
             text: text.map(|text| shortened(&text, bytes_max)),
-            questions: questions.unwrap_or_default(),
+            questions,
         })
     }
 
@@ -173,7 +180,11 @@ impl SessionServices {
         let mut bytes = 0;
         for entry in entries {
             let event = entry.event(None).map_err(unavailable)?;
-            let text = text_of(&event.draft.body).map(|text| shortened(&text, SESSION_READ_BYTES_MAX / 4));
+            let mut text =
+                text_of(&event.draft.body).map(|text| shortened(&text, SESSION_READ_BYTES_MAX / 4));
+            if let (Some(text), true) = (&mut text, entry.content_ref.is_some()) {
+                text.push_str(" [… the rest is left out]");
+            }
             bytes += text.as_ref().map_or(0, String::len);
             let is_full = read.events.len() as i64 == SESSION_READ_EVENTS_MAX;
             if is_full || (bytes > SESSION_READ_BYTES_MAX && !read.events.is_empty()) {
@@ -197,7 +208,9 @@ impl SessionServices {
         let input = Input { text: message.text.to_owned(), mode, ..Input::default() };
         let mut words = "The message was sent.";
         self.once(call_id, "message", async |unit, stamp| {
-            if message.mode.is_none() && unit.answer_by_message(id, message.text, stamp).await?.is_some() {
+            if message.mode.is_none()
+                && unit.answer_by_message(id, message.text, false, stamp).await?.is_some()
+            {
                 words = "The message answers the question of the session.";
                 return Ok(());
             }
@@ -222,10 +235,7 @@ impl SessionServices {
     ) -> Result<(), Fault> {
         let (fence, journal) = (self.writer.fence(), &self.sandboxes.journal);
         let mut unit = journal.begin(fence.org).await.map_err(unavailable)?;
-        // Without a lock: whoever has the row of a parent must not wait for that of a child.
-        if !unit.tx().holds(fence).await.map_err(unavailable)? {
-            return Err(Fault::Stale);
-        }
+        let session = self.own_session(&mut unit).await?;
         let slot = Slot {
             scope: format!("child/{}", fence.session),
             key: format!("{what}/{}", hash(call_id)),
@@ -235,7 +245,6 @@ impl SessionServices {
             None => {}
             Some(SlotState::Replay { .. } | SlotState::Mismatch | SlotState::Fresh(_)) => return Ok(()),
         }
-        let session = unit.tx().session(fence.session).await.map_err(unavailable)?;
         match work(&mut unit, &self.stamp(&session)).await {
             Ok(()) => {}
             Err(journal::Error::Rejected(rejection)) => {
@@ -245,6 +254,20 @@ impl SessionServices {
         }
         unit.keep(|| (200, b"{}".to_vec())).await.map_err(unavailable)?;
         unit.commit().await.map_err(unavailable)
+    }
+
+    /// Locks this session until the commit, so that nothing begins below it after a caller has ended its turn. Sessions
+    /// are locked from the top.
+    async fn own_session(&self, unit: &mut Unit) -> Result<Session, Fault> {
+        let fence = self.writer.fence();
+        if !unit.tx().is_held(fence).await.map_err(unavailable)? {
+            return Err(Fault::Stale);
+        }
+        let session = unit.tx().session(fence.session).await.map_err(unavailable)?;
+        if session.cancel_turn_id.is_some() && session.cancel_turn_id == self.writer.turn() {
+            return Err(Fault::TellModel("A caller has canceled the turn.".to_owned()));
+        }
+        Ok(session)
     }
 
     /// The agent of this session as an actor.

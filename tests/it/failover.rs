@@ -240,7 +240,7 @@ async fn appends_late(ground: Ground) {
         wait_for("the database answers", async || store.record(&record(sessions[0], before)).await.ok())
             .await;
     assert_eq!(late, Recorded::Late);
-    assert_eq!(store.record_batch(&all(before)).await.expect("an answer"), [Some(Recorded::Late); 2]);
+    assert_eq!(store.record_batch(&all(before)).await.expect("an answer"), vec![Some(Recorded::Late); 2]);
     let other = Fence { epoch: 7, ..record(sessions[0], before).fence };
     let other = Record { fence: other, ..record(sessions[0], before) };
     assert_eq!(store.record(&other).await.expect("an answer"), Recorded::Late);

@@ -15,7 +15,7 @@ use crate::{
         open_work::CallEnd,
         permission::{Policy, Rule},
         repetition::{RecentCalls, Repetition},
-        tool::{ASK, Replay, SESSION_WAIT, SUBMIT_OUTPUT, ToolCall},
+        tool::{ASK, Replay, SUBMIT_OUTPUT, ToolCall},
         turn::YieldReason,
     },
 };
@@ -331,9 +331,7 @@ impl TurnFold {
     }
 
     fn note_call(&mut self, call: &ToolCall, repeats: Option<Repetition>) {
-        if call.tool != SESSION_WAIT {
-            self.recent.push(call);
-        }
+        self.recent.push(call);
         if let Some(repetition) = repeats {
             self.recent.clear();
             self.loops += 1;

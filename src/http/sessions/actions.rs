@@ -268,7 +268,8 @@ async fn append(
             if mode.is_none()
                 && output_schema.is_none()
                 && content.is_empty()
-                && let Some(answered) = unit.answer_by_message(caller.session, &text, &caller.stamp()).await?
+                && let Some(answered) =
+                    unit.answer_by_message(caller.session, &text, true, &caller.stamp()).await?
             {
                 return Ok(Sent::answer(answered, "user.answer"));
             }

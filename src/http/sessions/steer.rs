@@ -128,7 +128,7 @@ async fn append(
     if may_answer
         && let (None, []) = (&input.output_schema, &*input.content)
         && let Some(Answered { event, seq, session, .. }) =
-            unit.answer_by_message(caller.session, &input.text, &caller.stamp()).await?
+            unit.answer_by_message(caller.session, &input.text, true, &caller.stamp()).await?
     {
         let event = EventRef { id: event, seq, processed_at: None };
         let session = SessionRef { id: session.id, status: session.status, head: session.head };

@@ -1,7 +1,7 @@
 //! Sessions below another one: their states, locks on them, and the wake of a parent that waits for one.
 //!
-//! A wait is in `session.waits_for` of the parent. Whoever ends the turn of a child, or lets it wait, locks the job of
-//! the parent before it commits; so does the parent before it waits. So one of the two sees the other.
+//! A wait is in `session.waits_for`. Whoever ends the turn of a child, or lets it wait, locks the jobs of all sessions above
+//! it before it commits; so does a session before it waits. So one of the two sees the other.
 
 use sqlx::FromRow;
 use uuid::Uuid;
@@ -12,17 +12,28 @@ use crate::{
     domain::{OrgId, SessionId, Status},
 };
 
-/// Whether the session `c` has nothing to do for now: it has no turn, or asks a question within its turn, which its
-/// parent may answer. Tool results and confirmations come from others, so they are not waited for less.
+/// Whether the session `c` has nothing to do for now: it has no turn, or its turn asks one question that a text answers,
+/// which the session above may send. Results of tools and confirmations come from others.
 macro_rules! is_settled {
     () => {
         "(c.status not in ('queued', 'running')
-           and (c.running_turn_id is null or exists (
-               select from action a
+           and (c.running_turn_id is null or 1 = (
+               select count(*)
+               from action a
                where a.org_id = c.org_id
                  and a.session_id = c.session_id
                  and a.kind = 'question'
                  and a.outcome is null
+           ) and exists (
+               select from action a
+               join event e on e.org_id = a.org_id and e.session_id = a.session_id and e.seq = a.seq
+               where a.org_id = c.org_id
+                 and a.session_id = c.session_id
+                 and a.kind = 'question'
+                 and a.outcome is null
+                 and json_array_length(e.body -> 'questions') = 1
+                 and (e.body #>> '{questions,0,free_text}' = 'true'
+                      or json_array_length(e.body #> '{questions,0,options}') = 0)
            )))"
     };
 }
@@ -34,6 +45,8 @@ pub struct ChildState {
     pub status: Status,
     /// Whether it has nothing to do for now.
     pub is_settled: bool,
+    /// Whether it asks a question: in its turn, or with the end of its last one.
+    pub is_asking: bool,
 }
 
 #[derive(FromRow)]
@@ -41,6 +54,7 @@ struct ChildRow {
     session_id: Uuid,
     status: String,
     is_settled: bool,
+    has_asked: bool,
 }
 
 impl Tx {
@@ -60,7 +74,14 @@ impl Tx {
                  )
                  select c.session_id, c.status, ",
                 is_settled!(),
-                " as is_settled
+                " as is_settled,
+                        c.status = 'awaiting_input' and (c.running_turn_id is not null or exists (
+                            select from turn t
+                            where t.org_id = c.org_id
+                              and t.session_id = c.session_id
+                              and t.turn_id = c.ended_turn_id
+                              and t.yield_reason = 'needs_input'
+                        )) as has_asked
                  from unnest($ids::uuid[]) with ordinality as wanted (session_id, place)
                  join session c on c.org_id = $org_id and c.session_id = wanted.session_id
                  where exists (select from above a where a.id = c.session_id and a.next = $top)
@@ -75,7 +96,8 @@ impl Tx {
         let rows: Vec<ChildRow> = query.fetch_all(self.connection()).await?;
         let state = |row: ChildRow| {
             let (id, status) = (Id::from_uuid(row.session_id), from_word(&row.status)?);
-            Ok(ChildState { id, status, is_settled: row.is_settled })
+            let is_asking = row.is_settled && row.has_asked;
+            Ok(ChildState { id, status, is_settled: row.is_settled, is_asking })
         };
         rows.into_iter().map(state).collect()
     }
@@ -85,6 +107,18 @@ impl Tx {
     /// All are locked before any is changed: a change locks the job of a parent, and whoever has that lock must not wait
     /// for a session.
     pub async fn lock_descendants(&mut self, session: SessionId) -> Result<Vec<SessionId>> {
+        let mut locked = self.lock_known_descendants(session).await?;
+        loop {
+            // A session that was being created while this waited for a lock is seen by the next statement.
+            let again = self.lock_known_descendants(session).await?;
+            if again.len() == locked.len() {
+                return Ok(again);
+            }
+            locked = again;
+        }
+    }
+
+    async fn lock_known_descendants(&mut self, session: SessionId) -> Result<Vec<SessionId>> {
         let query = named!(
             query_scalar(
                 "with recursive tree as (
@@ -111,10 +145,12 @@ impl Tx {
         Ok(ids.into_iter().map(Id::from_uuid).collect())
     }
 
-    /// As [`wake_parent`], in this transaction.
-    pub async fn wake_parent(&mut self, parent: SessionId, child: SessionId) -> Result<Option<Ready>> {
+    /// Makes the jobs ready whose turns wait for `child`, a session below `parent`, if it is settled or gone. Its row is
+    /// locked, or was deleted.
+    pub async fn wake_above(&mut self, parent: SessionId, child: SessionId) -> Result<Vec<Ready>> {
         let org = self.org;
-        wake_parent(self.connection(), org, parent, child).await
+        let above = lock_jobs_above(self.connection(), org, parent).await?;
+        wake_above(self.connection(), org, &above, child).await
     }
 
     /// Returns whether a descendant of this session is not archived.
@@ -140,39 +176,73 @@ impl Tx {
     }
 }
 
-/// Makes the job of `parent` ready if its turn waits for `child`. Call it in the transaction that settles the child.
+/// Locks the turn jobs of `parent` and of all sessions above it until the commit, the lowest first. Returns their sessions.
 ///
-/// Two statements: what the second one reads is as it is once the lock is taken.
-pub(in crate::store) async fn wake_parent(
+/// Call it after the row of the child is locked, and before anything is written: an end of a turn locks its job before
+/// the sums of usage.
+pub(in crate::store) async fn lock_jobs_above(
     connection: &mut Connection,
     org: OrgId,
     parent: SessionId,
-    child: SessionId,
-) -> Result<Option<Ready>> {
-    sqlx::query("select from job where org_id = $1 and session_id = $2 and kind = 'turn' for update")
-        .bind(org.uuid())
-        .bind(parent.uuid())
-        .fetch_optional(&mut *connection)
-        .await?;
+) -> Result<Vec<Uuid>> {
     let query = named!(
         query_scalar(
+            "with recursive above as (
+                 select session_id, parent_session_id, 0 as height
+                 from session
+                 where org_id = $org_id and session_id = $parent_id
+                 union all
+                 select p.session_id, p.parent_session_id, a.height + 1
+                 from above a
+                 join session p on p.org_id = $org_id and p.session_id = a.parent_session_id
+             )
+             select j.session_id
+             from above a
+             join job j on j.org_id = $org_id and j.session_id = a.session_id and j.kind = 'turn'
+             order by a.height
+             for update of j"
+        ),
+        { org_id: org.uuid(), parent_id: parent.uuid() }
+    );
+    Ok(query.fetch_all(connection).await?)
+}
+
+/// Makes those of the locked jobs of `above` ready whose turns wait for `child`, if it is settled or gone.
+///
+/// A statement of its own: what it reads is as it is once the locks are taken.
+pub(in crate::store) async fn wake_above(
+    connection: &mut Connection,
+    org: OrgId,
+    above: &[Uuid],
+    child: SessionId,
+) -> Result<Vec<Ready>> {
+    if above.is_empty() {
+        return Ok(Vec::new());
+    }
+    let query = named!(
+        query_scalar(concat!(
             "update job j
              set ready_at = now(), is_scheduled = false
              from session p
              where p.org_id = $org_id
-               and p.session_id = $parent_id
+               and p.session_id = any($above)
                and $child_id = any(p.waits_for)
                and j.org_id = p.org_id
                and j.session_id = p.session_id
                and j.kind = 'turn'
                and j.worker_id is null
                and (j.is_scheduled or j.ready_at > now())
+               and not exists (
+                   select from session c
+                   where c.org_id = $org_id and c.session_id = $child_id and not ",
+            is_settled!(),
+            ")
              returning j.node_id"
-        ),
-        { org_id: org.uuid(), parent_id: parent.uuid(), child_id: child.uuid() }
+        )),
+        { org_id: org.uuid(), above: above, child_id: child.uuid() }
     );
-    let node: Option<Option<Uuid>> = query.fetch_optional(connection).await?;
-    Ok(node.map(|node| Ready { node }))
+    let nodes: Vec<Option<Uuid>> = query.fetch_all(connection).await?;
+    Ok(nodes.into_iter().map(|node| Ready { node }).collect())
 }
 
 /// Makes the job of `session` ready, whose turn waits from now on, if one of the sessions that it waits for has settled
@@ -193,8 +263,9 @@ pub(in crate::store) async fn wake_settled(
                and j.session_id = p.session_id
                and j.kind = 'turn'
                and exists (
-                   select from session c
-                   where c.org_id = p.org_id and c.session_id = any(p.waits_for) and ",
+                   select from unnest(p.waits_for) as awaited (session_id)
+                   left join session c on c.org_id = p.org_id and c.session_id = awaited.session_id
+                   where c.session_id is null or ",
             is_settled!(),
             ")
              returning j.node_id"

@@ -96,7 +96,12 @@ impl Tx {
                and (scope = any($2) or (scope = 'session' and key = any($3)))",
         )
         .bind(org)
-        .bind(sessions.iter().map(|session| format!("steer/{}", session.id)).collect::<Vec<_>>())
+        .bind(
+            sessions
+                .iter()
+                .flat_map(|session| ["steer", "child"].map(|scope| format!("{scope}/{}", session.id)))
+                .collect::<Vec<_>>(),
+        )
         .bind(sessions.iter().filter_map(|session| session.key.clone()).collect::<Vec<_>>())
         .execute(self.connection())
         .await?;

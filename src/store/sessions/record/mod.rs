@@ -30,7 +30,7 @@ pub struct Record {
     pub fence: Fence,
     /// `None` for events of the session alone.
     pub turn: Option<TurnId>,
-    /// The session that started this one. Its turn continues if it waits for this session and that ends its turn, or
+    /// The session that started this one. Turns above continue if they wait for this session and that ends its turn, or
     /// waits itself.
     pub parent: Option<SessionId>,
     pub ts: Timestamp,
@@ -44,15 +44,15 @@ pub struct Record {
 }
 
 /// Result of a fenced append.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Recorded {
     /// The events follow the `seq` of `base`.
     After {
         base: i64,
         /// Whether some of them created deliveries.
         has_deliveries: bool,
-        /// A job that became ready: of the parent session, or of this one, whose wait for sessions is over already.
-        woken: Option<Ready>,
+        /// Jobs that became ready: of sessions above, or of this one, whose wait for sessions is over already.
+        woken: Vec<Ready>,
     },
     /// Another worker has a newer epoch: stop.
     Stale,
@@ -77,7 +77,9 @@ struct Row {
 impl Row {
     fn recorded(&self) -> Recorded {
         match (self.base, self.held) {
-            (Some(base), _) => Recorded::After { base, has_deliveries: self.has_deliveries, woken: None },
+            (Some(base), _) => {
+                Recorded::After { base, has_deliveries: self.has_deliveries, woken: Vec::new() }
+            }
             (None, _) if !self.is_current => Recorded::Late,
             (None, true) => Recorded::Moved,
             (None, false) => Recorded::Stale,

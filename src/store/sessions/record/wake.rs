@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Record {
-    /// Returns whether it may make the job of its parent ready, or its own.
+    /// Returns whether it may make the job of a session above ready, or its own.
     pub fn may_wake(&self) -> bool {
         self.events.iter().any(|event| match &event.draft.body {
             Body::TurnWaiting { session_ids, .. } => self.parent.is_some() || !session_ids.is_empty(),
@@ -25,16 +25,21 @@ impl Store {
     pub(super) async fn record_and_wake(&self, member: &Member<'_>) -> Result<Recorded> {
         let Record { fence, parent, .. } = *member.record;
         let mut connection = self.append.begin().await?;
+        let mut above = Vec::new();
+        if let Some(parent) = parent {
+            // Session before jobs, as everywhere, and all jobs before the sums that the append changes.
+            sqlx::query("select from session where org_id = $1 and session_id = $2 for update")
+                .bind(fence.org.uuid())
+                .bind(fence.session.uuid())
+                .fetch_optional(&mut connection)
+                .await?;
+            above = child_session::lock_jobs_above(&mut connection, fence.org, parent).await?;
+        }
         let recorded = member.write(&mut connection).await?.recorded();
         let Recorded::After { base, has_deliveries, .. } = recorded else { return Ok(recorded) };
-        let mut woken = None;
+        let mut woken = child_session::wake_above(&mut connection, fence.org, &above, fence.session).await?;
         if member.wait(|wait| !wait.sessions.is_empty()) == Some(true) {
-            woken = child_session::wake_settled(&mut connection, fence.org, fence.session).await?;
-        }
-        if let Some(parent) = parent {
-            let parent =
-                child_session::wake_parent(&mut connection, fence.org, parent, fence.session).await?;
-            woken = woken.or(parent);
+            woken.extend(child_session::wake_settled(&mut connection, fence.org, fence.session).await?);
         }
         connection.commit().await?;
         Ok(Recorded::After { base, has_deliveries, woken })

@@ -271,3 +271,50 @@ fn run_for(round: usize) -> Value {
         }
     }
 }
+
+#[tokio::test]
+async fn a_session_further_below_ends_a_wait_and_so_does_its_deletion() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let top = parent(owner, json!({})).await;
+    let middle = parent(owner, json!({ "parent_session_id": top })).await;
+    let low = child(owner, &middle, json!([check(), { "text": "Low." }])).await;
+    let gone = child(owner, &middle, json!([check(), { "text": "Never." }])).await;
+    let steps = json!([wait(&[&low], json!({})), wait(&[&gone], json!({})), { "text": "Done." }]);
+    steer(owner, &top, &script(steps)).await;
+    waits(owner, &top).await;
+    release(owner, &low).await;
+    owner.follow(&top, |event| event["type"] == "tool.result").await;
+    let waiting_for = |session: &Value| session["phase"] == "waiting_for_sessions";
+    owner.until(&format!("/sessions/{top}"), waiting_for).await;
+    owner.until(&format!("/sessions/{gone}"), |session| session["phase"] == "requires_action").await;
+    assert_eq!(owner.delete(&format!("/sessions/{gone}")).await.status, 204);
+    let log = owner.settled(&top, 1).await;
+    assert_sound(&log);
+    let results = results(&log);
+    assert_eq!(results[0]["sessions"][0]["text"], "Low.");
+    assert_eq!(results[1], format!("There is no session `{gone}` below this one."));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn questions_that_the_session_above_cannot_answer_do_not_end_its_wait() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let top = parent(owner, json!({})).await;
+    let options = json!([{ "question": "Which?", "options": [{ "label": "a" }], "free_text": false }]);
+    let ask = json!({ "tools": [{ "tool": "ask", "input": { "questions": options } }] });
+    let low = child(owner, &top, json!([ask, { "text": "Low." }])).await;
+    steer(owner, &top, &script(json!([wait(&[&low], json!({})), { "text": "Done." }]))).await;
+    waits(owner, &top).await;
+    let page = owner.until(&format!("/sessions/{low}/pending"), |page| page["data"][0].is_object()).await;
+    let answer = json!({ "type": "user.answer", "action_id": page["data"][0]["id"], "answers": [{ "labels": ["a"] }] });
+    let sent = owner.post(&format!("/sessions/{low}/events"), json!({ "events": [answer] })).await;
+    assert_eq!(sent.status, 202);
+    let log = owner.settled(&top, 1).await;
+    assert_sound(&log);
+    assert_eq!(results(&log)[0]["sessions"][0]["text"], "Low.");
+    // A child that waits wakes nobody, so there was one wait.
+    assert_eq!(of(&log, "turn.waiting").len(), 1);
+    scene.close().await;
+}
