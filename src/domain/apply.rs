@@ -237,7 +237,7 @@ impl Session {
         self.active_seconds += completed.active_seconds;
         self.cancel_turn_id.take_if(|canceled| *canceled == id);
         // Ended by a caller. If a worker ends a turn, the caller's request is an earlier event.
-        if matches!(event.draft.actor.kind, ActorKind::Human | ActorKind::Trigger | ActorKind::Agent) {
+        if matches!(event.draft.actor.kind, ActorKind::Human | ActorKind::Trigger) {
             self.stopped = Some(Stopped::by(event));
         }
         self.ended = Some(turn.clone());

@@ -8,7 +8,7 @@ test("a new user gets from an empty service to a finished session without the AP
   await reader.getByRole("button", { name: "New agent" }).click();
   await reader.getByLabel("Name").fill("mender");
   await reader.getByLabel("Prompt").fill("You fix code.");
-  await reader.getByLabel("Model").fill("scripted/demo");
+  await reader.getByLabel("Model", { exact: true }).fill("scripted/demo");
   await reader.getByRole("button", { name: "Create agent" }).click();
   await expect(reader.getByRole("heading", { name: "mender" })).toBeVisible();
 

@@ -28,7 +28,7 @@ test("a refused agent says which field is wrong and keeps what was typed", async
   await reader.getByRole("button", { name: "New agent" }).click();
   await reader.getByLabel("Name").fill("wrong");
   await reader.getByRole("textbox", { name: "Prompt" }).fill("Anything.");
-  await reader.getByLabel("Model").fill("no-provider");
+  await reader.getByLabel("Model", { exact: true }).fill("no-provider");
   await reader.getByRole("button", { name: "Create agent" }).click();
   await expect(reader.getByRole("alert")).toContainText("Field: model");
   await expect(reader.getByRole("textbox", { name: "Prompt" })).toHaveValue("Anything.");
