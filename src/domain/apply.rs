@@ -162,7 +162,7 @@ impl Session {
 
     fn becomes_queued(&mut self) {
         match self.status {
-            // The running turn waits for actions; the input waits for its end.
+            // The running turn waits; the input waits for its end.
             Status::AwaitingInput if self.running.is_some() => {}
             Status::Idle | Status::Failed | Status::AwaitingInput => self.status = Status::Queued,
             Status::Queued | Status::Running | Status::Archived => {}

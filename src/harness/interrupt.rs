@@ -19,7 +19,7 @@ use crate::{
         event::{Aborted, Body, Draft, Outcome},
         mcp::MCP_PREFIX,
         session::Limits,
-        tool::ToolCall,
+        tool::{SESSION_WAIT, ToolCall},
         turn::YieldReason,
     },
     tool::ExecSummary,
@@ -221,7 +221,9 @@ impl Run<'_> {
         let body = Body::ToolResult {
             call_id: call.call_id.clone(),
             tool: call.tool.clone(),
-            output: if call.tool.starts_with(MCP_PREFIX) {
+            output: if call.tool == SESSION_WAIT {
+                format!("The turn was {why} before the sessions had nothing to do; they go on.")
+            } else if call.tool.starts_with(MCP_PREFIX) {
                 format!("The turn was {why} before the server of this tool answered; it may have acted.")
             } else {
                 format!("The turn was {why} before this tool finished; everything it started was stopped.")

@@ -59,7 +59,8 @@ impl Run<'_> {
     fn callable_models(&self) -> Vec<&TurnModel> {
         let tokens = self.fold.conversation().tokens() as f64;
         let threshold = self.turn.compaction.threshold();
-        let limits_cost = self.session.created.limits.cost_micros.is_some() || !self.budgets.is_empty();
+        let limits_cost = self.session.created.limits.cost_micros.is_some()
+            || self.budgets.iter().any(|budget| budget.micros_left().is_some());
         let fits = |model: &TurnModel| {
             let wanted = model.options.max_tokens.unwrap_or(limit::MODEL_MAX_TOKENS_DEFAULT);
             model.window.is_none_or(|window| {

@@ -15,7 +15,6 @@ use crate::{
         price, shown_files,
         spend::{Spend, Verdict},
     },
-    model::Fault,
     tool::{Call, CallResult},
 };
 
@@ -48,11 +47,15 @@ impl Run<'_> {
         self.turn.is_unbound = false;
         let is_refused =
             matches!(verdict, Verdict::Exceeded(_) | Verdict::BalanceExhausted | Verdict::Unpriced);
-        if is_refused && self.is_fallback() {
-            let reason = "its price is not known, or exceeds a spend limit".to_owned();
-            let failures = 1 + self.own().map_or(0, |own| own.model_failures);
-            let fault = Fault::PaymentRequired { reason };
-            return self.model_failed(fault, failures, None, request).await.map(Some);
+        let failures = 1 + self.own().map_or(0, |own| own.model_failures);
+        // The next model may cost less, or have a price.
+        if is_refused
+            && self.is_fallback()
+            && let Some(delay) = self.retry_delay(failures)
+        {
+            let model = self.model().full_name();
+            let message = format!("a call of {model} may exceed a spend limit, or its price is not known");
+            return self.record_failure("payment_required", message, Some(delay), None).await.map(Some);
         }
         self.apply_verdict(verdict, Vec::new()).await
     }

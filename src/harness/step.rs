@@ -310,7 +310,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    pub(super) async fn model_failed(
+    async fn model_failed(
         &mut self,
         fault: Fault,
         failures: u32,
@@ -342,6 +342,17 @@ impl<'a> Run<'a> {
             Fault::Refused { .. } | Fault::FilesRefused { .. } => "model_refused_request",
         };
         let delay = if may_repeat { self.retry_delay(failures) } else { None };
+        self.record_failure(code, message, delay, cut).await
+    }
+
+    /// Records that the call of a model failed, or was not made. Without a `delay` until the next one, the turn ends.
+    pub(super) async fn record_failure(
+        &mut self,
+        code: &str,
+        message: String,
+        delay: Option<Duration>,
+        cut: Option<Draft>,
+    ) -> Result<bool, Halt> {
         let retry_at = delay.map(|delay| self.ports.origin.now() + delay);
         let model = Some(self.model().full_name());
         let failure = Failure { code: code.to_owned(), message: message.clone(), model, retry_at };

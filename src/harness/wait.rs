@@ -39,8 +39,9 @@ impl Run<'_> {
         let Some(expires_at) = expiries.chain(until).chain(deadline).min() else { return Ok(false) };
         let left = Duration::try_from(expires_at - self.ports.origin.now()).unwrap_or_default();
         if !session_ids.is_empty() && left <= CLOCK_DIFFERENCE_MAX {
-            // By the clock of the database it may be over, and the job would be ready again at once.
-            tokio::time::sleep(left).await;
+            // By the clock of the database the time may be over, and the job would be ready again at once; or not yet over,
+            // so that the same is found again.
+            tokio::time::sleep(CLOCK_DIFFERENCE_MAX).await;
             return Ok(false);
         }
         let body = Body::TurnWaiting {

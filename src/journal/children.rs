@@ -6,7 +6,6 @@ use crate::{
     domain::{
         SessionId, Status,
         decide::{Command, Rejection, Stamp},
-        operation::Request,
     },
 };
 
@@ -55,25 +54,6 @@ impl Unit {
             self.archive(child, stamp).await?;
         }
         Ok(executed)
-    }
-
-    /// Stops sessions that `lock_descendants` has locked, after the one above them.
-    ///
-    /// # Errors
-    /// As [`Unit::execute`].
-    pub async fn stop_each(
-        &mut self,
-        below: &[SessionId],
-        reason: Option<&String>,
-        stamp: &Stamp,
-    ) -> Result<(), Error> {
-        for &child in below {
-            let stopped = self.execute(child, Command::Stop { reason: reason.cloned() }, stamp).await?;
-            if !stopped.events.is_empty() || self.tx.has_sandbox(child).await? {
-                self.operate(child, stamp.origin.id(), &Request::Stop, stamp).await?;
-            }
-        }
-        Ok(())
     }
 
     /// Rejects a request that costs money when a limit is used up.

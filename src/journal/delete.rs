@@ -39,11 +39,12 @@ impl Unit {
         if self.tx.has_open_descendants(id).await? {
             return Err(Rejection::OpenDescendants.into());
         }
+        let above = match parent {
+            Some(parent) => self.tx.lock_jobs_above(parent).await?,
+            None => Vec::new(),
+        };
         self.delete_locked(&[DeletedSession::from(&session)], stamp, "asked").await?;
-        match parent {
-            Some(parent) => self.wake_above(parent, id).await,
-            None => Ok(()),
-        }
+        self.wake_above(&above, id).await
     }
 
     /// Deletes those of these sessions whose retention period is over and which have no open

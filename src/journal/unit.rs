@@ -218,6 +218,11 @@ impl Unit {
             .any(|event| matches!(event.draft.body, Body::SessionUpdated { agent_snapshot: Some(_), .. }));
         let agent_snapshot = session.created.agent_snapshot.as_ref().filter(|_| repins);
         let change = Change { session: &session, turns: &turns, base, events: &by, agent_snapshot, is_due };
+        let has_settled = !turns.is_empty() || session.status == Status::Archived;
+        let above = match session.created.parent_session_id.filter(|_| has_settled) {
+            Some(parent) => self.tx.lock_jobs_above(parent).await?,
+            None => Vec::new(),
+        };
         let written = self.tx.write_back(&change).await?;
         self.grew(session.id, base, now, by, written.has_deliveries);
         if is_due {
@@ -226,17 +231,13 @@ impl Unit {
         self.close_actions(session.id, &events).await?;
         self.note_steers(session.id, &events).await?;
         self.wake(&session, &events).await?;
-        if let Some(parent) = session.created.parent_session_id
-            && (!turns.is_empty() || session.status == Status::Archived)
-        {
-            self.wake_above(parent, session.id).await?;
-        }
+        self.wake_above(&above, session.id).await?;
         Ok(Executed { session, events })
     }
 
-    /// Makes the turns above continue that wait for this session.
-    pub(super) async fn wake_above(&mut self, parent: SessionId, id: SessionId) -> Result<(), Error> {
-        for ready in self.tx.wake_above(parent, id).await? {
+    /// Makes those turns of the sessions `above` continue, whose jobs are locked, that wait for this session.
+    pub(super) async fn wake_above(&mut self, above: &[SessionId], id: SessionId) -> Result<(), Error> {
+        for ready in self.tx.wake_above(above, id).await? {
             self.is_ready(Some(ready));
         }
         Ok(())

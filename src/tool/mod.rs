@@ -44,7 +44,7 @@ use crate::{
 
 pub use ask::{WaitingAsk, waiting_spec};
 pub use catalogue::{Catalog, names, specs};
-pub use child_session::{Child, Events, Message, ReadEvent, Report, Wait};
+pub use child_session::{Child, SessionEvent, SessionEvents, SessionMessage, SessionReport, SessionWait};
 pub use custom::{ToolProblem, TurnTool, check_schemas, check_tools, custom_spec};
 pub use output::cap as shortened;
 pub use schedule_wake::shown;
@@ -95,25 +95,29 @@ pub trait Services: Send + Sync {
     ///
     /// # Errors
     /// `Waits` before that, `TellModel` when one of them is not below this session.
-    async fn wait_for_sessions(&self, call_id: &str, wait: Wait<'_>) -> Result<(Vec<Report>, bool), Fault>;
+    async fn wait_for_sessions(
+        &self,
+        call_id: &str,
+        wait: SessionWait<'_>,
+    ) -> Result<(Vec<SessionReport>, bool), Fault>;
 
     /// Reads the messages of a session below this one after the `seq` of `after`.
     ///
     /// # Errors
     /// `TellModel` when it is not below this session.
-    async fn read_session(&self, id: &str, after: i64) -> Result<Events, Fault>;
+    async fn read_session(&self, id: &str, after: i64) -> Result<SessionEvents, Fault>;
 
     /// Sends a message to a session below this one, once per call; returns what became of it, for the model.
     ///
     /// # Errors
     /// `TellModel` when it is not below this session, or takes no message.
-    async fn message_session(&self, call_id: &str, message: Message<'_>) -> Result<&'static str, Fault>;
+    async fn message_session(&self, call_id: &str, message: SessionMessage<'_>) -> Result<String, Fault>;
 
-    /// Cancels the turns of a session below this one and of those below it, once per call.
+    /// Cancels the turns of a session below this one and of those below it, once per call; returns words for the model.
     ///
     /// # Errors
     /// `TellModel` when it is not below this session.
-    async fn cancel_session(&self, call_id: &str, id: &str) -> Result<(), Fault>;
+    async fn cancel_session(&self, call_id: &str, id: &str) -> Result<String, Fault>;
 }
 
 /// A fetched page.

@@ -25,7 +25,7 @@ use crate::{
         idempotency::{Slot, SlotState},
         log::Range,
     },
-    tool::{Child, Events, Fault, Message, ReadEvent, Report, Wait},
+    tool::{Child, Fault, SessionEvent, SessionEvents, SessionMessage, SessionReport, SessionWait},
     trigger::{self, Opening},
 };
 
@@ -73,8 +73,8 @@ impl SessionServices {
     pub(super) async fn wait_for_children(
         &self,
         call_id: &str,
-        wait: Wait<'_>,
-    ) -> Result<(Vec<Report>, bool), Fault> {
+        wait: SessionWait<'_>,
+    ) -> Result<(Vec<SessionReport>, bool), Fault> {
         let states = self.children(wait.ids).await?;
         let is_done = match wait.any {
             true => states.iter().any(|child| child.is_settled),
@@ -132,7 +132,7 @@ impl SessionServices {
         Ok(found.unwrap_or_else(|| self.sandboxes.journal.origin().now()))
     }
 
-    async fn report(&self, id: SessionId, bytes_max: usize) -> Result<Report, Fault> {
+    async fn report(&self, id: SessionId, bytes_max: usize) -> Result<SessionReport, Fault> {
         let org = self.writer.fence().org;
         let mut unit = self.sandboxes.journal.begin(org).await.map_err(unavailable)?;
         let session = unit.tx().session(id).await.map_err(unavailable)?;
@@ -155,7 +155,7 @@ impl SessionServices {
             self.sandboxes.journal.newest(org, id, &["agent.message"], said).await.map_err(unavailable)?;
         let has_turn = session.running.is_some() || session.queued.is_some();
         let ended: Option<&Turn> = session.ended.as_ref().filter(|_| !has_turn);
-        Ok(Report {
+        Ok(SessionReport {
             session_id: id,
             status: session.status,
             yield_reason: ended.and_then(|turn| turn.yield_reason),
@@ -168,7 +168,7 @@ impl SessionServices {
     }
 
     /// Reads the messages of a child.
-    pub(super) async fn read_child(&self, id: &str, after: i64) -> Result<Events, Fault> {
+    pub(super) async fn read_child(&self, id: &str, after: i64) -> Result<SessionEvents, Fault> {
         let child = self.child(id).await?;
         let org = self.writer.fence().org;
         let limit = SESSION_READ_EVENTS_MAX + 1;
@@ -176,7 +176,7 @@ impl SessionServices {
         let store = &self.sandboxes.store;
         let entries = store.read_events(org, child.id, &range).await.map_err(unavailable)?;
         let mut read =
-            Events { status: child.status, events: Vec::new(), next_after: after, has_more: false };
+            SessionEvents { status: child.status, events: Vec::new(), next_after: after, has_more: false };
         let mut bytes = 0;
         for entry in entries {
             let event = entry.event(None).map_err(unavailable)?;
@@ -192,7 +192,7 @@ impl SessionServices {
                 break;
             }
             read.next_after = event.seq;
-            read.events.push(ReadEvent { seq: event.seq, kind: entry.kind, text });
+            read.events.push(SessionEvent { seq: event.seq, kind: entry.kind, text });
         }
         Ok(read)
     }
@@ -201,38 +201,39 @@ impl SessionServices {
     pub(super) async fn message_child(
         &self,
         call_id: &str,
-        message: Message<'_>,
-    ) -> Result<&'static str, Fault> {
+        message: SessionMessage<'_>,
+    ) -> Result<String, Fault> {
         let id = self.child(message.id).await?.id;
         let mode = message.mode.unwrap_or(InputMode::Queue);
         let input = Input { text: message.text.to_owned(), mode, ..Input::default() };
-        let mut words = "The message was sent.";
         self.once(call_id, "message", async |unit, stamp| {
             if message.mode.is_none()
                 && unit.answer_by_message(id, message.text, false, stamp).await?.is_some()
             {
-                words = "The message answers the question of the session.";
-                return Ok(());
+                return Ok("The message answers the question of the session.");
             }
-            unit.execute(id, Command::Steer(input), stamp).await.map(drop)
+            unit.execute(id, Command::Steer(input), stamp).await.map(|_| "The message was sent.")
         })
-        .await?;
-        Ok(words)
+        .await
     }
 
     /// Cancels the turns of a child and of those below it.
-    pub(super) async fn cancel_child(&self, call_id: &str, id: &str) -> Result<(), Fault> {
+    pub(super) async fn cancel_child(&self, call_id: &str, id: &str) -> Result<String, Fault> {
         let id = self.child(id).await?.id;
-        self.once(call_id, "cancel", async |unit, stamp| unit.cancel_all(id, stamp).await.map(drop)).await
+        let cancel = async |unit: &mut Unit, stamp: &Stamp| {
+            unit.cancel_all(id, stamp).await.map(|_| "The session was canceled.")
+        };
+        self.once(call_id, "cancel", cancel).await
     }
 
-    /// Does `work` once for a call, in the name of this session's agent.
+    /// Does `work` once for a call, in the name of this session's agent. Returns its words for the model, also when the
+    /// call is repeated.
     async fn once(
         &self,
         call_id: &str,
         what: &str,
-        work: impl AsyncFnOnce(&mut Unit, &Stamp) -> Result<(), journal::Error>,
-    ) -> Result<(), Fault> {
+        work: impl AsyncFnOnce(&mut Unit, &Stamp) -> Result<&'static str, journal::Error>,
+    ) -> Result<String, Fault> {
         let (fence, journal) = (self.writer.fence(), &self.sandboxes.journal);
         let mut unit = journal.begin(fence.org).await.map_err(unavailable)?;
         let session = self.own_session(&mut unit).await?;
@@ -243,17 +244,22 @@ impl SessionServices {
         };
         match unit.claim_slot(slot).await.map_err(unavailable)? {
             None => {}
-            Some(SlotState::Replay { .. } | SlotState::Mismatch | SlotState::Fresh(_)) => return Ok(()),
+            Some(SlotState::Replay { body, .. }) => return Ok(String::from_utf8_lossy(&body).into_owned()),
+            // The key has the hash of the call, too.
+            Some(SlotState::Mismatch | SlotState::Fresh(_)) => {
+                return Err(Fault::LogUnavailable("a call has the key of another one".to_owned()));
+            }
         }
-        match work(&mut unit, &self.stamp(&session)).await {
-            Ok(()) => {}
+        let words = match work(&mut unit, &self.stamp(&session)).await {
+            Ok(words) => words,
             Err(journal::Error::Rejected(rejection)) => {
                 return Err(Fault::TellModel(format!("The session did not take it: {rejection}.")));
             }
             Err(error) => return Err(unavailable(error)),
-        }
-        unit.keep(|| (200, b"{}".to_vec())).await.map_err(unavailable)?;
-        unit.commit().await.map_err(unavailable)
+        };
+        unit.keep(|| (200, words.as_bytes().to_vec())).await.map_err(unavailable)?;
+        unit.commit().await.map_err(unavailable)?;
+        Ok(words.to_owned())
     }
 
     /// Locks this session until the commit, so that nothing begins below it after a caller has ended its turn. Sessions

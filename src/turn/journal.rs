@@ -43,7 +43,7 @@ pub(super) struct LeasedJournal {
 
 impl LeasedJournal {
     /// Appends the events together with the egress decisions counted since. Egress is closed before
-    /// the end of the turn or its wait for actions is recorded: no decision can follow it.
+    /// the end of the turn or its wait is recorded: no decision can follow it.
     async fn record_with_egress(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, Halted> {
         let egress = self.sandbox.egress();
         if drafts.iter().any(|draft| matches!(draft.body, Body::TurnCompleted(_) | Body::TurnWaiting { .. }))

@@ -17,7 +17,7 @@ use crate::{
     journal::{Halted, Writer},
     lifecycle::{EgressAttachment, LeasedSandbox, Sandboxes},
     store::scheduled_wake::{NewScheduledWake, Set},
-    tool::{Child, Events, Fault, Message, Page, Report, Services, Wait, shown},
+    tool::{Child, Fault, Page, Services, SessionEvents, SessionMessage, SessionReport, SessionWait, shown},
 };
 
 /// Services outside the sandbox for the tools of one leased session.
@@ -115,19 +115,23 @@ impl Services for SessionServices {
         self.start_child(call_id, child).await
     }
 
-    async fn wait_for_sessions(&self, call_id: &str, wait: Wait<'_>) -> Result<(Vec<Report>, bool), Fault> {
+    async fn wait_for_sessions(
+        &self,
+        call_id: &str,
+        wait: SessionWait<'_>,
+    ) -> Result<(Vec<SessionReport>, bool), Fault> {
         self.wait_for_children(call_id, wait).await
     }
 
-    async fn read_session(&self, id: &str, after: i64) -> Result<Events, Fault> {
+    async fn read_session(&self, id: &str, after: i64) -> Result<SessionEvents, Fault> {
         self.read_child(id, after).await
     }
 
-    async fn message_session(&self, call_id: &str, message: Message<'_>) -> Result<&'static str, Fault> {
+    async fn message_session(&self, call_id: &str, message: SessionMessage<'_>) -> Result<String, Fault> {
         self.message_child(call_id, message).await
     }
 
-    async fn cancel_session(&self, call_id: &str, id: &str) -> Result<(), Fault> {
+    async fn cancel_session(&self, call_id: &str, id: &str) -> Result<String, Fault> {
         self.cancel_child(call_id, id).await
     }
 }

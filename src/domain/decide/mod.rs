@@ -88,7 +88,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// Returns whether the command may end a turn that waits for actions. Then it is decided on the turn's open
+    /// Returns whether the command may end a turn that waits. Then it is decided on the turn's open
     /// work; an archive also on that of a turn which a worker runs.
     pub fn may_end_turn(&self) -> bool {
         match self {

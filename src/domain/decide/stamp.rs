@@ -52,7 +52,7 @@ pub(super) fn canceled(turn: &Turn) -> Body {
     }))
 }
 
-/// Ends the running turn if it waits for actions; else requests its end, unless that was requested before.
+/// Ends the running turn if it waits; else requests its end, unless that was requested before.
 pub(super) fn end_or_request(
     session: &Session,
     open: &OpenWork,

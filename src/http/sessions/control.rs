@@ -63,7 +63,12 @@ pub(super) async fn stop(
         let reason = wanted.reason.clone();
         let below = if wanted.children { unit.tx().lock_descendants(id).await? } else { Vec::new() };
         let executed = unit.execute(id, Command::Stop { reason: reason.clone() }, &stamp).await?;
-        unit.stop_each(&below, reason.as_ref(), &stamp).await?;
+        for child in below {
+            let stopped = unit.execute(child, Command::Stop { reason: reason.clone() }, &stamp).await?;
+            if !stopped.events.is_empty() || unit.tx().has_sandbox(child).await? {
+                operate(unit, child, &Request::Stop, &stamp).await?;
+            }
+        }
         // The current absence of a sandbox is not conclusive: a turn that is ending may still create one.
         if executed.events.is_empty() && !unit.tx().has_sandbox(id).await? {
             return Ok(Answer::new(StatusCode::OK, &json!({})));

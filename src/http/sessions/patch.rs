@@ -66,6 +66,10 @@ pub(super) async fn patch(
         let named = servers.iter().flatten().map(|server| json!({ "name": server.name, "url": server.url }));
         named.collect::<Vec<_>>()
     });
+    let fallbacks = change
+        .fallback_models
+        .as_ref()
+        .map(|models| models.iter().flatten().map(|fallback| fallback.model.clone()).collect::<Vec<_>>());
     let PatchSession { title, slug, metadata, .. } = change;
     let command = Command::Patch(Change { title, slug, metadata, limits, agent_snapshot });
     let executed = unit.execute(id, command, &stamp).await?;
@@ -77,6 +81,11 @@ pub(super) async fn patch(
     if let Some(servers) = servers {
         let details = json!({ "mcp_servers": servers });
         caller.record_audit(unit.tx(), "session.mcp_servers_changed", id, details).await?;
+    }
+    if let Some(models) = fallbacks {
+        // Their providers get the history.
+        let details = json!({ "fallback_models": models });
+        caller.record_audit(unit.tx(), "session.fallback_models_changed", id, details).await?;
     }
     let view = view(unit.tx(), executed.session).await?;
     unit.commit().await?;

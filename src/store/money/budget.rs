@@ -37,6 +37,7 @@ macro_rules! above {
 )"
     };
 }
+pub(in crate::store) use above;
 
 /// Part of a query on reservations `r` of organization $1: those whose lease is held.
 macro_rules! of_held_leases {

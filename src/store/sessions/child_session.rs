@@ -6,7 +6,9 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Result, Tx, column::from_word, connection::Connection, job::Ready, parameter::named};
+use crate::store::{
+    Result, Tx, budget::above, column::from_word, connection::Connection, job::Ready, parameter::named,
+};
 use crate::{
     base::Id,
     domain::{OrgId, SessionId, Status},
@@ -145,12 +147,16 @@ impl Tx {
         Ok(ids.into_iter().map(Id::from_uuid).collect())
     }
 
-    /// Makes the jobs ready whose turns wait for `child`, a session below `parent`, if it is settled or gone. Its row is
-    /// locked, or was deleted.
-    pub async fn wake_above(&mut self, parent: SessionId, child: SessionId) -> Result<Vec<Ready>> {
+    /// As [`lock_jobs_above`], in this transaction.
+    pub async fn lock_jobs_above(&mut self, parent: SessionId) -> Result<Vec<SessionId>> {
         let org = self.org;
-        let above = lock_jobs_above(self.connection(), org, parent).await?;
-        wake_above(self.connection(), org, &above, child).await
+        lock_jobs_above(self.connection(), org, parent).await
+    }
+
+    /// As [`wake_above`], in this transaction.
+    pub async fn wake_above(&mut self, above: &[SessionId], child: SessionId) -> Result<Vec<Ready>> {
+        let org = self.org;
+        wake_above(self.connection(), org, above, child).await
     }
 
     /// Returns whether a descendant of this session is not archived.
@@ -176,35 +182,30 @@ impl Tx {
     }
 }
 
-/// Locks the turn jobs of `parent` and of all sessions above it until the commit, the lowest first. Returns their sessions.
+/// Locks the turn jobs of `parent` and of all sessions above it until the commit, from the top. Returns their sessions.
 ///
-/// Call it after the row of the child is locked, and before anything is written: an end of a turn locks its job before
-/// the sums of usage.
+/// Call it after the row of the child is locked, and before anything is written: the job of the child comes last, and an
+/// end of a turn locks its job before the sums of usage.
 pub(in crate::store) async fn lock_jobs_above(
     connection: &mut Connection,
     org: OrgId,
     parent: SessionId,
-) -> Result<Vec<Uuid>> {
-    let query = named!(
-        query_scalar(
-            "with recursive above as (
-                 select session_id, parent_session_id, 0 as height
-                 from session
-                 where org_id = $org_id and session_id = $parent_id
-                 union all
-                 select p.session_id, p.parent_session_id, a.height + 1
-                 from above a
-                 join session p on p.org_id = $org_id and p.session_id = a.parent_session_id
-             )
-             select j.session_id
-             from above a
-             join job j on j.org_id = $org_id and j.session_id = a.session_id and j.kind = 'turn'
-             order by a.height
-             for update of j"
-        ),
-        { org_id: org.uuid(), parent_id: parent.uuid() }
-    );
-    Ok(query.fetch_all(connection).await?)
+) -> Result<Vec<SessionId>> {
+    let ids: Vec<Uuid> = sqlx::query_scalar(concat!(
+        "with recursive ",
+        above!(),
+        "
+         select j.session_id
+         from above a
+         join job j on j.org_id = $1 and j.session_id = a.session_id and j.kind = 'turn'
+         order by a.height desc
+         for update of j"
+    ))
+    .bind(org.uuid())
+    .bind(parent.uuid())
+    .fetch_all(connection)
+    .await?;
+    Ok(ids.into_iter().map(Id::from_uuid).collect())
 }
 
 /// Makes those of the locked jobs of `above` ready whose turns wait for `child`, if it is settled or gone.
@@ -213,7 +214,7 @@ pub(in crate::store) async fn lock_jobs_above(
 pub(in crate::store) async fn wake_above(
     connection: &mut Connection,
     org: OrgId,
-    above: &[Uuid],
+    above: &[SessionId],
     child: SessionId,
 ) -> Result<Vec<Ready>> {
     if above.is_empty() {
@@ -239,14 +240,18 @@ pub(in crate::store) async fn wake_above(
             ")
              returning j.node_id"
         )),
-        { org_id: org.uuid(), above: above, child_id: child.uuid() }
+        {
+            org_id: org.uuid(),
+            above: above.iter().map(|id| id.uuid()).collect::<Vec<_>>(),
+            child_id: child.uuid(),
+        }
     );
     let nodes: Vec<Option<Uuid>> = query.fetch_all(connection).await?;
     Ok(nodes.into_iter().map(|node| Ready { node }).collect())
 }
 
 /// Makes the job of `session` ready, whose turn waits from now on, if one of the sessions that it waits for has settled
-/// since it was read. Call it after the wait was written, whose lock on the job no end of a child passes.
+/// since it was read. Call it after the wait was written: from then on the job is locked, and no child ends unseen.
 pub(in crate::store) async fn wake_settled(
     connection: &mut Connection,
     org: OrgId,

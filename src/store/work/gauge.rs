@@ -17,7 +17,7 @@ pub struct Gauges {
     pub turns_queued: i64,
     /// Turns that have started and not ended.
     pub turns_running: i64,
-    /// Turns that wait for actions of callers.
+    /// Turns that wait for actions of callers or for child sessions.
     pub turns_waiting: i64,
     /// Jobs that a worker could take now.
     pub jobs_ready: i64,

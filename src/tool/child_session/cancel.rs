@@ -35,6 +35,6 @@ fn spec() -> ToolSpec {
 impl Invocation for Args {
     async fn run_outside(&self, call_id: &str, services: &dyn Services) -> Option<Result<CallResult, Fault>> {
         let canceled = services.cancel_session(call_id, &self.id).await;
-        Some(canceled.map(|()| CallResult::ok("The session was canceled.")))
+        Some(canceled.map(CallResult::ok))
     }
 }

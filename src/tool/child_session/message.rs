@@ -30,7 +30,7 @@ enum Mode {
 
 /// A message to a session below.
 #[derive(Clone, Copy, Debug)]
-pub struct Message<'a> {
+pub struct SessionMessage<'a> {
     pub id: &'a str,
     pub text: &'a str,
     /// Without one, the message answers a question for which the turn waits.
@@ -70,7 +70,7 @@ impl Invocation for Args {
             Mode::Steer => InputMode::Steer,
             Mode::Interrupt => InputMode::Interrupt,
         });
-        let message = Message { id: &self.id, text: &self.text, mode };
+        let message = SessionMessage { id: &self.id, text: &self.text, mode };
         let sent = services.message_session(call_id, message).await;
         Some(sent.map(CallResult::ok))
     }

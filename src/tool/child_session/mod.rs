@@ -10,10 +10,10 @@ mod wait;
 
 use super::{CallResult, Fault, Invocation, Services, Tool, parse};
 
-pub use message::Message;
-pub use read::{Events, ReadEvent};
+pub use message::SessionMessage;
+pub use read::{SessionEvent, SessionEvents};
 pub use start::Child;
-pub use wait::{Report, Wait};
+pub use wait::{SessionReport, SessionWait};
 
 /// The tools, in the order of the catalogue.
 pub(super) const TOOLS: [Tool; 5] = [start::TOOL, wait::TOOL, read::TOOL, message::TOOL, cancel::TOOL];

@@ -16,11 +16,11 @@ struct Args {
     after: Option<i64>,
 }
 
-/// Events of a session below, as the result of `session_read` has them.
+/// SessionEvents of a session below, as the result of `session_read` has them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Events {
+pub struct SessionEvents {
     pub status: Status,
-    pub events: Vec<ReadEvent>,
+    pub events: Vec<SessionEvent>,
     /// `after` of the next call.
     pub next_after: i64,
     pub has_more: bool,
@@ -28,7 +28,7 @@ pub struct Events {
 
 /// An event of a session below.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ReadEvent {
+pub struct SessionEvent {
     pub seq: i64,
     #[serde(rename = "type")]
     pub kind: String,

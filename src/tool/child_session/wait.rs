@@ -26,7 +26,7 @@ struct Args {
 
 /// Sessions to wait for.
 #[derive(Clone, Copy, Debug)]
-pub struct Wait<'a> {
+pub struct SessionWait<'a> {
     pub ids: &'a [String],
     /// Whether one of them is enough.
     pub any: bool,
@@ -36,7 +36,7 @@ pub struct Wait<'a> {
 
 /// A session below, as the result of `session_wait` has it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct SessionReport {
     pub session_id: SessionId,
     pub status: Status,
     /// How its last turn ended, if it has none now.
@@ -54,7 +54,7 @@ pub struct Report {
 
 #[derive(Serialize)]
 struct Waited {
-    sessions: Vec<Report>,
+    sessions: Vec<SessionReport>,
     timed_out: bool,
 }
 
@@ -94,7 +94,7 @@ impl Invocation for Args {
     async fn run_outside(&self, call_id: &str, services: &dyn Services) -> Option<Result<CallResult, Fault>> {
         let seconds = self.timeout_seconds.unwrap_or(SESSION_WAIT_SECONDS.1);
         let timeout = Duration::from_secs(seconds);
-        let wait = Wait { ids: &self.ids, any: self.any.unwrap_or_default(), timeout };
+        let wait = SessionWait { ids: &self.ids, any: self.any.unwrap_or_default(), timeout };
         let waited = services.wait_for_sessions(call_id, wait).await;
         Some(waited.map(|(sessions, timed_out)| CallResult::json(&Waited { sessions, timed_out })))
     }

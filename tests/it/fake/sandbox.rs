@@ -28,7 +28,8 @@ use sojourn::{
         OutputStream, Reach, Sandbox, SandboxFence, Signal, Spec, Stats,
     },
     tool::{
-        Child, Events, Fault as ToolFault, Message, Page, Report, SandboxHandle, Services, WORKSPACE, Wait,
+        Child, Fault as ToolFault, Page, SandboxHandle, Services, SessionEvents, SessionMessage,
+        SessionReport, SessionWait, WORKSPACE,
     },
 };
 
@@ -188,19 +189,23 @@ impl Services for FakeServices {
         Err(ToolFault::TellModel("No session can be started here.".to_owned()))
     }
 
-    async fn wait_for_sessions(&self, _: &str, _: Wait<'_>) -> Result<(Vec<Report>, bool), ToolFault> {
+    async fn wait_for_sessions(
+        &self,
+        _: &str,
+        _: SessionWait<'_>,
+    ) -> Result<(Vec<SessionReport>, bool), ToolFault> {
         Err(no_sessions())
     }
 
-    async fn read_session(&self, _: &str, _: i64) -> Result<Events, ToolFault> {
+    async fn read_session(&self, _: &str, _: i64) -> Result<SessionEvents, ToolFault> {
         Err(no_sessions())
     }
 
-    async fn message_session(&self, _: &str, _: Message<'_>) -> Result<&'static str, ToolFault> {
+    async fn message_session(&self, _: &str, _: SessionMessage<'_>) -> Result<String, ToolFault> {
         Err(no_sessions())
     }
 
-    async fn cancel_session(&self, _: &str, _: &str) -> Result<(), ToolFault> {
+    async fn cancel_session(&self, _: &str, _: &str) -> Result<String, ToolFault> {
         Err(no_sessions())
     }
 }

@@ -155,6 +155,38 @@ async fn what_only_a_fallback_model_refuses_does_not_end_the_turn() {
 }
 
 #[tokio::test]
+async fn a_fallback_model_without_a_price_is_not_called_where_cost_is_limited() {
+    let anthropic = Fake::decide(Anthropic::default(), |request| match request.call {
+        1 | 3 => overloaded(),
+        _ => Step::text("Back."),
+    })
+    .await;
+    let openai = Fake::decide(OpenAi, |_| Step::text("Never.")).await;
+    let providers = Providers::of(anthropic, openai).await;
+    let owner = &providers.scene.owner;
+    let agent = json!({
+        "name": "a", "prompt": "p", "model": "anthropic/claude-haiku-4-5",
+        "fallback_models": [{ "model": "openai/gpt-x" }],
+    });
+    let agent = owner.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned();
+    let limited = json!({ "agent": agent, "input": "Hi", "limits": { "cost_micros": 1_000_000 } });
+    let created = owner.post("/sessions", limited).await.ok();
+    let log = log_at_rest(owner, created["session"]["id"].as_str().expect("an id"), 1).await;
+    let own = ["no anthropic/claude-haiku-4-5", "anthropic/claude-haiku-4-5"];
+    assert_eq!((models(&log), ends(&log)), (own.map(str::to_owned).to_vec(), vec!["completed"]));
+
+    // A spend cap refuses the call of the other model, and the turn goes on.
+    owner.patch(&format!("/agents/{agent}"), json!({ "spend_caps": { "days_1": 1_000_000 } })).await.ok();
+    let created = owner.post("/sessions", json!({ "agent": agent, "input": "Hi" })).await.ok();
+    let log = log_at_rest(owner, created["session"]["id"].as_str().expect("an id"), 1).await;
+    let expected = ["no anthropic/claude-haiku-4-5", "no openai/gpt-x", "anthropic/claude-haiku-4-5"];
+    assert_eq!((models(&log), ends(&log)), (expected.map(str::to_owned).to_vec(), vec!["completed"]));
+    assert_eq!(of(&log, "error.model")[1]["body"]["code"], "payment_required");
+    assert_eq!(providers.openai.calls(), 0);
+    providers.close().await;
+}
+
+#[tokio::test]
 async fn fallback_models_are_checked_and_changed() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
@@ -186,5 +218,9 @@ async fn fallback_models_are_checked_and_changed() {
     let own = json!([{ "model": "scripted/inline" }]);
     let changed = owner.patch(&path, json!({ "fallback_models": own })).await.ok();
     assert_eq!(changed["agent_snapshot"]["fallback_models"], own);
+    let acts = owner.get("/audit").await.ok();
+    let is_it = |act: &&Value| act["action"] == "session.fallback_models_changed";
+    let act = acts["data"].as_array().expect("a page").iter().find(is_it).expect("an act");
+    assert_eq!(act["details"], json!({ "fallback_models": ["scripted/inline"] }));
     scene.close().await;
 }

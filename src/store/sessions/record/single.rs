@@ -26,8 +26,7 @@ impl Store {
     /// Appends the events of one turn and applies their changes, if the fence holds.
     ///
     /// At the end of the turn the same statement removes the job, or makes it ready again when more
-    /// input waits, so no wake is lost. When the turn waits for actions, it gives the job back until the first of
-    /// them expires. Without a turn the events belong to the session alone, for
+    /// input waits, so no wake is lost. When the turn waits, it gives the job back until the time of the wait. Without a turn the events belong to the session alone, for
     /// example events of its sandbox.
     pub async fn record(&self, record: &Record) -> Result<Recorded> {
         match self.try_record(record).await? {

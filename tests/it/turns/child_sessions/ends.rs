@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::{call, check, child, parent, release, wait, waits};
-use crate::turns::{Scene, assert_sound, ends, of, outputs, script, session, steer};
+use crate::turns::{Scene, assert_sound, ends, log, of, outputs, script, session, steer};
 
 #[tokio::test]
 async fn a_canceled_turn_waits_no_more_and_its_children_go_on() {
@@ -56,6 +56,33 @@ async fn a_tree_is_canceled_stopped_and_archived_at_once() {
     for id in [&top, &middle, &low] {
         assert_eq!(session(owner, id).await["status"], "archived");
     }
+    scene.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn turns_of_a_tree_that_end_at_once_do_not_deadlock() {
+    const ROUNDS: u64 = 15;
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let top = parent(owner, json!({})).await;
+    let middle = parent(owner, json!({ "parent_session_id": top })).await;
+    let low = parent(owner, json!({ "parent_session_id": middle })).await;
+    let tree = [&top, &middle, &low];
+    for round in 1..=ROUNDS as usize {
+        let end = async |id: &str| {
+            steer(owner, id, &script(json!([{ "text": "Done.", "delay_ms": 20 }]))).await;
+            owner.settled(id, round).await;
+        };
+        tokio::join!(end(&top), end(&middle), end(&low), async {
+            // A caller ends turns of the tree meanwhile.
+            owner.post(&format!("/sessions/{middle}/cancel"), json!({ "children": true })).await.ok();
+        });
+    }
+    for id in tree {
+        assert_sound(&log(owner, id).await);
+    }
+    let deadlocks = "select deadlocks from pg_stat_database where datname = current_database()";
+    assert_eq!(scene.ground.count(deadlocks).await, 0);
     scene.close().await;
 }
 
