@@ -1,9 +1,14 @@
 //! Ends of a tree: a cancel, stop or archive of a session, alone or with all below it.
 
 use serde_json::json;
+use sojourn::domain::SessionId;
+use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
 use super::{call, check, child, parent, release, wait, waits};
-use crate::turns::{Scene, assert_sound, ends, log, of, outputs, script, session, steer};
+use crate::{
+    support::{service::Ground, wait::wait_for},
+    turns::{Scene, assert_sound, ends, of, outputs, script, session, steer},
+};
 
 #[tokio::test]
 async fn a_canceled_turn_waits_no_more_and_its_children_go_on() {
@@ -59,30 +64,49 @@ async fn a_tree_is_canceled_stopped_and_archived_at_once() {
     scene.close().await;
 }
 
+/// Asserts that no transaction has locked the turn job of a session.
+async fn assert_free(ground: &Ground, id: &str) {
+    let id = id.parse::<SessionId>().expect("an id").uuid();
+    let lock = "select from job where kind = 'turn' and session_id";
+    assert_eq!(ground.count(&format!("select count(*) from ({lock} = '{id}' for update nowait) j")).await, 1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn turns_of_a_tree_that_end_at_once_do_not_deadlock() {
-    const ROUNDS: u64 = 15;
+async fn the_jobs_of_a_tree_are_locked_from_the_top() {
     let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
-    let top = parent(owner, json!({})).await;
-    let middle = parent(owner, json!({ "parent_session_id": top })).await;
-    let low = parent(owner, json!({ "parent_session_id": middle })).await;
-    let tree = [&top, &middle, &low];
-    for round in 1..=ROUNDS as usize {
-        let end = async |id: &str| {
-            steer(owner, id, &script(json!([{ "text": "Done.", "delay_ms": 20 }]))).await;
-            owner.settled(id, round).await;
+    let (owner, ground) = (&scene.owner, &scene.ground);
+    for canceled in [false, true] {
+        let top = parent(owner, json!({})).await;
+        let middle = parent(owner, json!({ "parent_session_id": top })).await;
+        let low = child(owner, &middle, json!([check(), { "text": "Low." }])).await;
+        for (id, below) in [(&middle, &low), (&top, &middle)] {
+            steer(owner, id, &script(json!([wait(&[below], json!({})), { "text": "Done." }]))).await;
+            waits(owner, id).await;
+        }
+        owner.until(&format!("/sessions/{low}"), |session| session["phase"] == "requires_action").await;
+        let mut holder = PgConnection::connect(&ground.urls().system).await.expect("a connection");
+        let id = top.parse::<SessionId>().expect("an id").uuid();
+        let lock = format!("begin; select from job where session_id = '{id}' for update");
+        sqlx::raw_sql(AssertSqlSafe(lock)).execute(&mut holder).await.expect("a lock");
+        let end = async {
+            match canceled {
+                true => drop(owner.post(&format!("/sessions/{low}/cancel"), json!({})).await.ok()),
+                false => release(owner, &low).await,
+            }
         };
-        tokio::join!(end(&top), end(&middle), end(&low), async {
-            // A caller ends turns of the tree meanwhile.
-            owner.post(&format!("/sessions/{middle}/cancel"), json!({ "children": true })).await.ok();
-        });
+        let looked = async {
+            // The end of the lowest turn waits for the topmost job, and has locked no other.
+            let blocked = "select count(*) from pg_locks where not granted";
+            wait_for("a lock", async || (ground.count(blocked).await > 0).then_some(())).await;
+            assert_free(ground, &middle).await;
+            assert_free(ground, &low).await;
+            holder.close().await.expect("a clean end");
+        };
+        tokio::join!(end, looked);
+        for id in [&low, &middle, &top] {
+            assert_sound(&owner.settled(id, 1).await);
+        }
     }
-    for id in tree {
-        assert_sound(&log(owner, id).await);
-    }
-    let deadlocks = "select deadlocks from pg_stat_database where datname = current_database()";
-    assert_eq!(scene.ground.count(deadlocks).await, 0);
     scene.close().await;
 }
 
