@@ -82,6 +82,10 @@ REFUSES = [
     Rule("createAgent createSession updateAgent updateSession", "invalid", r"model_options|fallback_models\[\d+\]",
          r"`(model_options|fallback_models\[\d+\])` `(thinking\.budget_tokens|context_tokens)` must be",
          "it is compared with `max_tokens`"),
+    Rule("createAgent createSession updateAgent updateSession", "invalid", r"fallback_models\[\d+\]\.model", r"the model is in the list twice",
+         "a model is named once; only whole objects can be unique in a schema",
+         example=("POST", "/agents", {"name": "fallbacks", "prompt": "", "model": "scripted/inline", "fallback_models": [
+             {"model": "scripted/noop"}, {"model": "scripted/noop"}]})),
     Rule("createAgent updateAgent", "invalid", r"credential", r"send `key` or `credential`, not both",
          "two fields exclude each other"),
     Rule("createCredential", "invalid", r"base_url", r"a provider other than anthropic and openai needs",

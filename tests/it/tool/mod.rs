@@ -52,7 +52,8 @@ fn the_catalogue_is_fixed_and_fits_both_providers() {
         classes,
         [
             Unsafe, ReadOnly, Idempotent, Unsafe, ReadOnly, ReadOnly, ReadOnly, ReadOnly, Idempotent,
-            Idempotent
+            // Those for child sessions.
+            Idempotent, ReadOnly, ReadOnly, Idempotent, Idempotent
         ]
     );
 }
