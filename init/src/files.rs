@@ -2,7 +2,8 @@
 //!
 //! Started by the server as `sojourn-init file ..` with the caller's connection as standard input; sends the
 //! response itself. Whatever links or mounts a path contains, it is resolved inside the sandbox and with the
-//! permissions of uid 1000.
+//! permissions of uid 1000. Only skills are written as uid 0, without capabilities, into a directory that no command
+//! can write to.
 
 use std::{
     fs::{self, File, OpenOptions},
@@ -32,9 +33,12 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
 /// Executes one operation and sends its response: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`, `pack`,
-/// `unpack DISK_BYTES`, `read-tree PATH` or `write-tree PATH DISK_BYTES`.
+/// `unpack DISK_BYTES`, `read-tree PATH`, `write-tree PATH DISK_BYTES` or `write-skills`.
 pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
-    privilege::become_command_user()?;
+    match operation {
+        ["write-skills"] => privilege::keep_nothing()?,
+        _ => privilege::become_command_user()?,
+    }
     let mut caller = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     caller.set_read_timeout(Some(TRANSFER_TIMEOUT))?;
     caller.set_write_timeout(Some(TRANSFER_TIMEOUT))?;
@@ -69,7 +73,11 @@ pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
             archive::write_tree(&mut caller, &absolute(path), space_left)
                 .map(|()| (Answer::Done {}, Vec::new()))
         }
-        _ => return Err(io::Error::other("file needs read, write, pack, unpack, read-tree or write-tree")),
+        ["write-skills"] => archive::write_skills(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
+        _ => {
+            let names = "read, write, pack, unpack, read-tree, write-tree or write-skills";
+            return Err(io::Error::other(format!("file needs {names}")));
+        }
     };
     let (answer, payload) = result.unwrap_or_else(|error| (fault(&error), Vec::new()));
     frame::write(&mut caller, &answer, &payload)

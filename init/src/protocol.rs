@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const WORKSPACE: &str = "/workspace";
 /// Home of the command's user; a checkpoint contains it and the workspace.
 pub const HOME: &str = "/home/agent";
+/// Directory of the session's skills: of the sandbox's uid 0, so that commands can only read it.
+pub const SKILLS: &str = "/skills";
 /// Directory shared by worker and sandbox; 0700 of the sandbox's uid 0.
 pub const CONTROL_DIR: &str = "/.sojourn/control";
 /// Name of init's socket in that directory.
@@ -73,6 +75,8 @@ pub enum Call {
     /// Unpacks the archive that follows in parts into a directory, over existing files, as the command's
     /// user.
     WriteTree { epoch: i64, path: String },
+    /// Replaces the content of [`SKILLS`] by the archive that follows in parts, as the sandbox's root.
+    WriteSkills { epoch: i64 },
 }
 
 /// A command to run.

@@ -310,14 +310,9 @@ impl Server {
             Call::ReadFile { path, offset, bytes_max } => {
                 return self.help(token, &["read", &path, &offset.to_string(), &bytes_max.to_string()]);
             }
-            Call::WriteFile { epoch, path } => match self.fence(epoch) {
-                Ok(()) if self.is_over => full(),
-                Ok(()) => {
-                    self.was_written = true;
-                    return self.help(token, &["write", &path, &payload_bytes.to_string()]);
-                }
-                Err(stale) => stale,
-            },
+            Call::WriteFile { epoch, path } => {
+                return self.write(token, epoch, &["write", &path, &payload_bytes.to_string()]);
+            }
             Call::Pack { epoch } => match self.fence(epoch) {
                 Ok(()) if self.is_packing() => busy_packing(),
                 Ok(()) => return self.pack(token),
@@ -331,16 +326,25 @@ impl Server {
                 Err(stale) => stale,
             },
             Call::ReadTree { path } => return self.help(token, &["read-tree", &path]),
-            Call::WriteTree { epoch, path } => match self.fence(epoch) {
-                Ok(()) if self.is_over => full(),
-                Ok(()) => {
-                    self.was_written = true;
-                    return self.help(token, &["write-tree", &path, &self.disk_size()]);
-                }
-                Err(stale) => stale,
-            },
+            Call::WriteTree { epoch, path } => {
+                return self.write(token, epoch, &["write-tree", &path, &self.disk_size()]);
+            }
+            Call::WriteSkills { epoch } => return self.write(token, epoch, &["write-skills"]),
         };
         self.answer(token, &answer, &[])
+    }
+
+    /// Starts a helper that writes files, unless the disk is full.
+    fn write(&mut self, token: u64, epoch: i64, operation: &[&str]) -> io::Result<()> {
+        let refused = match self.fence(epoch) {
+            Ok(()) if self.is_over => full(),
+            Ok(()) => {
+                self.was_written = true;
+                return self.help(token, operation);
+            }
+            Err(stale) => stale,
+        };
+        self.answer(token, &refused, &[])
     }
 
     /// Size of the disk as argument of a helper; 0 where the disk has a file system of its own.

@@ -184,7 +184,7 @@ impl Agent {
             (call @ (Call::Pack {} | Call::ReadTree { .. }), Some(fence)) => {
                 self.send_archive(&mut write_half, fence, call).await?
             }
-            (call @ (Call::Unpack {} | Call::WriteTree { .. }), Some(fence)) => {
+            (call @ (Call::Unpack {} | Call::WriteTree { .. } | Call::WriteSkills {}), Some(fence)) => {
                 let last = self.receive_archive(&mut read_half, &mut write_half, fence, call).await?;
                 // A refusal leaves parts unread.
                 frames::write(&mut write_half, &last, &[]).await?;
@@ -272,6 +272,7 @@ impl Agent {
         let unpacked = async {
             match &call {
                 Call::WriteTree { path } => self.local.write_tree(fence, path, given).await,
+                Call::WriteSkills {} => self.local.write_skills(fence, given).await,
                 _ => self.local.unpack(fence, given).await,
             }
         };

@@ -31,7 +31,7 @@ pub use crate::domain::operation::{OutputStream, Signal};
 pub use egress_socket::{EgressConnection, EgressSocket};
 pub use free_space::FreeSpace;
 pub use image::{BuildError, Images, Install};
-pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT};
+pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT, SKILLS};
 
 /// A provider of sandboxes.
 ///
@@ -144,6 +144,16 @@ pub trait Sandbox: Send + Sync {
         &self,
         fence: SandboxFence,
         path: &str,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault>;
+
+    /// Replaces the content of [`SKILLS`] by an archive. The sandbox's commands can read it and not change it.
+    ///
+    /// # Errors
+    /// `Refused` with the entry's name; entries before it remain.
+    async fn write_skills(
+        &self,
+        fence: SandboxFence,
         parts: mpsc::Receiver<Result<Bytes, Fault>>,
     ) -> Result<(), Fault>;
 

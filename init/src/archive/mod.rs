@@ -13,7 +13,7 @@ mod pack;
 mod unpack;
 
 use std::{
-    io,
+    fs, io,
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -26,7 +26,7 @@ use rustix::{
     io::Errno,
     path::Arg,
 };
-use sojourn_init::protocol::{HOME, WORKSPACE};
+use sojourn_init::protocol::{HOME, SKILLS, WORKSPACE};
 
 use crate::usage::SpaceLeft;
 
@@ -67,6 +67,17 @@ pub(crate) fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> 
 pub(crate) fn write_tree(caller: &mut UnixStream, path: &Path, space_left: SpaceLeft) -> io::Result<()> {
     caller.set_read_timeout(Some(PART_TIMEOUT))?;
     unpack::tree(caller, path, space_left)
+}
+
+/// Replaces the content of the skills' directory. An archive that breaks off leaves a part of it.
+pub(crate) fn write_skills(caller: &mut UnixStream) -> io::Result<()> {
+    let skills = Path::new(SKILLS);
+    for entry in fs::read_dir(skills)? {
+        let entry = entry?;
+        let is_directory = entry.file_type()?.is_dir();
+        if is_directory { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
+    }
+    write_tree(caller, skills, SpaceLeft::of(None))
 }
 
 /// Flags that open an entry without following a link. No `O_DIRECTORY`: with it, gVisor follows the link

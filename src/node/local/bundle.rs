@@ -22,7 +22,7 @@ use rustix::{
     process::{Resource, getrlimit},
 };
 use sojourn_init::protocol::{
-    CERTIFICATES, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, PROXY_PORT, WORKSPACE,
+    CERTIFICATES, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, PROXY_PORT, SKILLS, WORKSPACE,
 };
 
 use super::{
@@ -265,6 +265,7 @@ fn mounts(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Vec<Mou
     }
     mounts.push(bind(WORKSPACE, &of.disk.workspace, &["bind", "rw"])?);
     mounts.push(bind(HOME, &of.disk.home, &["bind", "rw"])?);
+    mounts.push(bind(SKILLS, &of.disk.skills, &["bind", "rw"])?);
     mounts.push(bind(CONTROL_DIR, of.control_dir, &["bind", "rw", "noexec"])?);
     mounts.push(bind(OUTPUT_DIR, &of.disk.output, &["bind", "rw", "noexec"])?);
     if let Some(cgroup) = cgroup {

@@ -9,10 +9,21 @@ use std::{
     io,
     os::unix::fs::{MetadataExt, PermissionsExt, chown},
     path::PathBuf,
+    time::Instant,
 };
 
-use super::layout::{IdRange, Layout, make_dir};
-use crate::domain::{OrgId, SandboxId, SessionId};
+use super::{
+    layout::{IdRange, Layout, make_dir},
+    unavailable,
+};
+use crate::{
+    base::limit,
+    domain::{OrgId, SandboxId, SessionId},
+    sandbox::Fault,
+};
+
+/// Reason of a fault while another process has the lock of a disk.
+pub(super) const DISK_LOCKED: &str = "another sandbox is being created on the same disk";
 
 /// Exclusive lock of a disk: only its holder creates or erases there. `drop` unlocks explicitly, because
 /// closing the descriptor does not suffice: a program that is being started holds a copy of each descriptor.
@@ -34,6 +45,8 @@ pub(super) struct Disk {
     pub files: PathBuf,
     pub workspace: PathBuf,
     pub home: PathBuf,
+    /// Skills of the session; a command cannot write here.
+    pub skills: PathBuf,
     /// Stored output of the sandbox's commands; init bounds it, and it is removed with the sandbox.
     pub output: PathBuf,
 }
@@ -53,6 +66,7 @@ impl Disk {
             image: root.join("image"),
             workspace: files.join("workspace"),
             home: files.join("home"),
+            skills: files.join("skills"),
             files,
             output: root.join("output"),
             root,
@@ -76,16 +90,22 @@ impl Disk {
     pub(super) fn prepare(&self, ids: Option<IdRange>) -> io::Result<()> {
         make_dir(&self.files, 0o700)?;
         let Some(ids) = ids else {
-            make_dir(&self.workspace, 0o755)?;
+            [&self.workspace, &self.skills].into_iter().try_for_each(|path| make_dir(path, 0o755))?;
             return [&self.home, &self.output].into_iter().try_for_each(|path| make_dir(path, 0o700));
         };
-        for (path, owner) in
-            [(&self.workspace, ids.command()), (&self.home, ids.command()), (&self.output, ids.first)]
-        {
+        for (path, owner) in [
+            (&self.workspace, ids.command()),
+            (&self.home, ids.command()),
+            (&self.skills, ids.first),
+            (&self.output, ids.first),
+        ] {
             make_dir(path, 0o700)?;
             chown(path, Some(owner), Some(owner))?;
         }
-        fs::set_permissions(&self.workspace, fs::Permissions::from_mode(0o755))
+        for path in [&self.workspace, &self.skills] {
+            fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(())
     }
 
     /// Moves the files of a disk in the layout without `files/` to their current paths.
@@ -129,6 +149,23 @@ impl Disk {
             held.0.metadata().is_ok_and(|own| (own.dev(), own.ino()) == (place.dev(), place.ino()))
         });
         Ok(is_in_place.then_some(held))
+    }
+
+    /// Takes the disk's lock. Waits for its holder: another process of the service, or a worker that lost the session
+    /// without noticing.
+    pub(super) async fn lock(&self) -> Result<DiskLock, Fault> {
+        let until = Instant::now() + limit::SANDBOX_START_TIMEOUT;
+        loop {
+            self.make_root().map_err(|error| unavailable("the session's disk cannot be created", &error))?;
+            match self.try_lock_disk() {
+                Ok(Some(held)) => return Ok(held),
+                Ok(None) if Instant::now() < until => tokio::time::sleep(limit::SANDBOX_START_POLL.1).await,
+                Ok(None) => return Err(Fault::Unavailable(DISK_LOCKED.to_owned())),
+                // Erased between `make_root` and `try_lock_disk`.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                Err(error) => return Err(unavailable("the session's disk cannot be locked", &error)),
+            }
+        }
     }
 
     /// The last sandbox created on this disk.

@@ -50,7 +50,7 @@ pub use config::{Config, Disks, WatcherProgram};
 use self::{
     blocking::{in_blocking_thread, unavailable},
     bundle::{ContainerSpec, Role},
-    disk::{Disk, DiskLock},
+    disk::{DISK_LOCKED, Disk},
     docker::Docker,
     engine::Engine,
     freezer::FreezeLock,
@@ -70,9 +70,6 @@ use crate::{
     base::limit,
     domain::{OrgId, SandboxId, SessionId, environment::NodeCapacity},
 };
-
-/// Error when another process holds a disk's lock for too long.
-const DISK_LOCKED: &str = "another sandbox is being created on the same disk";
 
 /// Provider of sandboxes on this machine.
 #[derive(Clone, Debug)]
@@ -270,7 +267,7 @@ impl Sandbox for Local {
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
         refuse_bad_names(&spec.env)?;
         let disk = self.layout.disk(spec.org, spec.session);
-        let _held = hold(&disk).await?;
+        let _held = disk.lock().await?;
         match disk.latest_sandbox() {
             Some(latest) if latest != spec.sandbox => self.end_previous(latest, spec, epoch).await?,
             Some(_) | None => {}
@@ -410,6 +407,14 @@ impl Sandbox for Local {
         self.init(fence.sandbox).write_tree(fence.epoch, path, parts).await
     }
 
+    async fn write_skills(
+        &self,
+        fence: SandboxFence,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        self.init(fence.sandbox).write_skills(fence.epoch, parts).await
+    }
+
     async fn egress_socket(&self, fence: SandboxFence, certificates: &[u8]) -> Result<EgressSocket, Fault> {
         self.attach(fence).await?;
         let Some((_, session)) = self.layout.owner(fence.sandbox) else { return Err(Fault::Gone) };
@@ -465,23 +470,6 @@ impl Sandbox for Local {
 
 fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
-}
-
-/// Takes the lock of a disk. Waits for its holder: another process of the service, or a worker that lost the
-/// session without noticing.
-async fn hold(disk: &Disk) -> Result<DiskLock, Fault> {
-    let until = Instant::now() + limit::SANDBOX_START_TIMEOUT;
-    loop {
-        disk.make_root().map_err(|error| unavailable("the session's disk cannot be created", &error))?;
-        match disk.try_lock_disk() {
-            Ok(Some(held)) => return Ok(held),
-            Ok(None) if Instant::now() < until => tokio::time::sleep(limit::SANDBOX_START_POLL.1).await,
-            Ok(None) => return Err(Fault::Unavailable(DISK_LOCKED.to_owned())),
-            // Erased between `make_root` and `try_lock_disk`.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => return Err(unavailable("the session's disk cannot be locked", &error)),
-        }
-    }
 }
 
 /// Rejects names with `=`: the kernel would read `A=B` as the name `A`.

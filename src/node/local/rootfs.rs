@@ -15,7 +15,9 @@ use std::{
 };
 
 use sha2::{Digest, Sha256};
-use sojourn_init::protocol::{self, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, WORKSPACE};
+use sojourn_init::protocol::{
+    self, CONTROL_DIR, EGRESS_DIR, OOM_COUNTER, OUTPUT_DIR, PROGRAM, SKILLS, WORKSPACE,
+};
 
 use super::layout::remove_dir;
 use crate::base::{limit::IMAGE_DIRECTORIES_MAX, text};
@@ -46,7 +48,7 @@ const DIRECTORIES: [&str; 6] = ["dev", "proc", "run", "sys", "root", "home/agent
 /// Additional directories with the image `host`.
 const OF_HOST: [&str; 3] = ["usr", "var", "opt"];
 /// Top-level entries of an image that are not mounted: the sandbox has its own, or none.
-const HIDDEN: [&str; 13] = [
+const HIDDEN: [&str; 14] = [
     "dev",
     "proc",
     "run",
@@ -55,6 +57,7 @@ const HIDDEN: [&str; 13] = [
     "root",
     "home",
     "workspace",
+    "skills",
     ".sojourn",
     "lost+found",
     "boot",
@@ -172,7 +175,7 @@ fn usr_places() -> impl Iterator<Item = PathBuf> {
 fn common() -> Tree {
     let mut tree = Tree::new();
     let init_places =
-        [CONTROL_DIR, OUTPUT_DIR, EGRESS_DIR, WORKSPACE].map(|path| path.trim_start_matches('/'));
+        [CONTROL_DIR, OUTPUT_DIR, EGRESS_DIR, WORKSPACE, SKILLS].map(|path| path.trim_start_matches('/'));
     for path in DIRECTORIES.into_iter().chain(init_places) {
         put(&mut tree, path.as_ref(), OPEN_DIRECTORY);
     }

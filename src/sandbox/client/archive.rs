@@ -76,6 +76,15 @@ impl Init {
         self.give(&Call::WriteTree { epoch, path: path.to_owned() }, parts).await
     }
 
+    /// Replaces the skills of the sandbox by those of an archive.
+    pub(crate) async fn write_skills(
+        &self,
+        epoch: i64,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        self.give(&Call::WriteSkills { epoch }, parts).await
+    }
+
     async fn give(&self, call: &Call, mut parts: mpsc::Receiver<Result<Bytes, Fault>>) -> Result<(), Fault> {
         let (mut read_half, mut write_half) = self.call_out(call).await?.into_split();
         let sending = async {

@@ -110,6 +110,8 @@ pub(crate) enum Call {
     WriteTree {
         path: String,
     },
+    /// Followed by [`Sent`] frames.
+    WriteSkills {},
     /// The payload are the certificates that the commands trust. Answered by [`Answer::Begun`], then by
     /// [`Answer::Connection`]s until the worker closes the connection.
     EgressSocket {},

@@ -197,6 +197,14 @@ impl Sandbox for RemoteNode {
         self.caller.give(fence, Call::WriteTree { path: path.to_owned() }, parts).await
     }
 
+    async fn write_skills(
+        &self,
+        fence: SandboxFence,
+        parts: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        self.caller.give(fence, Call::WriteSkills {}, parts).await
+    }
+
     async fn egress_socket(&self, fence: SandboxFence, certificates: &[u8]) -> Result<EgressSocket, Fault> {
         egress::open(Arc::clone(&self.caller), fence, certificates).await
     }

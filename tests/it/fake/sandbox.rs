@@ -336,6 +336,14 @@ impl Sandbox for FakeSandbox {
         Err(never())
     }
 
+    async fn write_skills(
+        &self,
+        _: SandboxFence,
+        _: mpsc::Receiver<Result<Bytes, Fault>>,
+    ) -> Result<(), Fault> {
+        Err(never())
+    }
+
     async fn egress_socket(&self, _: SandboxFence, _: &[u8]) -> Result<EgressSocket, Fault> {
         Err(Fault::Refused("this sandbox has no way out".to_owned()))
     }

@@ -26,7 +26,7 @@ use super::{
 use crate::support::wait::WAIT_MAX;
 
 /// Checks that `make test` runs through the agent: each kind of call. `make test-full` runs all.
-const SHORT: [&str; 18] = [
+const SHORT: [&str; 19] = [
     "a_command_reports_its_output_and_its_exit_code",
     "output_can_be_read_while_the_command_runs",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -42,6 +42,7 @@ const SHORT: [&str; 18] = [
     "the_sandbox_is_listed_with_its_owner",
     "a_directory_travels_in_one_piece_and_back",
     "a_hostile_archive_stays_in_its_directory",
+    "skills_are_replaced_as_a_whole_and_no_command_changes_them",
     "a_frozen_sandbox_stops_and_resumes_its_processes",
     "files_come_back_as_they_were",
     "a_sandbox_that_was_not_restored_to_its_end_is_not_used",

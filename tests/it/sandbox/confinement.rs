@@ -19,7 +19,7 @@ pub async fn a_command_is_an_unprivileged_user_for_good(world: &World<'_>) {
 
 pub async fn nothing_of_the_host_is_visible(world: &World<'_>) {
     let root = world.says("ls -A / | grep -vxE 'lib(32|64|x32)|.dockerenv|srv' | tr '\\n' ' '").await;
-    assert_eq!(root, ".sojourn bin dev etc home lib opt proc root run sbin sys tmp usr var workspace");
+    assert_eq!(root, ".sojourn bin dev etc home lib opt proc root run sbin skills sys tmp usr var workspace");
     assert_eq!(world.says("ls -A /root /opt /run /home/agent | grep -v : ; true").await, "");
     // gVisor has its own, without information about the machine.
     let hardware = "find /sys -type f -not -path '/sys/fs/cgroup/*' 2>/dev/null | head -3";

@@ -233,6 +233,7 @@ macro_rules! checks {
         trees: a_hostile_archive_stays_in_its_directory,
         trees: a_bomb_of_an_archive_ends_itself,
         trees: a_directory_is_read_while_others_work_in_it,
+        trees: skills_are_replaced_as_a_whole_and_no_command_changes_them,
         freeze: a_frozen_sandbox_stops_and_resumes_its_processes,
         freeze: a_frozen_sandbox_can_be_ended,
         freeze: a_late_worker_freezes_nothing,

@@ -198,3 +198,28 @@ pub async fn a_directory_is_read_while_others_work_in_it(world: &World<'_>) {
     let refused = read(world, "/workspace").await.unwrap_err();
     assert!(matches!(&refused, Fault::Refused(words) if words.starts_with("busy/closed:")), "{refused:?}");
 }
+
+pub async fn skills_are_replaced_as_a_whole_and_no_command_changes_them(world: &World<'_>) {
+    let write = async |entries: &[(EntryType, &str, &str)]| {
+        let (sender, receiver) = mpsc::channel(1);
+        let archive = archive(entries).into();
+        let sent = async move { sender.send(Ok(archive)).await.expect("a receiver") };
+        tokio::join!(world.sandbox.write_skills(world.fence, receiver), sent).0
+    };
+    let file = EntryType::Regular;
+    write(&[(file, "one/SKILL.md", ""), (file, "one/a/b", ""), (file, ".list", "")]).await.unwrap();
+    let tried = "echo x > /skills/one/SKILL.md; rm -rf /skills/one; touch /skills/x; mv /skills/one /skills/two; \
+                 ln -s /workspace /skills/three; find /skills -mindepth 1 | sort; stat -c '%u %g %a' /skills/one/SKILL.md";
+    let said = world.says(&format!("({tried}) 2> /dev/null")).await;
+    assert_eq!(
+        said,
+        "/skills/.list\n/skills/one\n/skills/one/SKILL.md\n/skills/one/a\n/skills/one/a/b\n0 0 755"
+    );
+    write(&[(file, "two/SKILL.md", "")]).await.unwrap();
+    assert_eq!(world.says("find /skills -type f").await, "/skills/two/SKILL.md");
+    // Skills are not in the session's files.
+    let archived = read(world, "/workspace").await.unwrap();
+    assert!(names(&archived).iter().all(|name| !name.contains("SKILL.md")));
+    let refused = write(&[(file, "../workspace/x", "")]).await.unwrap_err();
+    assert!(matches!(refused, Fault::Refused(_)), "{refused:?}");
+}

@@ -39,11 +39,11 @@ use crate::{
 /// directory belongs to the sandbox; the service has access through its group, which entries of the directory
 /// inherit.
 const SCRIPT: &str = r#"set -e
-root=$1 command=$2 control=$3 output=$4 workspace=$5 home=$6 rootfs=$7 place=$8
-shift 8
+root=$1 command=$2 control=$3 output=$4 workspace=$5 home=$6 skills=$7 rootfs=$8 place=$9
+shift 9
 chown -h "$root:0" "$control"
 chmod 2770 "$control"
-chown -h "$root:$root" "$output"
+chown -h "$root:$root" "$output" "$skills"
 chown -h "$command:$command" "$workspace" "$home"
 mount --bind "$rootfs" "$place"
 exec "$@""#;
@@ -94,6 +94,7 @@ impl Rootless {
             &of.disk.output,
             &of.disk.workspace,
             &of.disk.home,
+            &of.disk.skills,
             &of.base.rootfs,
             &self.place,
         ];
