@@ -26,6 +26,7 @@ pub mod permission;
 pub mod queue;
 pub mod sandbox;
 pub mod shutdown;
+pub mod skill;
 pub mod store;
 pub mod stream;
 mod telemetry;

@@ -49,6 +49,7 @@ use crate::{
     model::{self, Providers},
     net::{self, SystemResolver},
     queue::Queue,
+    skill::Skills,
     store::{Store, job::Claimant, notification::Notifications, process::Process},
     stream::Streams,
     telemetry,
@@ -181,6 +182,7 @@ struct Parts {
     notifications: Notifications,
     blobs: Blobs,
     files: Files,
+    skills: Skills,
     journal: Journal,
     process: Uuid,
     /// Machines that make sandboxes; `None` in a process that runs no turns.
@@ -214,6 +216,7 @@ impl Parts {
             Journal::new(store.clone(), blobs.clone(), notifications.clone(), record.origin.clone());
         let (origin, resolver) = (record.origin.clone(), Arc::<SystemResolver>::default());
         let files = Files::new(store.clone(), blobs.clone(), origin.clone());
+        let skills = Skills::new(store.clone(), blobs.clone(), origin.clone());
         let policy = policy(settings, settings.allow_private_mcp);
         let mcp = mcp::Clients::new(net::Client::within_origin(policy, Arc::clone(&resolver) as _));
         Ok(Self {
@@ -222,6 +225,7 @@ impl Parts {
             notifications,
             blobs,
             files,
+            skills,
             journal,
             process,
             nodes,
@@ -266,6 +270,7 @@ impl Parts {
             models: org_client(settings, settings.allow_private_models, &self.resolver),
             mcp_servers: org_client(settings, settings.allow_private_mcp, &self.resolver),
             files: self.files.clone(),
+            skills: self.skills.clone(),
             file_addresses: org_client(settings, settings.allow_private_egress, &self.resolver),
             scripted: settings.scripted,
             requests_per_second: settings.requests_per_second,
@@ -308,6 +313,7 @@ impl Parts {
             notifications: self.notifications.clone(),
             blobs: self.blobs.clone(),
             files: self.files.clone(),
+            skills: self.skills.clone(),
             nodes,
             default_image: sandboxes::default_image(settings),
             network: network(settings, &self.resolver)?,

@@ -23,6 +23,7 @@ mod schedule;
 mod serve;
 mod session;
 mod settings;
+mod skill;
 mod source;
 mod trigger;
 mod turn_settings;
@@ -67,6 +68,8 @@ enum Command {
     Environment(Remote<environment::Environment>),
     /// Upload, list, read and delete files for messages
     File(Remote<file::File>),
+    /// Upload, list, read and delete skills: folders with instructions that agents read
+    Skill(Remote<skill::Skill>),
     /// Create, rotate and revoke API keys
     Key(Remote<key::Key>),
     /// Manage webhooks, inspect deliveries, receive them locally
@@ -154,6 +157,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Credential(of) => credential::run(of.command, &of.connection).await?,
         Command::Environment(of) => environment::run(of.command, &of.connection).await?,
         Command::File(of) => file::run(of.command, &of.connection).await?,
+        Command::Skill(of) => skill::run(of.command, &of.connection).await?,
         Command::Key(of) => key::run(of.command, &of.connection).await?,
         Command::Webhook(of) => return webhook::run(of.command, &of.connection).await,
         Command::Usage(of) => report::usage(of.command, &of.connection).await?,

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::{Value, json};
 
@@ -22,6 +23,9 @@ pub(super) struct TurnSettings {
     /// Model to call while the model before it is not available, as provider/model; repeat it for more
     #[arg(long = "fallback-model", value_name = "MODEL")]
     fallback_models: Vec<String>,
+    /// Skill that the agent may read, as name or name@version; repeat it for more
+    #[arg(long = "skill", value_name = "SKILL")]
+    skills: Vec<String>,
 }
 
 impl TurnSettings {
@@ -40,6 +44,22 @@ impl TurnSettings {
             let models = self.fallback_models.iter().map(|model| json!({ "model": model }));
             body["fallback_models"] = models.collect();
         }
+        if !self.skills.is_empty() {
+            body["skills"] = self.skills.iter().map(|skill| choice(skill)).collect::<anyhow::Result<_>>()?;
+        }
         Ok(())
     }
+}
+
+/// Returns a skill of a list, given as `NAME` or `NAME@VERSION`.
+fn choice(skill: &str) -> anyhow::Result<Value> {
+    Ok(match skill.split_once('@') {
+        None => json!({ "skill": skill }),
+        Some((name, "latest")) => json!({ "skill": name, "version": "latest" }),
+        Some((name, version)) => {
+            let version: i32 =
+                version.parse().with_context(|| format!("{skill}: the version is no number"))?;
+            json!({ "skill": name, "version": version })
+        }
+    })
 }

@@ -67,6 +67,8 @@ pub(crate) enum PreparationFailure {
     RepoAccess,
     /// A repository cannot be cloned as it is named.
     Source,
+    /// A skill does not exist, or does not fit into the sandbox.
+    Skill,
     /// The node or the organization had no capacity for it in time, or it is refused here.
     NotAdmitted,
 }
@@ -78,6 +80,7 @@ impl PreparationFailure {
             Self::LifecycleHook => "lifecycle_hook_failed",
             Self::RepoAccess => "missing_repo_access",
             Self::Source => "source_failed",
+            Self::Skill => "skill_failed",
             Self::NotAdmitted => "sandbox_unavailable",
         }
     }

@@ -46,6 +46,8 @@ kinds! {
     CheckpointKind CheckpointId "ckp"
     /// A stored file.
     FileKind FileId "fil"
+    /// A version of a skill.
+    SkillKind SkillId "skl"
     /// An operation on a session's sandbox by a caller.
     OperationKind OperationId "opr"
     /// A webhook destination of a session.

@@ -44,6 +44,7 @@ pub mod scheduled_wake;
 pub(crate) mod secret;
 pub mod session;
 pub mod shown_files;
+pub mod skill;
 pub(crate) mod source;
 pub mod spend;
 pub(crate) mod step;

@@ -164,6 +164,8 @@ pub enum Failure {
     MissingRepoAccess,
     /// A repository of the session cannot be cloned as configured.
     SourceFailed,
+    /// A skill of the session does not exist, or does not fit into the sandbox.
+    SkillFailed,
     /// The environment whose secrets the session pinned was deleted.
     EnvironmentDeleted,
     /// The sandbox was lost during the operation, which may have taken effect.

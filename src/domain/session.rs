@@ -12,6 +12,7 @@ use super::{
     environment::EnvironmentSnapshot,
     ids::*,
     permission::Permissions,
+    skill::PinnedSkill,
     source::PinnedSource,
     turn::{LastTurn, Turn, TurnState},
     turn_settings::TurnSettings,
@@ -124,6 +125,9 @@ pub struct AgentSnapshot {
     pub permissions: Permissions,
     #[serde(flatten)]
     pub settings: TurnSettings,
+    /// The versions of `skills` that the session has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pinned_skills: Vec<PinnedSkill>,
 }
 
 /// Agent, credential and settings that a session pins when it is created.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::{compaction::CompactionSettings, fallback::FallbackModel, mcp::McpServer};
+use super::{compaction::CompactionSettings, fallback::FallbackModel, mcp::McpServer, skill::SkillChoice};
 use crate::base::limit::{ACTION_EXPIRES_SECONDS, LOOP_REPEATS, OUTPUT_REPAIRS};
 
 /// Settings of turns. An absent field is the default.
@@ -32,6 +32,9 @@ pub struct TurnSettings {
     /// Models that are called, in this order, while the model is not available.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fallback_models: Option<Vec<FallbackModel>>,
+    /// Skills that the agent may read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub skills: Option<Vec<SkillChoice>>,
 }
 
 /// Number of repetitions that are a loop, and their consequence.
@@ -98,6 +101,7 @@ pub struct SettingsChange {
     pub compaction: Option<Option<CompactionSettings>>,
     pub mcp_servers: Option<Option<Vec<McpServer>>>,
     pub fallback_models: Option<Option<Vec<FallbackModel>>>,
+    pub skills: Option<Option<Vec<SkillChoice>>>,
 }
 
 impl SettingsChange {
@@ -130,6 +134,10 @@ impl SettingsChange {
                 None => settings.fallback_models,
                 Some(models) => models.clone().or_else(|| default.fallback_models.clone()),
             },
+            skills: match &self.skills {
+                None => settings.skills,
+                Some(skills) => skills.clone().or_else(|| default.skills.clone()),
+            },
         }
     }
 }
@@ -151,6 +159,7 @@ impl TurnSettings {
             compaction: over.compaction.as_ref().or(self.compaction.as_ref()).cloned(),
             mcp_servers: over.mcp_servers.as_ref().or(self.mcp_servers.as_ref()).cloned(),
             fallback_models: over.fallback_models.as_ref().or(self.fallback_models.as_ref()).cloned(),
+            skills: over.skills.as_ref().or(self.skills.as_ref()).cloned(),
         }
     }
 

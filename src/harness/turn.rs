@@ -258,9 +258,14 @@ impl<'a> Run<'a> {
     ) -> Result<bool, Halt> {
         // Requesting a tool does not count as progress if no sandbox was available for it.
         let is_unready = |code: &str| {
-            [PreparationFailure::LifecycleHook, PreparationFailure::RepoAccess, PreparationFailure::Source]
-                .iter()
-                .any(|one| one.code() == code)
+            [
+                PreparationFailure::LifecycleHook,
+                PreparationFailure::RepoAccess,
+                PreparationFailure::Source,
+                PreparationFailure::Skill,
+            ]
+            .iter()
+            .any(|one| one.code() == code)
         };
         let without_sandbox =
             error.as_ref().is_some_and(|error| error.code == NO_SANDBOX || is_unready(&error.code));

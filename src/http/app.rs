@@ -20,6 +20,7 @@ use crate::{
     journal::{CreationCommitter, Journal},
     model::ModelName,
     net,
+    skill::Skills,
     store::{Store, admission::OrganizationMaxima},
     stream::Streams,
     trigger,
@@ -42,6 +43,7 @@ pub(super) struct Inner {
     /// Fetches files of messages.
     pub(super) file_addresses: net::Client,
     pub(super) files: Files,
+    pub(super) skills: Skills,
     /// Whether agents may use `scripted/...` models.
     pub(super) scripted: bool,
     pub(super) local_sources: net::LocalDirectories,
@@ -91,6 +93,7 @@ pub struct Parts {
     pub models: net::Client,
     pub mcp_servers: net::Client,
     pub files: Files,
+    pub skills: Skills,
     /// Client that fetches files from addresses that an organization names.
     pub file_addresses: net::Client,
     pub scripted: bool,
@@ -112,6 +115,7 @@ impl App {
     pub fn new(parts: Parts) -> Self {
         Self(Arc::new(Inner {
             files: parts.files,
+            skills: parts.skills,
             file_addresses: parts.file_addresses,
             store: parts.store,
             creations: CreationCommitter::new(parts.journal.clone(), Answer::stored),

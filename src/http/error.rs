@@ -7,7 +7,9 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{blob, domain::decide::Rejection, file, journal, net, store, trigger::Refused, wire::ErrorType};
+use crate::{
+    blob, domain::decide::Rejection, file, journal, net, skill, store, trigger::Refused, wire::ErrorType,
+};
 
 /// Result of a handler.
 pub(super) type Result<T, E = ApiError> = std::result::Result<T, E>;
@@ -190,6 +192,9 @@ impl From<Refused> for ApiError {
             Refused::UnknownParent => unknown("parent_session_id"),
             Refused::Model(reason) => Self::invalid("model", reason),
             Refused::Source(reason) => Self::invalid("sources", reason),
+            error @ Refused::UnknownSkill(index) => {
+                Self::invalid(format!("skills[{index}]"), error.to_string())
+            }
             error @ Refused::NoCredential(_) => Self::unprocessable("no_credential", error.to_string()),
             Refused::Journal(error) => error.into(),
         }
@@ -244,6 +249,17 @@ impl From<file::Error> for ApiError {
             file::Error::Full => Self::conflict("file_storage_full", error.to_string()),
             file::Error::Store(error) => error.into(),
             file::Error::Blob(error) => error.into(),
+        }
+    }
+}
+
+impl From<skill::Error> for ApiError {
+    fn from(error: skill::Error) -> Self {
+        match error {
+            skill::Error::Refused(reason) => Self::new(ErrorType::Invalid, reason),
+            skill::Error::Full => Self::conflict("skill_storage_full", error.to_string()),
+            skill::Error::Store(error) => error.into(),
+            skill::Error::Blob(error) => error.into(),
         }
     }
 }

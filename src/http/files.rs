@@ -23,7 +23,7 @@ use crate::{
     http::{
         body::Raw,
         prelude::*,
-        scope::{ReadFiles, WriteFiles},
+        scope::{ReadFiles, Scope, WriteFiles},
     },
     store::{self, file::StoredFile},
     wire::content::FileView,
@@ -59,12 +59,12 @@ pub(super) struct FilesQuery {
 }
 
 /// A caller that may upload, with a place among the uploads; taken before the body is read.
-pub(super) struct Uploader {
-    caller: Caller<WriteFiles>,
+pub(super) struct Uploader<S: Scope> {
+    pub caller: Caller<S>,
     _place: Place,
 }
 
-impl FromRequestParts<App> for Uploader {
+impl<S: Scope> FromRequestParts<App> for Uploader<S> {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
@@ -87,7 +87,7 @@ impl FromRequestParts<App> for Uploader {
     request_body(content = String, content_type = "application/octet-stream"),
     responses((status = 201, body = FileView), Errors))]
 pub(super) async fn upload(
-    uploader: Uploader,
+    uploader: Uploader<WriteFiles>,
     Query(query): Query<UploadQuery>,
     Idempotent(once, Raw(content)): Idempotent<Raw>,
 ) -> Result<Answer> {

@@ -19,6 +19,7 @@ use crate::{
         limit::{
             ARCHIVE_BYTES_MAX, ARCHIVE_UPLOAD_TIMEOUT, BODY_BYTES_MAX, BODY_DRAIN_BYTES_MAX,
             CONTENT_BODY_BYTES_MAX, FILE_BYTES_MAX, FILE_WRITE_BYTES_MAX, IMPORT_BYTES_MAX, REQUEST_TIMEOUT,
+            SKILL_BYTES_MAX,
         },
         trace,
     },
@@ -84,6 +85,7 @@ fn body_bytes_max(path: &str) -> usize {
         path if path.starts_with("/v3/sessions/") && path.ends_with("/files") => FILE_WRITE_BYTES_MAX,
         path if is_archive(path) => ARCHIVE_BYTES_MAX as usize,
         "/v3/files" => FILE_BYTES_MAX,
+        "/v3/skills" => SKILL_BYTES_MAX,
         path if may_have_files(path) => CONTENT_BODY_BYTES_MAX,
         _ => BODY_BYTES_MAX,
     }
@@ -108,7 +110,7 @@ pub(super) async fn limit_time(request: Request, next: Next) -> Response {
     // The upload of an archive or a file may take long.
     let path = request.uri().path();
     let is_upload = (request.method() == Method::PUT && is_archive(path))
-        || (request.method() == Method::POST && path == "/v3/files");
+        || (request.method() == Method::POST && ["/v3/files", "/v3/skills"].contains(&path));
     let time_limit = if is_upload { ARCHIVE_UPLOAD_TIMEOUT } else { REQUEST_TIMEOUT };
     match tokio::time::timeout(time_limit, next.run(request)).await {
         Ok(response) => response,

@@ -25,6 +25,7 @@ mod rate;
 mod scope;
 mod serve;
 mod sessions;
+mod skills;
 mod triggers;
 mod unauthenticated;
 mod webhooks;
@@ -69,6 +70,7 @@ fn routes_and_document() -> OpenApiRouter<App> {
     let v3 = agents::routes()
         .merge(triggers::routes())
         .merge(files::routes())
+        .merge(skills::routes())
         .merge(sessions::routes())
         .merge(webhooks::routes())
         .merge(organization::routes());

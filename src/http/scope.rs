@@ -92,6 +92,10 @@ scopes! {
     ReadFiles "files:read" None;
     /// Store and delete files.
     WriteFiles "files:write" None;
+    /// Read skills.
+    ReadSkills "skills:read" None;
+    /// Upload and delete versions of skills.
+    WriteSkills "skills:write" None;
     /// Read environments, never the values of their secrets.
     ReadEnvironments "environments:read" None;
     /// Create and change environments.

@@ -16,6 +16,7 @@ use super::{
     hook,
     nodes::{NODE_SILENT, NodeState},
     placed_files::PlacedFiles,
+    placed_skills::PlacedSkills,
     session::{Attached, NODE_GONE, Place, SandboxSession},
     spec::SandboxSpec,
 };
@@ -62,6 +63,7 @@ pub(crate) struct LeasedSandbox {
     prepared: std::sync::Mutex<Option<SandboxId>>,
     attached: Mutex<Option<Attached>>,
     files: PlacedFiles,
+    skills: PlacedSkills,
     /// Number of calls in progress.
     uses: AtomicUsize,
 }
@@ -84,6 +86,7 @@ impl LeasedSandbox {
         spec: SandboxSpec,
     ) -> Self {
         let files = sandboxes.files.clone();
+        let skills = PlacedSkills::new(sandboxes.skills.clone(), spec.skills.clone());
         Self {
             session: SandboxSession { sandboxes, fence: writer.fence(), turn: writer.turn(), spec },
             writer,
@@ -92,6 +95,7 @@ impl LeasedSandbox {
             prepared: std::sync::Mutex::default(),
             attached: Mutex::new(None),
             files: PlacedFiles::new(files),
+            skills,
             uses: AtomicUsize::new(0),
         }
     }
@@ -296,10 +300,11 @@ impl LeasedSandbox {
         self.files.want(files);
     }
 
-    /// Attaches egress, runs lifecycle hooks, clones sources and writes files of callers, each if it is missing.
+    /// Attaches egress, writes skills, runs lifecycle hooks, clones sources and writes files of callers, each if it is missing.
     async fn prepare(&self, met: Attached) -> Result<SandboxHandle, Error> {
         let (sandbox, id) = (self.sandboxes_of(&met)?, met.id);
         self.attach_egress(&*sandbox, id).await?;
+        self.skills.place(&*sandbox, self.session.sandbox_fence(id)).await?;
         self.make_ready(&*sandbox, id).await?;
         self.files.place(&*sandbox, self.session.sandbox_fence(id)).await?;
         Ok(self.handle(sandbox, id))

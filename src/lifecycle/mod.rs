@@ -14,6 +14,7 @@ mod idle;
 mod leased_sandbox;
 mod nodes;
 mod placed_files;
+mod placed_skills;
 mod rootfs;
 mod session;
 mod source;
@@ -27,6 +28,7 @@ use crate::{
     journal::Journal,
     net::LocalDirectories,
     sandbox::FreeSpace,
+    skill::Skills,
     store::{Store, notification::Notifications},
 };
 
@@ -52,6 +54,8 @@ pub(crate) struct Sandboxes {
     pub blobs: Blobs,
     /// Files of the sessions' messages.
     pub files: Files,
+    /// Skills of the sessions.
+    pub skills: Skills,
     /// The machines on which sandboxes are created.
     pub nodes: Nodes,
     /// Image of environments that name none.

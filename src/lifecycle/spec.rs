@@ -11,6 +11,7 @@ use crate::{
         network::{HostPattern, SecretPlacement},
         rootfs::RootFs,
         secret::{PinnedSecret, SecretBinding},
+        skill::PinnedSkill,
         source::PinnedSource,
     },
     egress::{Policy, Secret, Secrets},
@@ -37,6 +38,8 @@ pub(crate) struct SandboxSpec {
     /// Repositories to clone; `post_clone` runs after that.
     pub sources: Vec<PinnedSource>,
     pub post_clone: Option<String>,
+    /// Skills that it has to have.
+    pub skills: Vec<PinnedSkill>,
     /// Times of rotation and end; `None` is unlimited.
     pub life: Option<Life>,
     /// Working directory and variables with which commands start.
@@ -52,6 +55,12 @@ impl SandboxSpec {
             limits: spec.limits.at_most(sandboxes.limits.sandbox),
             rootfs: rootfs_of(session, &sandboxes.default_image),
             sources: session.created.sources.clone(),
+            skills: session
+                .created
+                .agent_snapshot
+                .as_ref()
+                .map(|agent| agent.pinned_skills.clone())
+                .unwrap_or_default(),
             context: session.context.clone(),
             has_agent: session.created.agent_snapshot.is_some(),
             ..spec
@@ -109,6 +118,7 @@ fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {
         post_start: snapshot.config.lifecycle_hooks.post_start.clone(),
         post_clone: snapshot.config.lifecycle_hooks.post_clone.clone(),
         sources: Vec::new(),
+        skills: Vec::new(),
         life: snapshot.config.life(),
         context: Context::default(),
         has_agent: false,

@@ -382,6 +382,9 @@ fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
         lifecycle::Error::PreparationFailure(PreparationFailure::Source, reason) => {
             (Failure::SourceFailed, reason)
         }
+        lifecycle::Error::PreparationFailure(PreparationFailure::Skill, reason) => {
+            (Failure::SkillFailed, reason)
+        }
         lifecycle::Error::PreparationFailure(PreparationFailure::NotAdmitted, reason)
         | lifecycle::Error::Unavailable(reason)
         | lifecycle::Error::NotYet(reason)

@@ -24,7 +24,7 @@ mod work;
 
 use std::time::Duration;
 
-pub(crate) use configuration::{agent, credential, environment, oauth};
+pub(crate) use configuration::{agent, credential, environment, oauth, skill};
 pub use deliveries::outbox;
 pub(crate) use deliveries::{delivery, destination, notice};
 pub use money::reservation;

@@ -12,7 +12,7 @@ mod source;
 
 pub(crate) use fire::{Fired, fire};
 pub(crate) use open::{
-    Choice, Opening, adopt, check_fallback_credentials, check_model, environment, open, pins,
+    Choice, Opening, adopt, check_fallback_credentials, check_model, environment, open, pinned_skills, pins,
 };
 pub(crate) use refused::Refused;
 pub(crate) use scheduler::Scheduler;

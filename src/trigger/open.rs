@@ -15,6 +15,7 @@ use crate::{
         schedule::SessionTemplate,
         secret::PinnedSecret,
         session::{AgentSnapshot, Created, Pins, Source},
+        skill::PinnedSkill,
         source::Repository,
         turn_settings::TurnSettings,
     },
@@ -156,6 +157,8 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
     let model = model.unwrap_or(revision.model);
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
+    let settings = revision.settings.overridden_by(&settings);
+    let pinned_skills = pinned_skills(unit, &settings).await?;
     let agent_snapshot = AgentSnapshot {
         revision_id: revision.id,
         revision: revision.number,
@@ -166,9 +169,21 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         runtime: revision.runtime,
         tools: tools.or(revision.tools),
         permissions: Permissions { agent: revision.permissions, session: permissions, parents: Vec::new() },
-        settings: revision.settings.overridden_by(&settings),
+        settings,
+        pinned_skills,
     };
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
+}
+
+/// Returns the versions of the skills that settings name, as they are now.
+pub(crate) async fn pinned_skills(
+    unit: &mut Unit,
+    settings: &TurnSettings,
+) -> Result<Vec<PinnedSkill>, Refused> {
+    match settings.skills.as_deref() {
+        None | Some([]) => Ok(Vec::new()),
+        Some(skills) => unit.tx().pin_skills(skills).await?.map_err(Refused::UnknownSkill),
+    }
 }
 
 /// Returns the agent's credential if it matches the model, else the organization's default.

@@ -19,6 +19,9 @@ pub(crate) enum Refused {
     /// A repository cannot be cloned as configured.
     #[error("{0}")]
     Source(String),
+    /// The agent names a skill, or a version of one, that does not exist; its index in the list.
+    #[error("the agent names a skill, or a version of it, that does not exist")]
+    UnknownSkill(usize),
     /// The session to wake does not exist.
     #[error("there is no such session")]
     UnknownSession,
@@ -38,6 +41,7 @@ impl Refused {
             Self::NoCredential(_) => Some("no_credential"),
             Self::UnknownEnvironment => Some("unknown_environment"),
             Self::Source(_) => Some("source_refused"),
+            Self::UnknownSkill(_) => Some("unknown_skill"),
             Self::UnknownSession => Some("unknown_session"),
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),

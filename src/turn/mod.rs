@@ -27,6 +27,7 @@ use crate::{
     domain::{
         OrgId, Session, TurnId,
         price::{SandboxSize, Tariff},
+        skill,
         source::told,
     },
     harness::{self, Halt},
@@ -176,7 +177,7 @@ impl Runtime {
             id: attempt.turn,
             attempt: attempt.number,
             models,
-            prompt: revision.prompt + &told(&session.created.sources),
+            prompt: revision.prompt + &told(&session.created.sources) + &skill::told(&snapshot.pinned_skills),
             loops: snapshot.settings.doom_loop.unwrap_or_default(),
             output_repairs: None,
             compaction: snapshot.settings.compaction.clone().unwrap_or_default(),

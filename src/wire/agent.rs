@@ -14,7 +14,7 @@ use crate::{
             ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, COMPACTION_INSTRUCTIONS_BYTES_MAX, CONTEXT_TOKENS,
             CREDENTIAL_BYTES_MAX, FALLBACK_MODELS_MAX, LOOP_REPEATS, MCP_SERVERS_MAX,
             MODEL_MAX_TOKENS_DEFAULT, MODEL_THINKING_TOKENS_MIN, NAME_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX,
-            TEXT_BYTES_MAX,
+            SKILLS_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -26,6 +26,7 @@ use crate::{
         mcp::McpServer,
         permission::{Permissions, Rule},
         session::{AgentSnapshot, Limits},
+        skill::{PinnedSkill, SkillChoice},
         source::Repository,
         spend::SpendCaps,
         turn_settings::{AskSettings, LoopSettings, SettingsChange, TurnSettings},
@@ -104,6 +105,10 @@ pub(crate) struct CreateAgent {
     #[garde(inner(length(max = FALLBACK_MODELS_MAX), inner(custom(validate_fallback))))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub fallback_models: Option<Vec<FallbackModel>>,
+    /// Skills that the agent may read.
+    #[garde(inner(length(max = SKILLS_MAX)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub skills: Option<Vec<SkillChoice>>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -181,6 +186,11 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "json::present_objects_or_null")]
     #[schema(value_type = Option<Vec<FallbackModel>>)]
     pub fallback_models: Option<Option<Vec<FallbackModel>>>,
+    /// Replaces the whole list; null removes it.
+    #[garde(inner(inner(length(max = SKILLS_MAX))))]
+    #[serde(default, deserialize_with = "json::present_objects_or_null")]
+    #[schema(value_type = Option<Vec<SkillChoice>>)]
+    pub skills: Option<Option<Vec<SkillChoice>>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -357,6 +367,10 @@ pub(crate) struct PinnedAgentView {
     pub permissions: Permissions,
     #[serde(flatten)]
     pub settings: TurnSettings,
+    /// The versions of `skills` that the session has.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[schema(required = false)]
+    pub pinned_skills: Vec<PinnedSkill>,
 }
 
 impl PinnedAgentView {
@@ -373,6 +387,7 @@ impl PinnedAgentView {
             tools,
             permissions,
             settings,
+            pinned_skills,
         } = snapshot;
         Self {
             agent_id,
@@ -387,6 +402,7 @@ impl PinnedAgentView {
             tools,
             permissions,
             settings,
+            pinned_skills,
         }
     }
 }

@@ -32,6 +32,7 @@ pub(crate) mod price;
 pub(crate) mod sandbox;
 pub(crate) mod schedule;
 pub(crate) mod session;
+pub(crate) mod skill;
 pub(crate) mod source;
 pub(crate) mod trigger;
 pub(crate) mod turn;
@@ -60,6 +61,7 @@ macro_rules! settings_of {
             compaction: $request.compaction.clone(),
             mcp_servers: $request.mcp_servers.clone(),
             fallback_models: $request.fallback_models.clone(),
+            skills: $request.skills.clone(),
         }
     };
 }

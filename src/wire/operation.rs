@@ -143,8 +143,8 @@ pub(crate) enum ExecState {
 /// Reason why a command failed.
 #[derive(Clone, Debug, Serialize, ToSchema)]
 pub(crate) struct ExecError {
-    /// `budget_exceeded`, `payment_required`, `sandbox_unavailable`, `lifecycle_hook_failed`,
-    /// `environment_deleted`, `outcome_unknown`, `refused` or `canceled`.
+    /// `budget_exceeded`, `payment_required`, `sandbox_unavailable`, `lifecycle_hook_failed`, `missing_repo_access`,
+    /// `source_failed`, `skill_failed`, `environment_deleted`, `outcome_unknown`, `refused` or `canceled`.
     pub code: String,
     pub message: String,
 }

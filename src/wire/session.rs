@@ -24,7 +24,7 @@ use crate::{
         json,
         limit::{
             AGENT_TOOLS_MAX, DESTINATIONS_MAX, FALLBACK_MODELS_MAX, MCP_SERVERS_MAX, MESSAGE_CONTENT_MAX,
-            NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, TEXT_BYTES_MAX,
+            NAME_BYTES_MAX, NET_URL_BYTES_MAX, OUTPUT_REPAIRS, RULES_MAX, SKILLS_MAX, TEXT_BYTES_MAX,
         },
     },
     domain::{
@@ -37,6 +37,7 @@ use crate::{
         mcp::McpServer,
         permission::Rule,
         session::{AgentSnapshot, Hold, Limits, Source, Stopped},
+        skill::SkillChoice,
         source::{PinnedSource, Repository},
         turn::LastTurn,
         turn_settings::{AskSettings, LoopSettings, SettingsChange, TurnSettings},
@@ -99,6 +100,10 @@ pub(crate) struct CreateSession {
     #[garde(inner(length(max = FALLBACK_MODELS_MAX), inner(custom(validate_fallback))))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub fallback_models: Option<Vec<FallbackModel>>,
+    /// Skills that the agent may read.
+    #[garde(inner(length(max = SKILLS_MAX)))]
+    #[serde(default, deserialize_with = "json::objects_or_null")]
+    pub skills: Option<Vec<SkillChoice>>,
     /// Number or id of a revision of the agent; the active revision when absent.
     #[garde(skip)]
     pub revision: Option<RevisionChoice>,
@@ -255,6 +260,11 @@ pub(crate) struct PatchSession {
     #[serde(default, deserialize_with = "json::present_objects_or_null")]
     #[schema(value_type = Option<Vec<FallbackModel>>)]
     pub fallback_models: Option<Option<Vec<FallbackModel>>>,
+    /// Replaces the whole list; null restores that of the agent. Pins the versions again.
+    #[garde(inner(inner(length(max = SKILLS_MAX))))]
+    #[serde(default, deserialize_with = "json::present_objects_or_null")]
+    #[schema(value_type = Option<Vec<SkillChoice>>)]
+    pub skills: Option<Option<Vec<SkillChoice>>>,
 }
 
 impl PatchSession {

@@ -60,7 +60,12 @@ impl Worker {
         let (store, journal) = (&self.runtime.sandboxes.store, &self.runtime.sandboxes.journal);
         let until = Instant::now() + RETENTION_ROUND;
         let permits = Semaphore::new(RETENTION_CONNECTIONS);
-        let files = rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH));
+        let uploads = async {
+            join!(
+                rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH)),
+                rows(&permits, "skill", until, || store.delete_unpublished_skills(HOUSEKEEPING_BATCH)),
+            )
+        };
         let others = async {
             join!(
                 rows(&permits, "organization", until, || store.purge_deleted_orgs()),
@@ -82,8 +87,8 @@ impl Worker {
                     .remove_purged_blobs(Last, after)),
             )
         };
-        let (files, others) = join!(files, others);
-        files && <[bool; 12]>::from(others).into_iter().all(|is_done| is_done)
+        let ((files, skills), others) = join!(uploads, others);
+        files && skills && <[bool; 12]>::from(others).into_iter().all(|is_done| is_done)
     }
 }
 

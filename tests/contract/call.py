@@ -16,6 +16,7 @@ from pathlib import Path
 
 import refusals
 import streams
+from skill import skill
 
 URL = os.environ["SOJOURN_URL"]
 KEY = os.environ["SOJOURN_API_KEY"]
@@ -37,8 +38,9 @@ STREAMS = ["streamEvents", "connectEvents"]
 
 
 def call(method, path, body=None, key=KEY):
-    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
-    data = None if body is None else json.dumps(body).encode()
+    kind = "application/x-tar" if isinstance(body, bytes) else "application/json"
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": kind}
+    data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
     request = urllib.request.Request(f"{URL}/v3{path}", data, headers, method=method)
     with urllib.request.urlopen(request) as answer:
         text = answer.read()
@@ -147,6 +149,7 @@ def fill():
         # Organizations that the operator changes are not the one that is called with.
         "organization": [organization(-1)["id"]],
         "file": [call("POST", "/files?name=a.json", {"a": 1})["id"]],
+        "skill": [call("POST", "/skills", skill("contract"))["id"]],
         "revision": ["1", agent["active_revision"]["id"]],
         # The maximum number.
         "spare_webhook": [call("POST", "/webhooks", hook)["id"] for _ in range(12)],
@@ -160,6 +163,7 @@ def fill():
             "POST", "/credentials", {"provider": "openai", "key": f"sk-spare-{number}"})),
         "spare_key": many(key),
         "spare_file": many(lambda number: call("POST", f"/files?name={number}.json", {"number": number})),
+        "spare_skill": many(lambda number: call("POST", "/skills", skill(f"spare-{number}"))),
         "spare_organization": [organization(number)["id"] for number in range(12)],
         "spare_schedule": many(schedule),
         "spare_inbound": [inbound(number)["id"] for number in range(12)],
@@ -173,7 +177,7 @@ PARAMETERS = {
     "destination_id": "destination", "delivery_id": "delivery", "webhook_id": "webhook",
     "environment_id": "environment", "credential_id": "credential", "key_id": "key", "revision": "revision",
     "webhook_delivery_id": "webhook_delivery", "exec_id": "exec", "schedule_id": "schedule", "trigger_id": "inbound",
-    "invoke_token_id": "invoke_token", "organization_id": "organization", "file_id": "file",
+    "invoke_token_id": "invoke_token", "organization_id": "organization", "file_id": "file", "skill_id": "skill",
 }
 # Operations that remove the resource or make it unusable.
 REMOVES = {
@@ -186,7 +190,7 @@ REMOVES = {
     "rotateKey": ("key_id", "spare_key"), "deleteSchedule": ("schedule_id", "spare_schedule"),
     "deleteTrigger": ("trigger_id", "spare_inbound"),
     "revokeInvokeToken": ("invoke_token_id", "spare_invoke_token"),
-    "deleteFile": ("file_id", "spare_file"), "deleteWebhook": ("webhook_id", "spare_webhook"),
+    "deleteFile": ("file_id", "spare_file"), "deleteSkill": ("skill_id", "spare_skill"), "deleteWebhook": ("webhook_id", "spare_webhook"),
     "deleteDestination": ("destination_id", "spare_destination"),
 }
 

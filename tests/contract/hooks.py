@@ -12,6 +12,7 @@ from pathlib import Path
 import schemathesis
 
 import refusals
+from skill import skill
 
 RESULT = Path(os.environ["RESULT"])
 EXISTING = json.loads(os.environ["EXISTING"])
@@ -86,6 +87,9 @@ def make_acceptable(case, operation):
             if event.get("type") == "user.interrupt":
                 # It would withdraw the actions.
                 event.update(type="user.message", text="Go on.")
+    if operation == "uploadSkill":
+        # All its bytes are ASCII.
+        case.body = skill(f"made-{valid[operation] % 8}", str(calls)).decode()
     if operation == "deleteOrganization":
         case.query["confirm"] = path["organization_id"]
     if operation == "readFile":

@@ -16,6 +16,7 @@ import { KeysPage } from "./pages/keys";
 import { PendingPage, usePending } from "./pages/pending";
 import { SessionsPage } from "./pages/sessions";
 import { SignInPage } from "./pages/sign-in";
+import { SkillsPage } from "./pages/skills";
 import { UsagePage } from "./pages/usage";
 import { WebhooksPage } from "./pages/webhooks";
 import { SessionPage } from "./session/page";
@@ -33,7 +34,7 @@ const queries = new QueryClient({
 /** Navigation entries by group. Each entry has a route below. */
 const PLACES = [
   ["Work", [["/", "Sessions"], ["/pending", "Pending"], ["/agents", "Agents"]]],
-  ["Set up", [["/environments", "Environments"], ["/credentials", "Credentials"], ["/webhooks", "Webhooks"], ["/keys", "Keys"]]],
+  ["Set up", [["/environments", "Environments"], ["/skills", "Skills"], ["/credentials", "Credentials"], ["/webhooks", "Webhooks"], ["/keys", "Keys"]]],
   ["History", [["/usage", "Usage"], ["/audit", "Audit"]]],
 ] as const;
 
@@ -104,6 +105,7 @@ function Frame() {
           <Route path="/agents" component={AgentsPage} />
           <Route path="/agents/:id/:tab?">{({ id, tab }) => <AgentPage key={id} id={id} tab={tab} />}</Route>
           <Route path="/environments" component={EnvironmentsPage} />
+          <Route path="/skills" component={SkillsPage} />
           <Route path="/credentials" component={CredentialsPage} />
           <Route path="/webhooks" component={WebhooksPage} />
           <Route path="/keys" component={KeysPage} />

@@ -7,11 +7,13 @@ import { type ContentPart, Files } from "./files.js";
 import { type ExecFrame, follow, followExec, type FollowOptions } from "./follow.js";
 import { run, type RunOptions, type ToolHandlers } from "./run.js";
 import type { components, paths } from "./schema.js";
+import { Skills } from "./skills.js";
 
 export { SojournError } from "./error.js";
 export { type ContentPart, type FileData, Files, type StoredFile } from "./files.js";
 export type { Event, ExecFrame, FollowOptions } from "./follow.js";
 export type { Decision, Replies, Reply, RunOptions, ToolHandler, ToolHandlers } from "./run.js";
+export { type Skill, type SkillData, Skills } from "./skills.js";
 export { verifyWebhook, type Webhook, WebhookError } from "./webhook.js";
 export type { components, paths } from "./schema.js";
 
@@ -47,6 +49,8 @@ export class Sojourn {
   readonly api: Client<paths>;
   /** Stored files, and parts of messages and results that are files. */
   readonly files: Files;
+  /** Skills: folders with instructions and files for agents. */
+  readonly skills: Skills;
   private readonly url: string;
   private readonly key: string;
   private readonly tries: number;
@@ -57,6 +61,7 @@ export class Sojourn {
     this.tries = Math.max(1, options.tries ?? 4);
     this.api = createClient<paths>({ baseUrl: this.url, fetch: (request) => this.send(request) });
     this.files = new Files(this);
+    this.skills = new Skills(this);
     this.api.use({
       onRequest: ({ request }) => {
         request.headers.set("Authorization", `Bearer ${this.key}`);

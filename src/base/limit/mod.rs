@@ -18,6 +18,7 @@ mod operation;
 mod process;
 mod retention;
 mod sandbox;
+mod skill;
 mod source;
 mod trigger;
 
@@ -39,6 +40,7 @@ pub use operation::*;
 pub use process::*;
 pub use retention::*;
 pub use sandbox::*;
+pub use skill::*;
 pub use source::*;
 pub use trigger::*;
 

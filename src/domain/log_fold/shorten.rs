@@ -2,15 +2,20 @@
 //!
 //! Cuts are chosen here and recorded as events, so the conversation stays a function of the log.
 
+use std::{collections::HashSet, path::Path};
+
+use serde_json::Value;
+
 use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes, result_bytes};
 use crate::{
     base::limit::{PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_TURNS_KEPT},
     domain::{
         Message,
         compaction::{Compacted, Pruned},
-        conversation::SUMMARY,
+        conversation::{Block, SUMMARY},
         shown_files::drop_files,
-        tool::ToolResult,
+        skill::SKILLS_DIR,
+        tool::{ToolCall, ToolResult},
     },
 };
 
@@ -74,6 +79,7 @@ impl Conversation {
     /// Returns the old results that are worth leaving out: of those of earlier turns, what is beyond the newest ones.
     pub fn prunable(&self) -> Option<Pruned> {
         let boundary = self.oldest_kept_input()?;
+        let skills = self.reads_of_skills();
         let (mut newer, mut saved) = (0, 0);
         let (mut call_ids, mut to_seq) = (Vec::new(), 0);
         for (at, placed) in self.messages.iter().enumerate().rev() {
@@ -82,7 +88,8 @@ impl Conversation {
                 let line = pruned(&result.output).len();
                 let is_old = at < boundary && newer > PRUNE_KEPT_TOKENS;
                 newer += tokens(result_bytes(result));
-                if is_old && result_bytes(result) > 2 * line && !result.output.starts_with(PRUNED) {
+                let is_kept = result.output.starts_with(PRUNED) || skills.contains(&result.call_id);
+                if is_old && result_bytes(result) > 2 * line && !is_kept {
                     saved += tokens(result_bytes(result) - line);
                     to_seq = to_seq.max(placed.seq);
                     call_ids.push(result.call_id.clone());
@@ -95,6 +102,23 @@ impl Conversation {
             to_seq,
             tokens: saved,
         })
+    }
+
+    /// Returns the calls that read a file of a skill: the agent goes on to follow it.
+    fn reads_of_skills(&self) -> HashSet<String> {
+        let is_read = |call: &ToolCall| {
+            let path = call.input.get("path").and_then(Value::as_str);
+            call.tool == "read" && path.is_some_and(|path| Path::new(path).starts_with(SKILLS_DIR))
+        };
+        let blocks = self.messages.iter().flat_map(|placed| match &placed.message {
+            Message::Assistant { blocks, .. } => blocks.as_slice(),
+            Message::User { .. } | Message::Results { .. } => &[],
+        });
+        let calls = blocks.filter_map(|block| match block {
+            Block::ToolCall(call) if is_read(call) => Some(call.call_id.clone()),
+            Block::ToolCall(_) | Block::Text { .. } | Block::Thinking { .. } => None,
+        });
+        calls.collect()
     }
 
     /// Returns the place of the oldest input whose results are never left out.
@@ -191,10 +215,10 @@ fn pruned(output: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::json;
 
     use super::*;
-    use crate::domain::{compaction::CompactionTrigger, conversation::Block, tool::ToolCall};
+    use crate::domain::compaction::CompactionTrigger;
 
     fn step(seq: i64, call_id: &str, output_bytes: usize) -> [Placed; 2] {
         let call = ToolCall { call_id: call_id.to_owned(), tool: "bash".to_owned(), input: Value::Null };
@@ -265,6 +289,17 @@ mod tests {
         assert_eq!((output(2), output(14).len()), (format!("{PRUNED}]"), 40_000));
         assert_eq!(turns(6, 40_000).prunable(), None, "it saves 10,000 tokens");
         assert_eq!(turns(1, 400_000).prunable(), None, "the newest inputs keep their results");
+    }
+
+    #[test]
+    fn what_was_read_of_a_skill_stays() {
+        let mut conversation = turns(9, 40_000);
+        let Message::Assistant { blocks, .. } = &mut conversation.messages[1].message else {
+            panic!("a step")
+        };
+        let Block::ToolCall(call) = &mut blocks[0] else { panic!("a call") };
+        (call.tool, call.input) = ("read".to_owned(), json!({ "path": "/skills/pdf/SKILL.md" }));
+        assert_eq!(conversation.prunable().expect("much to save").call_ids, ["c3", "c2", "c1"]);
     }
 
     #[test]

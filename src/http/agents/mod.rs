@@ -18,6 +18,7 @@ use crate::{
         prelude::*,
         scope::{ReadAgents, WriteAgents},
         sessions::sources,
+        skills,
     },
     permission,
     store::agent::{Agent, Revision},
@@ -56,6 +57,7 @@ pub(super) async fn create(
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
     check_fallbacks(&caller.app, wanted.fallback_models.as_deref())?;
+    skills::check_choices(wanted.skills.as_deref())?;
     mcp::check_addresses(&caller.app, wanted.mcp_servers.as_deref())?;
     if wanted.runtime.as_ref().is_some_and(|runtime| runtime != BUILTIN_RUNTIME) {
         let message =
@@ -69,6 +71,7 @@ pub(super) async fn create(
         }
         sources::check(&caller.app, unit, &wanted.sources).await?;
         mcp::check_credentials(unit, wanted.mcp_servers.as_deref()).await?;
+        skills::check_agent(unit, wanted.skills.as_deref(), wanted.tools.as_deref()).await?;
         let credential = match &wanted.key {
             Some(key) => Some(own_key(&caller, unit, (&wanted.model, key)).await?),
             None => credentials::existing(unit, wanted.credential.as_deref()).await?,
@@ -148,6 +151,10 @@ pub(super) async fn patch(
     let mut agent = unit.tx().lock_agent(id).await?;
     check_mcp_servers(&caller.app, &mut unit, change.mcp_servers.as_ref().and_then(Option::as_deref)).await?;
     let revision = changed(&caller.app, &agent.revision, &change).await?;
+    if change.skills.is_some() || change.tools.is_some() {
+        let skills = revision.settings.skills.as_deref();
+        skills::check_agent(&mut unit, skills, revision.tools.as_deref()).await?;
+    }
     if let Some(key) = &change.key {
         agent.credential = Some(own_key(&caller, &mut unit, (&revision.model, key)).await?);
     } else if let Some(credential) = &change.credential {
@@ -359,6 +366,7 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
     }
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     check_fallbacks(app, change.fallback_models.as_ref().and_then(Option::as_deref))?;
+    skills::check_choices(change.skills.as_ref().and_then(Option::as_deref))?;
     next.settings = change.settings().applied_to(next.settings, &TurnSettings::default());
     check_config(app, &next.model, &next.model_options, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);

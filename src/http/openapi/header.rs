@@ -37,6 +37,7 @@ use crate::{
         (name = "sandbox", description = "Run commands and access files in a session's sandbox."),
         (name = "schedules", description = "Cron schedules of an agent and their runs."),
         (name = "files", description = "Stored files for messages, models and sandboxes."),
+        (name = "skills", description = "Folders with instructions that agents read when a task needs them."),
         (name = "triggers", description = "Inbound webhooks that start sessions of an agent."),
         (name = "webhooks", description = "Webhooks, destinations and deliveries of events."),
         (name = "keys", description = "API keys with scopes and an expiration."),

@@ -27,6 +27,7 @@ use crate::{
         prelude::*,
         scope::WriteSessions,
         sessions::{sources, tokens},
+        skills,
         webhooks::destinations,
     },
     journal::{AgentCache, Decide, Request},
@@ -300,7 +301,7 @@ async fn pinned(
             || !wanted.settings().is_default()
             || wanted.revision.is_some();
         let message = "`input`, `content`, `model`, `tools`, `permissions`, `ask`, `doom_loop`, `output_schema`, `output_repairs`, \
-             `compaction`, `mcp_servers`, `fallback_models` and `revision` need an agent";
+             `compaction`, `mcp_servers`, `fallback_models`, `skills` and `revision` need an agent";
         return if needs_agent { Err(ApiError::invalid("agent", message)) } else { Ok(None) };
     };
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
@@ -311,6 +312,7 @@ async fn pinned(
     check_rules(&wanted.permissions)?;
     check_output_schema(wanted.output_schema.as_ref()).await?;
     check_fallbacks(app, wanted.fallback_models.as_deref())?;
+    skills::check_choices(wanted.skills.as_deref())?;
     check_mcp_servers(app, unit, wanted.mcp_servers.as_deref()).await?;
     let (model, permissions) = (wanted.model.clone(), wanted.permissions.clone());
     let settings = wanted.settings();

@@ -172,6 +172,7 @@ fn failed(code: Failure, message: String) -> ApiError {
         Failure::LifecycleHookFailed => ApiError::conflict("lifecycle_hook_failed", message),
         Failure::MissingRepoAccess => ApiError::conflict("missing_repo_access", message),
         Failure::SourceFailed => ApiError::conflict("source_failed", message),
+        Failure::SkillFailed => ApiError::conflict("skill_failed", message),
         Failure::EnvironmentDeleted => ApiError::conflict("environment_deleted", message),
         Failure::OutcomeUnknown => ApiError::conflict("outcome_unknown", message),
         Failure::Canceled => ApiError::conflict("archived", message),

@@ -17,6 +17,7 @@ use crate::{
         auth::missing_scope,
         prelude::*,
         scope::{ApproveActions, Scope, WriteSessions},
+        skills,
     },
     stream::view,
     trigger,
@@ -46,6 +47,7 @@ pub(super) async fn patch(
     }
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     check_fallbacks(&caller.app, change.fallback_models.as_ref().and_then(Option::as_deref))?;
+    skills::check_choices(change.skills.as_ref().and_then(Option::as_deref))?;
     let stamp = caller.stamp();
     let mut unit = caller.unit().await?;
     let servers = change.mcp_servers.as_ref().and_then(Option::as_deref);
@@ -73,6 +75,7 @@ pub(super) async fn patch(
     let PatchSession { title, slug, metadata, .. } = change;
     let command = Command::Patch(Change { title, slug, metadata, limits, agent_snapshot });
     let executed = unit.execute(id, command, &stamp).await?;
+    unit.tx().use_skills(std::iter::once(&executed.session)).await?;
     let rules_after = rules(&executed.session);
     if rules_after != rules_before {
         let details = json!({ "permissions": rules_after });
@@ -113,6 +116,9 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
     agent.settings = change.settings().applied_to(agent.settings, &revision.settings);
     if change.fallback_models.is_some() {
         trigger::check_fallback_credentials(unit, &agent.model, &agent.settings).await?;
+    }
+    if change.skills.is_some() {
+        agent.pinned_skills = trigger::pinned_skills(unit, &agent.settings).await?;
     }
     Ok(agent)
 }

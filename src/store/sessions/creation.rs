@@ -97,7 +97,9 @@ impl Tx {
             },
             Columns = Columns::of(new.iter().flat_map(|new| &new.events))
         );
-        Ok(query.fetch_all(self.connection()).await?)
+        let inserted: Vec<Inserted> = query.fetch_all(self.connection()).await?;
+        self.use_skills(new.iter().map(|new| &new.session)).await?;
+        Ok(inserted)
     }
 }
 

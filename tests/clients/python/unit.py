@@ -1,10 +1,12 @@
-"""Files of the Python client against recorded answers: what it sends, and when it uploads."""
+"""Files and skills of the Python client against recorded answers: what it sends, and when it uploads."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import io
 import json
+import tarfile
 import tempfile
 import unittest
 from collections.abc import Callable
@@ -208,6 +210,86 @@ class Rows(unittest.TestCase):
         self.assertEqual(Service(lambda _: PNG).client().files.content("fil_1"), PNG)
         with self.assertRaises(SojournError):
             Service(lambda _: Refusal(404)).client().files.content("fil_1")
+
+
+class Folders(unittest.TestCase):
+    """Skills, which are uploaded as folders."""
+
+    def setUp(self) -> None:
+        self.service = Service(lambda _: {"id": "skl_1"})
+        directory = tempfile.TemporaryDirectory()
+        self.addCleanup(directory.cleanup)
+        self.folder = Path(directory.name)
+
+    def write(self, path: str, content: str = "") -> None:
+        (self.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / path).write_text(content)
+
+    def packed(self) -> bytes:
+        self.service.requests.clear()
+        self.service.client().skills.upload(self.folder)
+        asyncio.run(self.service.async_client().skills.upload(str(self.folder)))
+        first, second = self.service.requests
+        for request in (first, second):
+            self.assertEqual((request.method, request.url.path), ("POST", "/v3/skills"))
+            self.assertEqual(request.headers["content-type"], "application/x-tar")
+            self.assertTrue(request.headers["idempotency-key"])
+        self.assertEqual(first.content, second.content)
+        return first.content
+
+    def test_a_folder_is_packed_whole(self) -> None:
+        long = f"{'d' * 150}/{'é' * 50}"
+        files = {"SKILL.md": "# Skill", "a b/größe.txt": "x" * 1_025, "bin/run.sh": "#!/bin/sh", long: "z", "empty": ""}
+        for path, content in files.items():
+            self.write(path, content)
+        (self.folder / "bin/run.sh").chmod(0o700)
+        (self.folder / "no files").mkdir()
+        packed = self.packed()
+        with tarfile.open(fileobj=io.BytesIO(packed), encoding="utf-8") as archive:
+            self.assertEqual(archive.getnames(), list(files))
+            for entry in archive:
+                file = archive.extractfile(entry)
+                self.assertEqual(file and file.read().decode(), files[entry.name])
+                mode = 0o755 if entry.name == "bin/run.sh" else 0o644
+                self.assertEqual((entry.mode, entry.uid, entry.gid, entry.uname, entry.mtime), (mode, 0, 0, "", 0))
+        # The same files have the same archive.
+        self.write("SKILL.md", "# Skill")
+        (self.folder / "bin/run.sh").chmod(0o755)
+        self.assertEqual(self.packed(), packed)
+
+    def test_a_link_is_refused_by_its_name(self) -> None:
+        for target in ("SKILL.md", "/etc", "nothing"):
+            self.write("docs/SKILL.md")
+            link = self.folder / "docs/link"
+            link.symlink_to(target)
+            with self.assertRaisesRegex(ValueError, "docs/link is neither a file nor a directory"):
+                self.service.client().skills.upload(self.folder)
+            link.unlink()
+        self.assertEqual(self.service.requests, [])
+
+    def test_a_path_that_ustar_cannot_hold_is_refused(self) -> None:
+        for path in ("n" * 101, f"{'d' * 156}/n", f"d/{'n' * 101}"):
+            self.write(path)
+            with self.assertRaisesRegex(ValueError, f"the path {path} is too long"):
+                self.service.client().skills.upload(self.folder)
+            (self.folder / path).unlink()
+        self.write("n" * 100)
+        self.write(f"{'d' * 155}/{'n' * 100}")
+        self.packed()
+
+    def test_a_folder_that_does_not_exist_is_refused(self) -> None:
+        with self.assertRaises(FileNotFoundError):
+            self.service.client().skills.upload(self.folder / "none")
+        self.assertEqual(self.service.requests, [])
+
+    def test_an_archive_is_sent_as_it_is(self) -> None:
+        self.service.client().skills.upload(PNG)
+        self.assertEqual(self.service.requests[0].content, PNG)
+
+    def test_the_pages_are_those_of_a_name(self) -> None:
+        service = Service(lambda _: {"data": [{"id": "skl_1"}], "next_cursor": None})
+        self.assertEqual(list(service.client().skills.pages("pdf")), [{"id": "skl_1"}])
+        self.assertEqual(service.requests[0].url.params["name"], "pdf")
 
 
 class Messages(unittest.TestCase):

@@ -1,6 +1,7 @@
-// Files of the TypeScript client against recorded answers: what it sends, and when it uploads.
+// Files and skills of the TypeScript client against recorded answers: what it sends, and when it uploads.
 import assert from "node:assert/strict";
-import { mkdtemp, rm, writeFile } from "node:fs/promises";
+import { execFileSync } from "node:child_process";
+import { chmod, mkdir, mkdtemp, rm, symlink, writeFile } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterEach, beforeEach, test } from "node:test";
@@ -178,4 +179,87 @@ test("the model is told of a file that the service refuses", async () => {
 
 test("an action that has ended needs no other result", async () => {
   assert.equal((await results([IMAGE], refusal(409, "action_resolved"))).length, 1);
+});
+
+/** Makes a folder with these files for the time of a function. */
+const inFolder = async (files, use) => {
+  const folder = await mkdtemp(join(tmpdir(), "sojourn-skills-"));
+  try {
+    for (const [path, content] of Object.entries(files)) {
+      await mkdir(join(folder, path, ".."), { recursive: true });
+      await writeFile(join(folder, path), content);
+    }
+    return await use(folder);
+  } finally {
+    await rm(folder, { recursive: true });
+  }
+};
+/** Uploads a folder; returns the archive. */
+const packed = async (folder) => {
+  requests = [];
+  await client.skills.upload(folder);
+  const [{ method, headers, url, body }] = requests;
+  assert.deepEqual([method, url.pathname, headers.get("content-type")], ["POST", "/v3/skills", "application/x-tar"]);
+  return body;
+};
+
+test("a folder is packed so that tar can read it", async () => {
+  const long = `${"d".repeat(150)}/${"é".repeat(50)}`;
+  const files = { "SKILL.md": "# Skill\n", "bin/run.sh": "#!/bin/sh\n", "a b/größe.txt": "x".repeat(1_025), empty: "", full: "y".repeat(512), [long]: "z" };
+  await inFolder(files, async (folder) => {
+    await chmod(join(folder, "bin/run.sh"), 0o700);
+    await mkdir(join(folder, "no files"));
+    const input = await packed(folder);
+    assert.equal(input.length % 512, 0);
+    const tar = (...args) => execFileSync("tar", [...args, "--force-local", "--quoting-style=literal", "-f", "-"], { input, encoding: "utf8" });
+    const paths = tar("-t").trimEnd().split("\n");
+    assert.deepEqual(paths, Object.keys(files).sort());
+    const modes = tar("-tv", "--numeric-owner").trimEnd().split("\n").map((line) => line.slice(0, 14));
+    assert.deepEqual(modes, paths.map((path) => (path === "bin/run.sh" ? "-rwxr-xr-x 0/0" : "-rw-r--r-- 0/0")));
+    for (const [path, content] of Object.entries(files)) assert.equal(tar("-xO", path), content);
+    // The same files have the same archive.
+    assert.deepEqual(await inFolder(files, async (other) => {
+      await chmod(join(other, "bin/run.sh"), 0o755);
+      return packed(other);
+    }), input);
+  });
+});
+
+test("a link in a folder is refused by its name", async () => {
+  for (const target of ["SKILL.md", "/etc", "nothing"]) {
+    requests = [];
+    await inFolder({ "SKILL.md": "" }, async (folder) => {
+      await mkdir(join(folder, "docs"));
+      await symlink(target, join(folder, "docs/link"));
+      await assert.rejects(client.skills.upload(folder), /docs\/link is neither a file nor a directory/);
+    });
+  }
+  assert.deepEqual(requests, []);
+});
+
+test("a path that ustar cannot hold is refused", async () => {
+  for (const path of ["n".repeat(101), `${"d".repeat(156)}/n`, `d/${"n".repeat(101)}`]) {
+    await inFolder({ [path]: "" }, (folder) => assert.rejects(client.skills.upload(folder), /is too long for a tar archive/));
+  }
+  for (const path of ["n".repeat(100), `${"d".repeat(155)}/${"n".repeat(100)}`]) await inFolder({ [path]: "" }, packed);
+});
+
+test("a folder that does not exist is refused", async () => {
+  requests = [];
+  await assert.rejects(client.skills.upload(join(tmpdir(), "no-such-folder")), { code: "ENOENT" });
+  assert.deepEqual(requests, []);
+});
+
+test("an archive is sent as it is, whatever holds it", async () => {
+  const part = new Uint8Array([1, ...PNG, 2]).subarray(1, PNG.length + 1);
+  for (const archive of [PNG, part, PNG.buffer, new Blob([PNG], { type: "text/plain" })]) assert.deepEqual(await packed(archive), PNG);
+});
+
+test("every page of the skills is read", async () => {
+  const pages = { "": { data: [{ id: "skl_2" }], next_cursor: "c" }, c: { data: [{ id: "skl_1" }], next_cursor: null } };
+  serve(({ url }) => json(pages[url.searchParams.get("cursor") ?? ""]));
+  const ids = [];
+  for await (const { id } of client.skills.pages({ name: "pdf" })) ids.push(id);
+  assert.deepEqual(ids, ["skl_2", "skl_1"]);
+  assert.deepEqual(requests.map(({ url }) => url.searchParams.get("name")), ["pdf", "pdf"]);
 });

@@ -26,7 +26,20 @@ fn seconds(time: std::time::Duration) -> String {
 
 /// Every bound of docs/limits.md, as it stands there.
 fn shown() -> Vec<(&'static str, String)> {
-    [of_requests(), of_things(), of_actions(), of_mcp()].concat()
+    [of_requests(), of_things(), of_actions(), of_mcp(), of_skills()].concat()
+}
+
+fn of_skills() -> Vec<(&'static str, String)> {
+    vec![
+        ("SKILLS_MAX", count(limit::SKILLS_MAX as u64)),
+        ("SKILL_NAME_BYTES_MAX", bytes(limit::SKILL_NAME_BYTES_MAX)),
+        ("SKILL_DESCRIPTION_CHARS_MAX", count(limit::SKILL_DESCRIPTION_CHARS_MAX as u64)),
+        ("SKILL_HEADER_BYTES_MAX", bytes(limit::SKILL_HEADER_BYTES_MAX)),
+        ("SKILL_BYTES_MAX", bytes(limit::SKILL_BYTES_MAX)),
+        ("SKILL_FILES_MAX", count(limit::SKILL_FILES_MAX as u64)),
+        ("SKILL_PATH_BYTES_MAX", bytes(limit::SKILL_PATH_BYTES_MAX)),
+        ("ORG_SKILLS_BYTES_MAX", bytes(limit::ORG_SKILLS_BYTES_MAX as usize)),
+    ]
 }
 
 fn of_mcp() -> Vec<(&'static str, String)> {

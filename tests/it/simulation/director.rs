@@ -272,6 +272,7 @@ fn session(world: &World) -> Database {
         tools: None,
         permissions: Default::default(),
         settings: Default::default(),
+        pinned_skills: Vec::new(),
     };
     let limits = if world.chance.one_in(2) { limits(&world.chance) } else { Limits::default() };
     let created = Created {

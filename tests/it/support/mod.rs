@@ -3,6 +3,7 @@
 pub mod clock;
 pub mod contract;
 pub mod database;
+pub mod folder;
 pub mod gate;
 pub mod images;
 pub mod ordinary;

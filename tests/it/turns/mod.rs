@@ -34,6 +34,7 @@ mod provider_headers;
 mod retry;
 mod rootless;
 mod rotation;
+mod skills;
 mod source;
 mod steering;
 mod steps;

@@ -5,6 +5,7 @@ import { api, type Schemas, take } from "../api/client";
 import { Check, Form, Select, TextArea, TextField } from "../parts/form";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
 import { listField, listOf } from "../parts/json-list";
+import { skillNames, skillsOf } from "../parts/skills";
 import { fieldsOf, toolsOf } from "../parts/tools";
 import { useCredentials } from "./credentials";
 
@@ -28,6 +29,8 @@ interface Values {
   servers: string;
   /** Names of the fallback models. */
   fallbacks: string;
+  /** Skills, one a line. */
+  skills: string;
   ask: Schemas["AskMode"];
   loops: Schemas["LoopPolicy"];
   /** Whether a history that is almost too long is summarized. */
@@ -51,6 +54,7 @@ function begun(agent?: Agent): Values {
     permissions: listField(agent?.permissions),
     servers: listField(agent?.mcp_servers),
     fallbacks: (agent?.fallback_models ?? []).map(({ model }) => model).join(", "),
+    skills: skillNames(agent?.skills).join("\n"),
     ask: agent?.ask?.mode ?? "end_turn",
     loops: agent?.doom_loop?.policy ?? "ask",
     compacts: agent?.compaction?.auto ?? true,
@@ -79,8 +83,8 @@ function fallbacksOf(field: string, agent?: Agent): Schemas["FallbackModel"][] {
   return names.map((model) => agent?.fallback_models?.find((known) => known.model === model) ?? { model });
 }
 
-/** Fields that the create and update requests share. */
-function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
+/** Reads the fields that the create and update requests share. Throws an `Error` for the user. */
+function configuration(form: Values, agent?: Agent) {
   const model_options: Schemas["ModelOptions"] = {};
   if (form.max_tokens) model_options.max_tokens = Number(form.max_tokens);
   if (form.effort) model_options.effort = form.effort;
@@ -89,21 +93,21 @@ function configuration(form: Values, tools: Agent["tools"], agent?: Agent) {
     prompt: form.prompt,
     model: form.model.trim(),
     model_options,
-    tools,
+    tools: form.allTools ? null : toolsOf(form),
     permissions: listOf<Schemas["PermissionRule"]>(form.permissions, "permissions"),
     limits: limitsOf(form.limits, agent?.limits),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
     ...((agent?.mcp_servers || form.servers) && { mcp_servers: listOf<Schemas["McpServer"]>(form.servers, "MCP servers") }),
     ...((agent?.fallback_models || form.fallbacks) && { fallback_models: fallbacksOf(form.fallbacks, agent) }),
+    ...((agent?.skills || form.skills) && { skills: skillsOf(form.skills) }),
     ...((agent?.compaction || !form.compacts) && { compaction: { ...agent?.compaction, auto: form.compacts } }),
     ...((agent?.output_schema || form.output) && { output_schema: schemaOf(form.output) }),
     ...((agent?.doom_loop || form.loops !== "ask") && { doom_loop: { ...agent?.doom_loop, policy: form.loops } }),
   };
 }
 
-async function save(form: Values, tools: Agent["tools"], agent?: Agent): Promise<Agent> {
-  const body = configuration(form, tools, agent);
+async function save(form: Values, body: ReturnType<typeof configuration>, agent?: Agent): Promise<Agent> {
   if (!agent) {
     const credential = form.credential || undefined;
     return take(api.POST("/v3/agents", { body: { ...body, tools: body.tools ?? undefined, name: form.name.trim(), credential } }));
@@ -117,7 +121,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
   const credentials = useCredentials();
   const queries = useQueryClient();
   const saving = useMutation({
-    mutationFn: (tools: Agent["tools"]) => save(form, tools, agent),
+    mutationFn: (body: ReturnType<typeof configuration>) => save(form, body, agent),
     onSuccess: (saved) => {
       queries.invalidateQueries({ queryKey: ["agents"] });
       queries.invalidateQueries({ queryKey: ["agent", saved.id] });
@@ -126,7 +130,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
   });
   const set = (change: Partial<Values>) => setForm({ ...form, ...change });
   return (
-    <Form send={() => saving.mutate(form.allTools ? null : toolsOf(form))} call={saving} label={saving.isPending ? "Saving…" : agent ? "Save as a new revision" : "Create agent"}>
+    <Form send={() => saving.mutate(configuration(form, agent))} call={saving} label={saving.isPending ? "Saving…" : agent ? "Save as a new revision" : "Create agent"}>
       {!agent && (
         <TextField label="Name" hint="Unique; the API accepts it instead of the id." required value={form.name} onChange={(name) => set({ name })} />
       )}
@@ -175,6 +179,11 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           label="Fallback models"
           hint="Comma-separated models that are called, in this order, while the model is not available."
           className="mono" value={form.fallbacks} onChange={(fallbacks) => set({ fallbacks })}
+        />
+        <TextArea
+          label="Skills"
+          hint="Skills that the agent may read, one a line: name for the newest version, name@version for another."
+          rows={2} spellCheck={false} className="mono" value={form.skills} onChange={(skills) => set({ skills })}
         />
         <Select label="Questions" value={form.ask} onChange={(ask) => set({ ask: ask as Values["ask"] })}>
           <option value="end_turn">end the turn; the answer is the next message</option>

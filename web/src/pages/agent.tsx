@@ -7,6 +7,7 @@ import { api, type Schemas, take } from "../api/client";
 import { Age, Confirmed, Copy, Dialog, Loading, More, Trouble } from "../parts/basics";
 import { LIMITS, shown } from "../parts/limits";
 import { listField } from "../parts/json-list";
+import { skillNames } from "../parts/skills";
 import { fieldsOf, named } from "../parts/tools";
 import { AgentForm } from "./agent-form";
 import { CreateSession } from "./create-session";
@@ -100,6 +101,12 @@ function About({ agent }: { agent: Agent }) {
           <>
             <dt>MCP servers</dt>
             <dd>{agent.mcp_servers.map(({ name, url }) => `${name} (${url})`).join(", ")}</dd>
+          </>
+        )}
+        {agent.skills && agent.skills.length > 0 && (
+          <>
+            <dt>Skills</dt>
+            <dd className="mono">{skillNames(agent.skills).join(", ")}</dd>
           </>
         )}
         <dt>Limits</dt>
@@ -206,12 +213,13 @@ function written(revision: Revision): string {
   const { custom } = fieldsOf(revision.tools);
   const options = JSON.stringify(revision.model_options);
   const head = `model: ${revision.model}\noptions: ${options}\ntools: ${named(revision.tools)}\n`;
+  const skills = skillNames(revision.skills).map((name) => `skill: ${name}\n`).join("");
   const rules = listField(revision.permissions);
   const loops = revision.doom_loop ? `doom_loop: ${JSON.stringify(revision.doom_loop)}\n` : "";
   const output = revision.output_schema ? `output_schema: ${JSON.stringify(revision.output_schema, null, 2)}\n` : "";
   const compaction = revision.compaction ? `compaction: ${JSON.stringify(revision.compaction)}\n` : "";
   const asks = revision.ask ? `ask: ${JSON.stringify(revision.ask)}\n` : "";
-  return `${head}${custom && `${custom}\n`}${rules && `permissions: ${rules}\n`}${asks}${loops}${compaction}${output}\n${revision.prompt}\n`;
+  return `${head}${custom && `${custom}\n`}${skills}${rules && `permissions: ${rules}\n`}${asks}${loops}${compaction}${output}\n${revision.prompt}\n`;
 }
 
 function Difference({ before, after }: { before: Revision; after: Revision }) {

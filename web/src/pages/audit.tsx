@@ -1,8 +1,8 @@
 // Audit log of the organization, newest first.
-import { useState } from "react";
 import { api, type Schemas, take } from "../api/client";
 import { Age, Empty, Loading, More, Trouble } from "../parts/basics";
 import { useFilters } from "../parts/filters";
+import { FilterField } from "../parts/form";
 import { useList } from "../parts/lists";
 
 type Act = Schemas["AuditRecord"];
@@ -20,8 +20,8 @@ export function AuditPage() {
         <h1>Audit log</h1>
       </div>
       <form className="filters" role="search" onSubmit={(event) => event.preventDefault()}>
-        <Filter label="Action" hint="key.* or key.created" value={filters.action} onChange={(value) => choose("action", value)} />
-        <Filter label="Target" hint="an id" value={filters.target} onChange={(value) => choose("target", value)} />
+        <FilterField label="Action" hint="key.* or key.created" value={filters.action} onChange={(value) => choose("action", value)} />
+        <FilterField label="Target" hint="an id" value={filters.target} onChange={(value) => choose("target", value)} />
       </form>
       <Trouble error={query.error} retry={() => query.refetch()} />
       {query.isPending && <Loading />}
@@ -42,23 +42,6 @@ export function AuditPage() {
         </p>
       )}
     </>
-  );
-}
-
-function Filter(props: { label: string; hint: string; value?: string; onChange: (value: string) => void }) {
-  const [text, setText] = useState(props.value ?? "");
-  const done = () => props.onChange(text.trim());
-  return (
-    <label>
-      {props.label}
-      <input
-        value={text}
-        placeholder={props.hint}
-        onChange={(event) => setText(event.target.value)}
-        onBlur={done}
-        onKeyDown={(event) => event.key === "Enter" && done()}
-      />
-    </label>
   );
 }
 

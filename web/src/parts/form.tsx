@@ -62,6 +62,24 @@ export function Check({ label, value, onChange }: { label: string; value: boolea
   );
 }
 
+/** A filter of a list; it changes on Enter, and when it loses the focus. */
+export function FilterField(props: { label: string; hint: string; value?: string; onChange: (value: string) => void }) {
+  const [text, setText] = useState(props.value ?? "");
+  const done = () => props.onChange(text.trim());
+  return (
+    <label>
+      {props.label}
+      <input
+        value={text}
+        placeholder={props.hint}
+        onChange={(event) => setText(event.target.value)}
+        onBlur={done}
+        onKeyDown={(event) => event.key === "Enter" && done()}
+      />
+    </label>
+  );
+}
+
 /** A form with its button. `send` throws an `Error` for the user where a field is invalid. */
 export function Form(props: {
   send: () => void;

@@ -9,13 +9,17 @@ from .aio import AsyncSojourn
 from .client import Sojourn
 from .errors import SojournError, WebhookError
 from .files import AsyncFiles, Files
+from .skills import AsyncSkills, SkillData, Skills
 from .webhook import Webhook, verify_webhook
 
 __all__ = [
     "AsyncFiles",
+    "AsyncSkills",
     "AsyncSojourn",
     "FileData",
     "Files",
+    "SkillData",
+    "Skills",
     "Sojourn",
     "SojournError",
     "Webhook",

@@ -28,6 +28,7 @@ from ._tools import (
 )
 from .errors import SojournError
 from .files import AsyncFiles
+from .skills import AsyncSkills
 
 if TYPE_CHECKING:
     from . import models
@@ -49,6 +50,8 @@ class AsyncSojourn:
         self._http = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER)
         #: Stored files, and parts of messages and results that are files.
         self.files = AsyncFiles(self)
+        #: Skills: folders with instructions and files for agents.
+        self.skills = AsyncSkills(self)
 
     async def __aenter__(self) -> Self:
         return self

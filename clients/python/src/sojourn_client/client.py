@@ -27,6 +27,7 @@ from ._tools import (
 )
 from .errors import SojournError
 from .files import Files
+from .skills import Skills
 
 if TYPE_CHECKING:
     from . import models
@@ -48,6 +49,8 @@ class Sojourn:
         self._http = httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=ANSWER)
         #: Stored files, and parts of messages and results that are files.
         self.files = Files(self)
+        #: Skills: folders with instructions and files for agents.
+        self.skills = Skills(self)
 
     def __enter__(self) -> Self:
         return self

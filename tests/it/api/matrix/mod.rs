@@ -12,19 +12,23 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
+use uuid::Uuid;
 
 pub(super) use self::rows::table;
 use self::rows::{Row, yearly};
 use super::{World, data, id, noop};
 use crate::support::{
     contract::{Operation, operations},
+    folder::{archive, instructions},
     service::{Answer, Caller, send},
 };
 
 /// Ids of one organization's resources, by name of the path parameter.
 pub(super) type Things = BTreeMap<&'static str, String>;
 
-const SCOPES: [&str; 24] = [
+const SCOPES: [&str; 26] = [
+    "skills:read",
+    "skills:write",
     "files:read",
     "files:write",
     "sessions:approve",
@@ -106,6 +110,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
     let key = caller.post("/keys", json!({ "name": name, "scopes": ["keys:write"] })).await.ok();
     let exec = caller.request(Method::POST, &format!("{path}/exec")).header("prefer", "wait=0");
     let exec = send(exec.json(&json!({ "command": "true" }))).await.ok();
+    let skill = archive(&[("SKILL.md", &instructions("thing", &Uuid::now_v7().to_string()))]);
     let told = caller.post(&format!("/webhooks/{webhook}/test"), json!({})).await.ok();
     Things::from([
         ("agent_id", id(&agent)),
@@ -122,6 +127,7 @@ pub(super) async fn things(caller: &Caller) -> Things {
         ("delivery_id", first(caller.get(&format!("{path}/deliveries")).await)),
         ("action_id", never("act")),
         ("file_id", id(&caller.upload("x", b"x".to_vec()).await.ok())),
+        ("skill_id", id(&send(caller.request(Method::POST, "/skills").body(skill)).await.ok())),
         ("exec_id", id(&exec)),
         ("key_id", id(&key)),
         ("webhook_id", webhook),
@@ -172,6 +178,13 @@ impl Try<'_> {
         }
         if self.operation.id == "uploadFile" {
             request = request.header("content-type", "application/octet-stream").body("x");
+        }
+        if self.operation.id == "uploadSkill" {
+            // Equal files are no new version.
+            let content =
+                self.once.as_ref().map_or_else(|| Uuid::now_v7().to_string(), |(key, _)| (*key).to_owned());
+            let archive = archive(&[("SKILL.md", &instructions("x", &content))]);
+            request = request.header("content-type", "application/x-tar").body(archive);
         }
         if self.operation.id == "writeArchive" {
             request = request.header("content-type", "application/x-tar").body(vec![0; 1_024]);

@@ -96,7 +96,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
     .collect()
 }
 
-/// Operations on stored files.
+/// Operations on stored files and skills.
 fn files() -> BTreeMap<&'static str, Row> {
     let row = |scope, status| Row { scope, token: None, status, body: None };
     BTreeMap::from([
@@ -105,6 +105,11 @@ fn files() -> BTreeMap<&'static str, Row> {
         ("getFile", row("files:read", 200)),
         ("readStoredFile", row("files:read", 200)),
         ("deleteFile", row("files:write", 204)),
+        ("uploadSkill", row("skills:write", 201)),
+        ("listSkills", row("skills:read", 200)),
+        ("getSkill", row("skills:read", 200)),
+        ("readSkill", row("skills:read", 200)),
+        ("deleteSkill", row("skills:write", 204)),
     ])
 }
 

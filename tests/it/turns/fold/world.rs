@@ -90,6 +90,7 @@ impl World {
             tools: None,
             permissions: Default::default(),
             settings: Default::default(),
+            pinned_skills: Vec::new(),
         };
         let agent: AgentId = self.origin.id();
         let created = Created {
