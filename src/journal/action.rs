@@ -55,6 +55,11 @@ impl Unit {
             }
         }
         let turn = found.state.turn;
+        // A session above may wait until it can answer what is left. Its job is locked before anything is written.
+        let above = match session.created.parent_session_id.filter(|_| session.is_waiting()) {
+            Some(parent) => self.tx.lock_jobs_above(parent).await?,
+            None => Vec::new(),
+        };
         let command = Command::Answer { state: found.state, answer, consequences, claim };
         let executed = self.execute_locked(session, command, stamp).await?;
         let Some(Event { seq, draft, .. }) = executed.events.first() else {
@@ -64,6 +69,7 @@ impl Unit {
         if executed.session.is_waiting() && self.lets_turn_continue(id, turn).await? {
             self.enqueue(id).await?;
         }
+        self.wake_above(&above, id).await?;
         count(kind, "answered", 1);
         Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
     }

@@ -75,9 +75,12 @@ impl SessionServices {
         call_id: &str,
         wait: SessionWait<'_>,
     ) -> Result<(Vec<SessionReport>, bool), Fault> {
-        let states = self.children(wait.ids).await?;
+        let (states, gone) = self.known_children(wait.ids).await?;
+        if let (true, Some(gone)) = (states.is_empty(), gone.first()) {
+            return Err(unknown(&gone.to_string()));
+        }
         let is_done = match wait.any {
-            true => states.iter().any(|child| child.is_settled),
+            true => !gone.is_empty() || states.iter().any(|child| child.is_settled),
             false => {
                 states.iter().all(|child| child.is_settled) || states.iter().any(|child| child.is_asking)
             }
@@ -96,11 +99,12 @@ impl SessionServices {
         for child in &states {
             reports.push(self.report(child.id, SESSION_REPORTS_BYTES_MAX / states.len()).await?);
         }
+        reports.extend(gone.into_iter().map(SessionReport::gone));
         Ok((reports, !is_done))
     }
 
-    /// Returns the states of sessions below this one, each once.
-    async fn children(&self, ids: &[String]) -> Result<Vec<ChildState>, Fault> {
+    /// Returns the states of sessions below this one, each once, and the ids of those that do not exist.
+    async fn known_children(&self, ids: &[String]) -> Result<(Vec<ChildState>, Vec<SessionId>), Fault> {
         let mut wanted: Vec<SessionId> = Vec::with_capacity(ids.len());
         for id in ids {
             let Ok(id) = id.parse() else { return Err(unknown(id)) };
@@ -111,14 +115,12 @@ impl SessionServices {
         let fence = self.writer.fence();
         let mut tx = self.sandboxes.store.begin(fence.org).await.map_err(unavailable)?;
         let states = tx.children_of(fence.session, &wanted).await.map_err(unavailable)?;
-        match wanted.iter().find(|id| states.iter().all(|child| child.id != **id)) {
-            Some(missing) => Err(unknown(&missing.to_string())),
-            None => Ok(states),
-        }
+        wanted.retain(|id| states.iter().all(|child| child.id != *id));
+        Ok((states, wanted))
     }
 
     async fn child(&self, id: &str) -> Result<ChildState, Fault> {
-        let children = self.children(&[id.to_owned()]).await?;
+        let (children, _) = self.known_children(&[id.to_owned()]).await?;
         children.first().copied().ok_or_else(|| unknown(id))
     }
 
@@ -157,7 +159,7 @@ impl SessionServices {
         let ended: Option<&Turn> = session.ended.as_ref().filter(|_| !has_turn);
         Ok(SessionReport {
             session_id: id,
-            status: session.status,
+            status: Some(session.status),
             yield_reason: ended.and_then(|turn| turn.yield_reason),
             error: ended
                 .and_then(|turn| turn.error.clone())

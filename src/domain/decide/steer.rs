@@ -2,9 +2,10 @@
 
 use super::{Input, InputMode, Rejection, Stamp, end_or_request, rejection::takes_input};
 use crate::domain::{
+    actor::ActorKind,
     event::{Body, CancelMode, Draft},
     open_work::OpenWork,
-    session::Session,
+    session::{Hold, Session},
 };
 
 pub(super) fn decide(
@@ -14,6 +15,10 @@ pub(super) fn decide(
     stamp: &Stamp,
 ) -> Result<Vec<Draft>, Rejection> {
     takes_input(session)?;
+    // An agent does not release what a caller has stopped.
+    if stamp.actor.kind == ActorKind::Agent && session.hold == Some(Hold::Stopped) {
+        return Err(Rejection::Stopped);
+    }
     let turn_id = session.queued.as_ref().map_or_else(|| stamp.origin.id(), |turn| turn.id);
     let mode = input.mode;
     let message = input.message(turn_id, stamp);

@@ -38,7 +38,9 @@ pub struct SessionWait<'a> {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SessionReport {
     pub session_id: SessionId,
-    pub status: Status,
+    /// `None` if no session below has this id, for example because it was deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub status: Option<Status>,
     /// How its last turn ended, if it has none now.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub yield_reason: Option<YieldReason>,
@@ -50,6 +52,16 @@ pub struct SessionReport {
     /// Open questions of its turn.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<Question>,
+}
+
+impl SessionReport {
+    /// The report of a session that does not exist.
+    pub fn gone(session_id: SessionId) -> Self {
+        let message = "There is no such session below this one.".to_owned();
+        let error = Some(TurnError { code: "not_found".to_owned(), message });
+        let (status, yield_reason, text, questions) = (None, None, None, Vec::new());
+        Self { session_id, status, yield_reason, error, text, questions }
+    }
 }
 
 #[derive(Serialize)]

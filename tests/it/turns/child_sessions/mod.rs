@@ -298,6 +298,74 @@ async fn a_session_further_below_ends_a_wait_and_so_does_its_deletion() {
 }
 
 #[tokio::test]
+async fn a_deleted_child_is_reported_beside_the_others() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let top = parent(owner, json!({})).await;
+    let stays = child(owner, &top, json!([check(), { "text": "Low." }])).await;
+    let gone = child(owner, &top, json!([check(), { "text": "Never." }])).await;
+    steer(owner, &top, &script(json!([wait(&[&gone, &stays], json!({})), { "text": "Done." }]))).await;
+    waits(owner, &top).await;
+    owner.until(&format!("/sessions/{gone}"), |session| session["phase"] == "requires_action").await;
+    assert_eq!(owner.delete(&format!("/sessions/{gone}")).await.status, 204);
+    release(owner, &stays).await;
+    let log = owner.settled(&top, 1).await;
+    assert_sound(&log);
+    let reports = &results(&log)[0]["sessions"];
+    assert_eq!((&reports[0]["session_id"], &reports[0]["text"]), (&json!(stays), &json!("Low.")));
+    assert_eq!(
+        (&reports[1]["session_id"], &reports[1]["error"]["code"]),
+        (&json!(gone), &json!("not_found"))
+    );
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_message_of_an_agent_does_not_start_what_a_caller_has_stopped() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let top = parent(owner, json!({})).await;
+    let low = child(owner, &top, json!([{ "text": "Low." }])).await;
+    owner.settled(&low, 1).await;
+    owner.post(&format!("/sessions/{low}/stop"), json!({})).await.ok();
+    let message =
+        call("session_message", json!({ "id": low, "text": script(json!([{ "text": "Again." }])) }));
+    steer(owner, &top, &script(json!([message.clone(), { "text": "Done." }]))).await;
+    let log = owner.settled(&top, 1).await;
+    let refused = results(&log)[0].as_str().expect("words").to_owned();
+    assert!(refused.starts_with("The session did not take it: "), "{refused}");
+    assert_eq!(
+        crate::turns::log(owner, &low).await.iter().filter(|event| event["type"] == "user.message").count(),
+        1
+    );
+    // Once it is started, it takes messages.
+    owner.post(&format!("/sessions/{low}/start"), json!({})).await.ok();
+    steer(owner, &top, &script(json!([message, { "text": "Done." }]))).await;
+    assert_eq!(results(&owner.settled(&top, 2).await)[1], "The message was sent.");
+    owner.settled(&low, 2).await;
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_question_that_is_left_alone_ends_the_wait_of_the_session_that_can_answer_it() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let top = parent(owner, json!({})).await;
+    let ask = |question: &str| json!({ "tool": "ask", "input": { "questions": [{ "question": question }] } });
+    let low = child(owner, &top, json!([{ "tools": [ask("One?"), ask("Two?")] }, { "text": "Low." }])).await;
+    steer(owner, &top, &script(json!([wait(&[&low], json!({})), { "text": "Done." }]))).await;
+    waits(owner, &top).await;
+    let page = owner.until(&format!("/sessions/{low}/pending"), |page| page["data"][1].is_object()).await;
+    let answer =
+        json!({ "type": "user.answer", "action_id": page["data"][0]["id"], "answers": [{ "text": "a" }] });
+    owner.post(&format!("/sessions/{low}/events"), json!({ "events": [answer] })).await.ok();
+    let log = owner.settled(&top, 1).await;
+    assert_sound(&log);
+    assert_eq!(results(&log)[0]["sessions"][0]["questions"].as_array().map(Vec::len), Some(1));
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn questions_that_the_session_above_cannot_answer_do_not_end_its_wait() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
