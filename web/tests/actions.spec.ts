@@ -93,6 +93,14 @@ test("a call is approved, allowed for the session, and denied with words", async
   const open = reader.getByRole("region", { name: "Waits for you" });
   const card = (text: string) => open.getByRole("listitem").filter({ hasText: text });
   await expect(card("echo one")).toContainText("Asked by the rule: ask bash");
+  // The timeline stays at its end when it becomes smaller, as it does when the form appears.
+  const timeline = reader.getByRole("region", { name: "Timeline" });
+  const end = timeline.getByText("Waits for an answer");
+  await expect(end).toBeInViewport();
+  await reader.setViewportSize({ width: 1280, height: 700 });
+  await expect(end).toBeInViewport({ ratio: 1 });
+  await reader.setViewportSize({ width: 1280, height: 800 });
+  await expect(end).toBeInViewport({ ratio: 1 });
   await accessible(reader);
   await picture(reader, "approve");
   await card("echo one").getByRole("button", { name: "Approve" }).click();
@@ -101,7 +109,6 @@ test("a call is approved, allowed for the session, and denied with words", async
   const last = card("rm -rf x");
   await last.getByLabel("Words for the agent, if bash is rejected").fill("Keep the files.");
   await last.getByRole("button", { name: "Reject" }).click();
-  const timeline = reader.getByRole("region", { name: "Timeline" });
   await expect(timeline.locator(".end")).toContainText("completed");
   await expect(timeline.locator(".tool[data-state=ok]")).toHaveCount(3);
   await expect(timeline.locator(".tool").last()).toContainText("rejected by");

@@ -71,6 +71,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   await service.call("POST", `/agents/${agent.id}/hooks`, hooked);
   await service.call("POST", "/keys", { name: SHORT, scopes: ["sessions:read"] });
   await service.call("POST", `/agents/${agent.id}/invoke-tokens`, { name: SHORT });
+  const skill = await service.skill("hostile", ALL.replace(ATTACKS[0]!, SHORT));
   await service.call("POST", "/environments", { name: SHORT, config: { env: { NAME: ALL }, lifecycle_hooks: { post_start: ALL } } });
   const trigger = await service.call("POST", "/webhooks", { url: `https://receiver.example/?q=<img src=x onerror="window.hit=14">`, types: [SHORT.slice(0, 60)] });
   await service.call("POST", `/webhooks/${trigger.id}/test`);
@@ -142,7 +143,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   await reader.goto(`${service.url}/#/agents/${agent.id}/invoke`);
   await expect(reader.getByRole("listitem").filter({ hasText: SHORT })).toBeVisible();
   await clean();
-  for (const page of ["credentials", "keys", "environments"]) {
+  for (const page of ["skills", "credentials", "keys", "environments"]) {
     await reader.goto(`${service.url}/#/${page}`);
     await expect(reader.getByText(SHORT)).toBeVisible();
     await clean();
@@ -154,6 +155,7 @@ test("no text of an agent or an organization becomes markup or script", async ({
   await reader.getByRole("button", { name: "webhook.test" }).first().click();
   await clean();
   await service.call("DELETE", `/webhooks/${trigger.id}`);
+  await service.call("DELETE", `/skills/${skill.id}`);
   await reader.goto(`${service.url}/#/audit`);
   await expect(reader.getByText(SHORT).first()).toBeVisible();
   await clean();

@@ -18,6 +18,8 @@ async function look(page: Page, place: string, name: string): Promise<void> {
   await accessible(page);
   const [wide, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
   expect(wide, `${place} by ${name} is wider than its window`).toBeLessThanOrEqual(window ?? 0);
+  const cut = await page.locator(".table-wrap").evaluateAll((tables) => tables.filter((table) => table.scrollWidth > table.clientWidth).length);
+  expect(cut, `${place} by ${name} has a table that is wider than its frame`).toBe(0);
   if (!process.env.SOJOURN_SCREENSHOTS) return;
   // The fonts of the page are loaded before a picture is taken.
   await page.evaluate(() => document.fonts.ready);
@@ -85,6 +87,7 @@ for (const { name, scheme, width, height } of LOOKS) {
 
     await to("environments", "/environments", page.getByText("GITHUB_TOKEN"));
     await makes("new-environment", "New environment");
+    await to("skills", "/skills", page.getByText("price-review"));
     await to("credentials", "/credentials", page.getByText("billing team"));
     await makes("new-credential", "Add a key");
     await to("webhooks", "/webhooks", page.getByText("webhook.test"));

@@ -126,6 +126,8 @@ async function triggers(service: Service, reviewer: string, watch: string): Prom
 }
 
 async function settings(service: Service): Promise<void> {
+  await service.skill("release-notes", "Turns the commits since a tag into notes by audience. Use it for each release.");
+  await service.skill("price-review", "Checks a change of prices: rounding, currencies, taxes.");
   await service.call("POST", "/credentials", { provider: "anthropic", key: "sk-example-7f3a", name: "billing team" });
   await service.call("POST", "/credentials", { provider: "openai", key: "sk-example-91cc", name: "trial" });
   const trigger = await service.call("POST", "/webhooks", { url: "https://receiver.example/sojourn", types: ["turn.completed"] });

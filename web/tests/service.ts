@@ -1,6 +1,6 @@
 // A service for the tests: its process, its database, and a receiver of webhooks.
 import { type ChildProcess, execFileSync, spawn, spawnSync } from "node:child_process";
-import { mkdtempSync, chmodSync, readFileSync, openSync, writeFileSync } from "node:fs";
+import { mkdtempSync, chmodSync, readFileSync, openSync, rmSync, writeFileSync } from "node:fs";
 import { createServer, type Server } from "node:http";
 import { createServer as createSocket, type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
@@ -96,9 +96,18 @@ export class Service {
     execFileSync("../scripts/remove-data", [this.scratch]);
   }
 
-  async call(method: string, path: string, body?: Json): Promise<Json> {
-    const headers = { authorization: `Bearer ${KEY}`, "content-type": "application/json" };
-    const answer = await fetch(`${this.url}/v3${path}`, { method, headers, body: body && JSON.stringify(body) });
+  call(method: string, path: string, body?: Json): Promise<Json> {
+    return this.send(method, path, "application/json", body && JSON.stringify(body));
+  }
+
+  /** Stores a skill. */
+  skill(name: string, description: string): Promise<Json> {
+    return this.send("POST", "/skills", "application/x-tar", new Uint8Array(skillArchive(name, description)));
+  }
+
+  private async send(method: string, path: string, type: string, body?: BodyInit): Promise<Json> {
+    const headers = { authorization: `Bearer ${KEY}`, "content-type": type };
+    const answer = await fetch(`${this.url}/v3${path}`, { method, headers, body });
     const text = await answer.text();
     if (!answer.ok) throw new Error(`${method} ${path}: ${answer.status} ${text}`);
     return text ? JSON.parse(text) : {};
@@ -121,6 +130,16 @@ export class Service {
     }
     throw new Error(`${session} did not become ${statuses.join(" or ")}`);
   }
+}
+
+/** A tar archive of a folder with this skill. */
+export function skillArchive(name: string, description: string): Buffer {
+  const folder = mkdtempSync(join(tmpdir(), "sojourn-skill."));
+  writeFileSync(join(folder, "SKILL.md"), `---\nname: ${name}\ndescription: ${JSON.stringify(description)}\n---\nRead it.\n`);
+  writeFileSync(join(folder, "notes.txt"), "notes\n");
+  const packed = execFileSync("tar", ["-C", folder, "-cf", "-", "."]);
+  rmSync(folder, { recursive: true });
+  return packed;
 }
 
 /** A receiver that records webhooks. */

@@ -1,21 +1,8 @@
 // Skills in a browser: uploaded, filtered, downloaded, deleted, and chosen for an agent.
 import { execFileSync } from "node:child_process";
-import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
-import { tmpdir } from "node:os";
-import { join } from "node:path";
 import type { Page } from "@playwright/test";
 import { accessible, expect, test } from "./fixtures";
-import { KEY } from "./service";
-
-/** An archive of a folder with this skill. */
-function archive(name: string, description: string): Buffer {
-  const folder = mkdtempSync(join(tmpdir(), "sojourn-skill."));
-  writeFileSync(join(folder, "SKILL.md"), `---\nname: ${name}\ndescription: ${JSON.stringify(description)}\n---\nRead it.\n`);
-  writeFileSync(join(folder, "notes.txt"), "notes\n");
-  const packed = execFileSync("tar", ["-C", folder, "-cf", "-", "."]);
-  rmSync(folder, { recursive: true });
-  return packed;
-}
+import { KEY, skillArchive } from "./service";
 
 async function upload(page: Page, buffer: Buffer): Promise<void> {
   const chooser = page.waitForEvent("filechooser");
@@ -28,19 +15,21 @@ const card = (page: Page, ...texts: string[]) =>
   texts.reduce((cards, text) => cards.filter({ hasText: text }), page.getByRole("main").getByRole("listitem"));
 
 test("a skill is uploaded, filtered, downloaded, and deleted unless a session uses it", async ({ reader, service }) => {
+  // Other tests store skills, too.
+  for (const { id } of (await service.call("GET", "/skills")).data) await service.call("DELETE", `/skills/${id}`);
   await reader.getByRole("link", { name: "Skills", exact: true }).click();
   await expect(reader.getByRole("heading", { name: "No skills yet" })).toBeVisible();
   await accessible(reader);
 
   // The same files are the same version.
-  const first = archive("pdf", "Reads PDFs.\n<img src=x onerror='window.hit=1'> \u202Etxt.exe");
+  const first = skillArchive("pdf", "Reads PDFs.\n<img src=x onerror='window.hit=1'> \u202Etxt.exe");
   await upload(reader, first);
   await expect(stored(reader)).toHaveText("Stored as version 1 of pdf.");
   await upload(reader, first);
   await expect(card(reader, "pdf")).toHaveCount(1);
-  await upload(reader, archive("pdf", "Reads and fills PDFs."));
+  await upload(reader, skillArchive("pdf", "Reads and fills PDFs."));
   await expect(stored(reader)).toHaveText("Stored as version 2 of pdf.");
-  await upload(reader, archive("mail", "Writes mails."));
+  await upload(reader, skillArchive("mail", "Writes mails."));
   await expect(stored(reader)).toHaveText("Stored as version 1 of mail.");
   await expect(card(reader)).toHaveCount(3);
   await expect(card(reader).first()).toContainText("mail");
@@ -103,8 +92,8 @@ test("a skill is uploaded, filtered, downloaded, and deleted unless a session us
 
 test("an agent gets skills, one a line, and keeps them", async ({ reader, service }) => {
   await reader.goto(`${service.url}/#/skills`);
-  for (const description of ["Makes slides.", "Makes better slides."]) await upload(reader, archive("slides", description));
-  await upload(reader, archive("sheets", "Makes sheets."));
+  for (const description of ["Makes slides.", "Makes better slides."]) await upload(reader, skillArchive("slides", description));
+  await upload(reader, skillArchive("sheets", "Makes sheets."));
   await expect(stored(reader)).toHaveText("Stored as version 1 of sheets.");
 
   await reader.goto(`${service.url}/#/agents`);
@@ -131,6 +120,12 @@ test("an agent gets skills, one a line, and keeps them", async ({ reader, servic
   expect(made.skills).toEqual(skills);
   await reader.goto(`${service.url}/#/agents/${made.id}`);
   await expect(reader.getByRole("definition").filter({ hasText: "sheets, slides@1" })).toBeVisible();
+
+  // A session has a version of each.
+  const { session } = await service.call("POST", "/sessions", { agent: made.id, input: "Present." });
+  await reader.goto(`${service.url}/#/sessions/${session.id}/details`);
+  await expect(reader.getByRole("definition").filter({ hasText: "sheets@1, slides@1" })).toBeVisible();
+  await reader.goBack();
 
   // A form that is saved without a change keeps them; an empty field removes them.
   await reader.getByRole("button", { name: "Edit" }).click();

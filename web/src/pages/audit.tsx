@@ -66,7 +66,7 @@ function Table({ acts }: { acts: Act[] }) {
               <td data-label="Target" className="mono">
                 {act.target}
               </td>
-              <td data-label="Details">
+              <td data-label="Details" className="breaks">
                 {Object.entries(act.details).map(([name, value]) => (
                   <div key={name}>
                     <span className="quiet">{name}</span> {typeof value === "string" ? value : JSON.stringify(value)}

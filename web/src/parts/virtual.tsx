@@ -42,12 +42,13 @@ export function VirtualList<T>(props: Props<T>) {
   useLayoutEffect(() => {
     if (atEnd.current) toEnd();
   }, [version]);
-  // Rows are measured after they are drawn, so the end moves without a new row.
+  // The end moves without a new row: rows are measured after they are drawn, and what is below the frame may grow.
   useEffect(() => {
-    if (!inner.current || !follows) return;
+    if (!frame.current || !inner.current || !follows) return;
     const watcher = new ResizeObserver(() => {
       if (atEnd.current) toEnd();
     });
+    watcher.observe(frame.current);
     watcher.observe(inner.current);
     return () => watcher.disconnect();
   }, [follows]);

@@ -199,6 +199,7 @@ function SandboxState({ session }: { session: Session }) {
 }
 
 function Facts({ session }: { session: Session }) {
+  const skills = session.agent_snapshot?.pinned_skills ?? [];
   return (
     <>
       <dl className="facts">
@@ -210,6 +211,12 @@ function Facts({ session }: { session: Session }) {
         <dd className="mono">{session.agent_snapshot?.model ?? "none"}</dd>
         <dt>Revision</dt>
         <dd>{session.agent_snapshot?.revision ?? "none"}</dd>
+        {skills.length > 0 && (
+          <>
+            <dt>Skills</dt>
+            <dd className="mono">{skills.map(({ name, version }) => `${name}@${version}`).join(", ")}</dd>
+          </>
+        )}
         {session.key && (
           <>
             <dt>Key</dt>

@@ -81,7 +81,7 @@ export function Files({ session }: { session: Session }) {
   const waits = (state && WAITS[state]) ?? (state ? undefined : "Starting the sandbox…");
   const goes = (to: Record<string, string>) => setWhere(to);
   return (
-    <div className="page files">
+    <div className="page">
       <Crumbs path={path} file={file} goes={goes} />
       {file === null ? (
         <Directory session={session.id} path={path} waits={waits} goes={goes} />
