@@ -63,7 +63,7 @@ pub(super) enum Environment {
 pub(super) struct Fields {
     /// JSON file with the complete `config`; - for standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["image", "apt", "pip", "npm",
-        "allow_package_managers", "cpus", "memory", "pids", "disk", "variables", "allow",
+        "allow_package_managers", "allow_mcp_servers", "cpus", "memory", "pids", "disk", "variables", "allow",
         "post_start", "post_clone", "sources"])]
     config: Option<PathBuf>,
     /// Root file system: host, debian, or an image registered by the operator
@@ -81,6 +81,9 @@ pub(super) struct Fields {
     /// Allow sandboxes to connect to package registries
     #[arg(long)]
     allow_package_managers: bool,
+    /// Whether agents may use MCP servers, which are reached from outside of the sandbox
+    #[arg(long, value_name = "BOOL")]
+    allow_mcp_servers: Option<bool>,
     /// CPU limit in CPUs, 0.1 to 16
     #[arg(long)]
     cpus: Option<f64>,
@@ -195,7 +198,8 @@ impl Fields {
             "image": image, "cpus": cpus, "memory": memory, "pids": pids, "disk": disk, "sources": sources,
             "packages": { "apt": apt, "pip": pip, "npm": npm },
             "env": self.variables.iter().cloned().collect::<BTreeMap<_, _>>(),
-            "network": { "allow": rules, "allow_package_managers": managers },
+            "network": { "allow": rules, "allow_package_managers": managers,
+                "allow_mcp_servers": self.allow_mcp_servers },
             "lifecycle_hooks": {
                 "post_start": script(&self.post_start)?, "post_clone": script(&self.post_clone)?,
             },

@@ -21,6 +21,9 @@ pub struct NetworkPolicy {
     /// and the operator's mirrors of them.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub allow_package_managers: bool,
+    /// Whether the agent may use MCP servers, which are reached from outside of the sandbox (default true).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allow_mcp_servers: Option<bool>,
 }
 
 /// One rule of allowed egress.
@@ -144,6 +147,11 @@ impl HostPattern {
 }
 
 impl NetworkPolicy {
+    /// Returns whether the agent may use MCP servers.
+    pub fn allows_mcp_servers(&self) -> bool {
+        self.allow_mcp_servers.unwrap_or(true)
+    }
+
     /// Returns the first invalid field and the message for the caller.
     pub fn problem(&self) -> Option<(String, String)> {
         if self.allow.len() > RULES_MAX {

@@ -103,7 +103,7 @@ mod tests {
         };
         let org = NetworkPolicy {
             allow: vec![rule("mirror.internal", 8081), rule("other.internal", 443)],
-            allow_package_managers: false,
+            ..NetworkPolicy::default()
         };
         let own = Policy::new(&org, &registries).unwrap();
         let get = |policy: &Policy, host, port, path| policy.request(host, port, "GET", path);

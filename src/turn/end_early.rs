@@ -8,13 +8,8 @@ use serde_json::Map;
 use tokio::sync::watch;
 
 use super::{
-    Runtime,
-    halt::unavailable,
-    journal::LeasedJournal,
-    kept_drafts::KeptDrafts,
-    preflight::Refusal,
-    reads_objects,
-    tools::{LeasedTools, PinnedTools},
+    Runtime, halt::unavailable, journal::LeasedJournal, kept_drafts::KeptDrafts, pinned_tools::PinnedTools,
+    preflight::Refusal, reads_objects, tools::LeasedTools,
 };
 use crate::{
     base::Timestamp,

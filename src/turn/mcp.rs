@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use url::Url;
 
-use super::mcp_access::StoredAccess;
+use super::{mcp_access::StoredAccess, pinned_tools::McpPlace};
 use crate::{
     base::{
         Origin, Timestamp,
@@ -33,7 +33,6 @@ use crate::{
     },
     file::{self, Files},
     mcp::{Answer, Clients, Connection, Endpoint, Failure, Image},
-    net,
     store::Store,
     tool::{self, Call, CallResult, LazySchema},
 };
@@ -88,14 +87,22 @@ impl McpTools {
         clients: Clients,
         (store, files, origin): (&Store, &Files, &Origin),
         (org, session): (OrgId, SessionId),
-        (servers, tools_max): (Vec<McpServer>, usize),
+        (servers, tools_max): (Vec<McpPlace>, usize),
         known: &McpLists,
     ) -> Self {
         let access = |config: &McpServer, url: &Url| {
             let parts = (store.clone(), origin.clone());
             Arc::new(StoredAccess::new(clients.clone(), parts, org, config.credential, url))
         };
-        let servers = servers.into_iter().map(|config| Server::new(config, known, org, &access)).collect();
+        let servers = servers
+            .into_iter()
+            .map(|McpPlace { server: config, url }| {
+                let access = |url: &Url| access(&config, url);
+                let endpoint =
+                    url.map(|url| Endpoint { org, credential: config.credential, access: access(&url), url });
+                Server::new(config, endpoint, known)
+            })
+            .collect();
         let tools = Self {
             clients,
             files: files.clone(),
@@ -338,21 +345,9 @@ impl McpTools {
 }
 
 impl Server {
-    fn new(
-        config: McpServer,
-        known: &McpLists,
-        org: OrgId,
-        access: &dyn Fn(&McpServer, &Url) -> Arc<StoredAccess>,
-    ) -> Self {
+    fn new(config: McpServer, endpoint: Result<Endpoint, Failure>, known: &McpLists) -> Self {
         let is_legacy =
             known.listed(&config).is_some_and(|listed| mcp::has_handshake(&listed.protocol_version));
-        let endpoint = net::parse(&config.url).map_err(|refused| Failure::Refused(refused.to_string()));
-        let endpoint = endpoint.map(|url| Endpoint {
-            org,
-            credential: config.credential,
-            access: access(&config, &url),
-            url,
-        });
         let state = Mutex::new(State { is_legacy, ..State::default() });
         Self { config, endpoint, connection: tokio::sync::Mutex::default(), state }
     }

@@ -12,6 +12,7 @@ mod long_result;
 mod mcp;
 mod mcp_access;
 mod models;
+mod pinned_tools;
 mod preflight;
 mod services;
 mod signals;
@@ -43,9 +44,10 @@ use crate::{
 pub(crate) use halt::unavailable;
 use journal::LeasedJournal;
 pub(crate) use kept_drafts::KeptDrafts;
+use pinned_tools::PinnedTools;
 use signals::SignalSource;
 use spans::TracedTools;
-use tools::{LeasedTools, PinnedTools};
+use tools::LeasedTools;
 
 pub(crate) use end_early::{RECOVERY_EXHAUSTED, end_early};
 pub(crate) use preflight::Refusal;
@@ -185,7 +187,7 @@ impl Runtime {
             size: size_of(&spec),
             is_unbound: checked.is_unbound,
         };
-        Ok(Ok(Parts { turn, agent: PinnedTools::of(snapshot), spec, policy }))
+        Ok(Ok(Parts { turn, agent: PinnedTools::of(snapshot, session), spec, policy }))
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 
 use async_trait::async_trait;
 
-use super::{long_result::shortened, mcp::McpTools, services::SessionServices};
+use super::{long_result::shortened, mcp::McpTools, pinned_tools::PinnedTools, services::SessionServices};
 use crate::{
     base::{
         Timestamp,
@@ -26,9 +26,8 @@ use crate::{
         log_fold::{LogFold, McpLists, SANDBOX_TRACE, SandboxTrace},
         permission::{Grant, Permissions, PolicyDecision},
         question::Question,
-        session::AgentSnapshot,
         tool::{ASK, CHILD_SESSION_TOOLS, Replay, SUBMIT_OUTPUT, ToolCall, ToolSpec},
-        turn_settings::{AskMode, TurnSettings},
+        turn_settings::AskMode,
     },
     harness,
     journal::Writer,
@@ -45,24 +44,6 @@ const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BA
 
 /// Error code of a turn whose tools have no available sandbox.
 const SANDBOX_UNAVAILABLE: &str = "sandbox_unavailable";
-
-/// The part of the session's agent that its tools need.
-#[derive(Default)]
-pub(super) struct PinnedTools {
-    pub tools: Option<Vec<AgentTool>>,
-    pub permissions: Permissions,
-    pub settings: TurnSettings,
-}
-
-impl PinnedTools {
-    pub(super) fn of(agent: &AgentSnapshot) -> Self {
-        Self {
-            tools: agent.tools.clone(),
-            permissions: agent.permissions.clone(),
-            settings: agent.settings.clone(),
-        }
-    }
-}
 
 /// The tools of an agent over the sandbox of its session.
 pub(super) struct LeasedTools {
@@ -122,6 +103,7 @@ impl LeasedTools {
         agent: PinnedTools,
         (fold, turn): (&LogFold, TurnId),
     ) -> Self {
+        let servers = agent.mcp_servers();
         let allowed = agent.tools.as_deref();
         let is_allowed = |spec: &ToolSpec| match allowed {
             Some(tools) => tools.iter().any(|tool| tool.name() == spec.name),
@@ -145,7 +127,7 @@ impl LeasedTools {
             clients,
             (&sandboxes.store, &sandboxes.files, sandboxes.journal.origin()),
             (fence.org, fence.session),
-            (agent.settings.mcp_servers.unwrap_or_default(), AGENT_TOOLS_MAX.saturating_sub(specs.len())),
+            (servers, AGENT_TOOLS_MAX.saturating_sub(specs.len())),
             fold.mcp(),
         );
         let tools = Self {

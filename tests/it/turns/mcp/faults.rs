@@ -146,6 +146,40 @@ async fn an_address_that_is_not_allowed_is_refused_and_never_connected_to() {
     scene.close().await;
 }
 
+#[tokio::test]
+async fn an_environment_keeps_the_agent_from_all_servers() {
+    let fake = McpFake::stateless(vec![tool("search")], echo).await;
+    let scene = Scene::open(&[PRIVATE]).await;
+    let owner = &scene.owner;
+    let body = |required: bool, allow: Option<bool>| {
+        json!({
+            "mcp_servers": [server(&fake, json!({ "required": required }))],
+            "environment": { "network": { "allow_mcp_servers": allow.unwrap_or(true) } },
+            "permissions": [{ "tool": "mcp__*", "policy": "allow" }],
+            "input": { "script": [{ "tools": [call("search", "x")] }, { "text": "Done." }] },
+        })
+    };
+    let play = async |body: Value| {
+        let mut body = body;
+        body["agent"] = json!(owner.inline_agent().await);
+        let made = owner.post("/sessions", body).await.ok();
+        owner.settled(made["session"]["id"].as_str().expect("an id"), 1).await
+    };
+    let log = play(body(false, Some(false))).await;
+    let failed = &of(&log, "mcp.failed")[0]["body"];
+    assert_eq!(failed["code"], "refused", "{failed}");
+    assert!(outputs(&log)[0].starts_with("There is no tool `mcp__fake__search`."), "{}", outputs(&log)[0]);
+    assert_eq!(ends(&log), ["completed"]);
+    let log = play(body(true, Some(false))).await;
+    assert_eq!(of(&log, "turn.completed")[0]["body"]["error"]["code"], "mcp_unavailable");
+    assert!(
+        fake.seen("server/discover").is_empty() && fake.seen("initialize").is_empty(),
+        "nothing was sent"
+    );
+    assert_eq!(outputs(&play(body(true, None)).await), ["search: x"]);
+    scene.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_killed_worker_is_not_made_twice() {
     let ground = Ground::new().await;
