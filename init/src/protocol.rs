@@ -12,6 +12,8 @@ pub const WORKSPACE: &str = "/workspace";
 pub const HOME: &str = "/home/agent";
 /// Directory of the session's skills: of the sandbox's uid 0, so that commands can only read it.
 pub const SKILLS: &str = "/skills";
+/// Name of the file in it that lists the skills; the last one of an archive.
+pub const SKILLS_LIST: &str = ".list";
 /// Directory shared by worker and sandbox; 0700 of the sandbox's uid 0.
 pub const CONTROL_DIR: &str = "/.sojourn/control";
 /// Name of init's socket in that directory.

@@ -13,7 +13,7 @@ use std::{
 };
 
 use rustix::fs::statvfs;
-use sojourn_init::protocol::{HOME, PROGRAM, WORKSPACE};
+use sojourn_init::protocol::{HOME, PROGRAM, SKILLS, WORKSPACE};
 
 use crate::privilege;
 
@@ -53,7 +53,7 @@ impl Usage {
     }
 }
 
-/// Prints the size of workspace and home in bytes.
+/// Prints the size of workspace, home and skills in bytes.
 pub(crate) fn serve() -> io::Result<()> {
     privilege::become_command_user()?;
     writeln!(io::stdout(), "{}", taken())
@@ -91,7 +91,7 @@ impl SpaceLeft {
 
 fn taken() -> u64 {
     let mut bytes = 0u64;
-    let mut directories = vec![PathBuf::from(WORKSPACE), PathBuf::from(HOME)];
+    let mut directories = [WORKSPACE, HOME, SKILLS].map(PathBuf::from).to_vec();
     while let Some(directory) = directories.pop() {
         let entries = match fs::read_dir(directory) {
             Ok(entries) => entries,

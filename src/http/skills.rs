@@ -1,10 +1,11 @@
 //! Skills: upload, list, read, delete.
 
 use axum::{
-    body::Bytes,
+    body::Body as HttpBody,
     http::{HeaderValue, header},
     response::IntoResponse,
 };
+use metrics::counter;
 use serde::Deserialize;
 use serde_json::json;
 use utoipa::IntoParams;
@@ -64,11 +65,21 @@ pub(super) async fn upload(
         return Ok(answer);
     }
     let skills = &caller.app.0.skills;
-    let archive = skills.read(content).await?;
-    let id = skills.store(caller.org, archive).await?;
+    let archive = skills.read(caller.org, content).await?;
+    let newest = caller.begin().await?.newest_skill(&archive.name).await?;
+    let same = newest.filter(|newest| newest.sha256 == archive.sha256);
+    let id = match &same {
+        Some(_) => None,
+        None => Some(skills.store(caller.org, archive).await?),
+    };
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
-        let (skill, is_new) = unit.tx().publish_skill(id).await?;
+        let (skill, is_new) = match (id, &same) {
+            (None, Some(same)) => (unit.tx().skill(same.id).await?, false),
+            (None, None) => unreachable!("it is stored unless it is the same"),
+            (Some(id), _) => unit.tx().publish_skill(id).await?,
+        };
         if is_new {
+            counter!("sojourn_skill_uploads_total").increment(1);
             let details = json!({ "name": skill.name, "version": skill.version, "sha256": skill.sha256 });
             caller.record_audit(unit.tx(), "skill.created", skill.id, details).await?;
         }
@@ -104,14 +115,14 @@ pub(super) async fn get(caller: Caller<ReadSkills>, Path(skill): Path<SkillId>) 
     responses((status = 200, content((String = "application/x-tar"))), Errors))]
 pub(super) async fn content(caller: Caller<ReadSkills>, Path(skill): Path<SkillId>) -> Result<Response> {
     let skill = caller.begin().await?.skill(skill).await?;
-    let archive = caller.app.0.skills.archive(caller.org, skill.id).await?;
-    let archive: Bytes = archive.ok_or_else(ApiError::not_found)?;
+    let archive = caller.app.0.skills.stream(caller.org, skill.id).await?;
     let headers = [
         (header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar")),
+        (header::CONTENT_LENGTH, HeaderValue::from(skill.bytes)),
         (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
         (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
     ];
-    Ok((headers, archive).into_response())
+    Ok((headers, HttpBody::from_stream(archive)).into_response())
 }
 
 /// Delete a version of a skill
@@ -121,7 +132,7 @@ pub(super) async fn content(caller: Caller<ReadSkills>, Path(skill): Path<SkillI
     params(("skill_id" = SkillId, Path)), responses((status = 204), Errors))]
 pub(super) async fn delete(caller: Caller<WriteSkills>, Path(id): Path<SkillId>) -> Result<Response> {
     let mut tx = caller.begin().await?;
-    let skill = tx.skill(id).await?;
+    let skill = tx.lock_skill(id).await?;
     if let Some(agent) = tx.agent_with_skill(&skill).await? {
         return Err(in_use(format!("the agent `{agent}` needs this version; change the agent first")));
     }

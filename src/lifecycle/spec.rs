@@ -38,8 +38,8 @@ pub(crate) struct SandboxSpec {
     /// Repositories to clone; `post_clone` runs after that.
     pub sources: Vec<PinnedSource>,
     pub post_clone: Option<String>,
-    /// Skills that it has to have.
-    pub skills: Vec<PinnedSkill>,
+    /// Skills that it has to have; `None` if the session never had any.
+    pub skills: Option<Vec<PinnedSkill>>,
     /// Times of rotation and end; `None` is unlimited.
     pub life: Option<Life>,
     /// Working directory and variables with which commands start.
@@ -55,12 +55,7 @@ impl SandboxSpec {
             limits: spec.limits.at_most(sandboxes.limits.sandbox),
             rootfs: rootfs_of(session, &sandboxes.default_image),
             sources: session.created.sources.clone(),
-            skills: session
-                .created
-                .agent_snapshot
-                .as_ref()
-                .map(|agent| agent.pinned_skills.clone())
-                .unwrap_or_default(),
+            skills: skills(session),
             context: session.context.clone(),
             has_agent: session.created.agent_snapshot.is_some(),
             ..spec
@@ -91,6 +86,12 @@ impl SandboxSpec {
     }
 }
 
+/// Skills of a session; of one whose agent was changed also an empty list, because it may have had some before.
+fn skills(session: &Session) -> Option<Vec<PinnedSkill>> {
+    let pinned = session.created.agent_snapshot.as_ref().map(|agent| &agent.pinned_skills);
+    pinned.filter(|pinned| !pinned.is_empty() || session.agent_head > 0).cloned()
+}
+
 /// Root file system of a session's sandboxes.
 pub(crate) fn rootfs_of(session: &Session, default_image: &str) -> RootFs {
     RootFs::of(session.created.environment.as_ref().map(|pinned| &pinned.config), default_image)
@@ -118,7 +119,7 @@ fn spec(snapshot: &EnvironmentSnapshot) -> SandboxSpec {
         post_start: snapshot.config.lifecycle_hooks.post_start.clone(),
         post_clone: snapshot.config.lifecycle_hooks.post_clone.clone(),
         sources: Vec::new(),
-        skills: Vec::new(),
+        skills: None,
         life: snapshot.config.life(),
         context: Context::default(),
         has_agent: false,

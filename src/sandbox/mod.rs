@@ -31,7 +31,7 @@ pub use crate::domain::operation::{OutputStream, Signal};
 pub use egress_socket::{EgressConnection, EgressSocket};
 pub use free_space::FreeSpace;
 pub use image::{BuildError, Images, Install};
-pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT, SKILLS};
+pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT, SKILLS, SKILLS_LIST};
 
 /// A provider of sandboxes.
 ///

@@ -15,11 +15,11 @@ use tar::{Archive, Builder, Entry, EntryType, Header};
 use crate::{
     base::{
         limit::{
-            SKILL_BYTES_MAX, SKILL_DESCRIPTION_CHARS_MAX, SKILL_FILES_MAX, SKILL_HEADER_BYTES_MAX,
-            SKILL_NAME_BYTES_MAX, SKILL_PATH_BYTES_MAX,
+            FILE_NAME_BYTES_MAX, SKILL_BYTES_MAX, SKILL_DEPTH_MAX, SKILL_DESCRIPTION_CHARS_MAX,
+            SKILL_FILES_MAX, SKILL_HEADER_BYTES_MAX, SKILL_NAME_BYTES_MAX, SKILL_PATH_BYTES_MAX,
         },
         seal::sha256,
-        text::hex,
+        text::{self, hex},
     },
     domain::skill::{SKILL_FILE, is_name},
 };
@@ -108,7 +108,13 @@ fn unpack(archive: &[u8]) -> Result<Folder, String> {
 
 /// Returns the file of an entry; `None` for a directory.
 fn read_entry(entry: &mut Entry<'_, &[u8]>) -> Result<Option<(String, SkillFile)>, String> {
-    let shown = String::from_utf8_lossy(&entry.path_bytes()).into_owned();
+    let path = entry.path_bytes();
+    let shown = text::truncate(&String::from_utf8_lossy(&path[..path.len().min(SKILL_PATH_BYTES_MAX)]), 100)
+        .to_owned();
+    // `tar` writes `./` before each path.
+    if path.len() > SKILL_PATH_BYTES_MAX + 2 {
+        return Err(format!("`{shown}...` must have at most {SKILL_PATH_BYTES_MAX} bytes"));
+    }
     let path = entry.path().map_err(|_| format!("`{shown}` is no path"))?;
     let path = path_within(&path).map_err(|words| format!("`{shown}` {words}"))?;
     match entry.header().entry_type() {
@@ -119,6 +125,9 @@ fn read_entry(entry: &mut Entry<'_, &[u8]>) -> Result<Option<(String, SkillFile)
     if path.is_empty() {
         return Err(format!("`{shown}` is no path of a file"));
     }
+    if is_sparse(entry).map_err(|error| format!("`{shown}` cannot be read: {error}"))? {
+        return Err(format!("`{shown}` is a sparse file; pack it without --sparse"));
+    }
     let mode = entry.header().mode().map_err(|_| format!("`{shown}` has no mode"))?;
     let mut content = Vec::new();
     entry.read_to_end(&mut content).map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
@@ -128,17 +137,33 @@ fn read_entry(entry: &mut Entry<'_, &[u8]>) -> Result<Option<(String, SkillFile)
     Ok(Some((path, SkillFile { content, is_executable: mode & 0o111 != 0 })))
 }
 
+/// Returns whether pax headers say that the content is that of a sparse file.
+fn is_sparse(entry: &mut Entry<'_, &[u8]>) -> std::io::Result<bool> {
+    for extension in entry.pax_extensions()?.into_iter().flatten() {
+        if extension?.key_bytes().starts_with(b"GNU.sparse.") {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Returns a path below the root, with `/`.
 fn path_within(path: &Path) -> Result<String, String> {
     let mut parts = Vec::new();
     for part in path.components() {
         match part {
+            Component::Normal(name) if name.len() > FILE_NAME_BYTES_MAX => {
+                return Err(format!("has a name of more than {FILE_NAME_BYTES_MAX} bytes"));
+            }
             Component::Normal(name) => parts.push(name.to_str().ok_or("is not UTF-8")?),
             Component::CurDir => {}
             Component::ParentDir | Component::RootDir | Component::Prefix(_) => {
                 return Err("is outside of the folder".to_owned());
             }
         }
+    }
+    if parts.len() > SKILL_DEPTH_MAX {
+        return Err(format!("is more than {SKILL_DEPTH_MAX} levels deep"));
     }
     let path = parts.join("/");
     if path.len() > SKILL_PATH_BYTES_MAX || path.contains(char::is_control) {
@@ -239,6 +264,7 @@ mod tests {
 
     #[test]
     fn archives_that_are_no_skill_are_refused() {
+        let deep = "d/".repeat(16) + "x";
         let (link, device) = (EntryType::Symlink, EntryType::Char);
         let long = format!("---\nname: a\ndescription: {}\n---\n", "d".repeat(1_025));
         for (entries, words) in [
@@ -256,12 +282,24 @@ mod tests {
             (vec![("SKILL.md", HEADER, FILE), ("../x", "", FILE)], "outside of the folder"),
             (vec![("SKILL.md", HEADER, FILE), ("/x", "", FILE)], "outside of the folder"),
             (vec![("SKILL.md", HEADER, FILE), ("./SKILL.md", "", FILE)], "twice"),
+            (vec![("SKILL.md", HEADER, FILE), (&deep, "", FILE)], "levels deep"),
             (vec![("SKILL.md", HEADER, FILE), ("a", "", FILE), ("a/b", "", FILE)], "below a file"),
         ] {
             let refused = read(&packed(&entries)).expect_err(words);
             assert!(refused.contains(words), "{words}: {refused}");
         }
         assert!(read(b"no archive").is_err());
+        for (path, words) in
+            [("n".repeat(256), "more than 255 bytes"), ("a/".repeat(1 << 20) + "x", "at most 512 bytes")]
+        {
+            let mut header = Header::new_gnu();
+            header.set_size(0);
+            header.set_mode(0o644);
+            let mut archive = Builder::new(Vec::new());
+            archive.append_data(&mut header, path, [].as_slice()).expect("in memory");
+            let refused = read(&archive.into_inner().expect("in memory")).expect_err(words);
+            assert!(refused.contains(words) && refused.len() < 300, "{words}: {refused}");
+        }
         let many: Vec<_> = (0..SKILL_FILES_MAX).map(|at| format!("{at}")).collect();
         let mut entries: Vec<_> = many.iter().map(|name| (name.as_str(), "", FILE)).collect();
         entries.push(("SKILL.md", HEADER, FILE));

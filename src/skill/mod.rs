@@ -5,13 +5,16 @@
 
 mod archive;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
-use metrics::counter;
+use futures::Stream;
 
 use crate::{
     base::{
         Origin,
-        limit::{ORG_SKILLS_BYTES_MAX, SKILL_BYTES_MAX},
+        limit::{ORG_SKILLS_BYTES_MAX, SKILL_BYTES_MAX, SKILLS_READ_AT_ONCE},
+        shares::Shares,
     },
     blob::{self, Blobs},
     domain::{OrgId, SkillId},
@@ -47,12 +50,14 @@ pub struct Skills {
     store: Store,
     blobs: Blobs,
     origin: Origin,
+    reading: Arc<Shares<OrgId>>,
 }
 
 impl Skills {
     /// Creates access to the skills of a process.
     pub fn new(store: Store, blobs: Blobs, origin: Origin) -> Self {
-        Self { store, blobs, origin }
+        let (at_once, per_org) = SKILLS_READ_AT_ONCE;
+        Self { store, blobs, origin, reading: Arc::new(Shares::new(at_once, per_org)) }
     }
 
     /// Reads an archive of one folder.
@@ -60,14 +65,17 @@ impl Skills {
     /// # Errors
     /// `Refused` with what is wrong.
     #[expect(clippy::disallowed_methods, reason = "awaited at once")]
-    pub async fn read(&self, content: Bytes) -> Result<SkillArchive, Error> {
+    pub async fn read(&self, org: OrgId, content: Bytes) -> Result<SkillArchive, Error> {
         if content.len() > SKILL_BYTES_MAX {
             return Err(Error::Refused(format!("a skill may have at most {} MiB", SKILL_BYTES_MAX >> 20)));
         }
-        tokio::task::spawn_blocking(move || archive::read(&content))
-            .await
-            .unwrap_or_else(|_| Err("the archive cannot be read".to_owned()))
-            .map_err(Error::Refused)
+        let place = self.reading.take(Some(org)).await;
+        let read = tokio::task::spawn_blocking(move || {
+            // Held until the end of the work, which a caller that is gone does not stop.
+            let _place = place;
+            archive::read(&content)
+        });
+        read.await.unwrap_or_else(|_| Err("the archive cannot be read".to_owned())).map_err(Error::Refused)
     }
 
     /// Stores the bytes of a version that has no number yet. Without one it is deleted after `FILE_UNUSED_AFTER`, so that
@@ -87,22 +95,24 @@ impl Skills {
         tx.insert_skill(&skill).await?;
         tx.commit().await?;
         self.blobs.put(&content_key(org, skill.id), content).await?;
-        counter!("sojourn_skill_uploads_total").increment(1);
         Ok(skill.id)
     }
 
-    /// Reads the archive of a version, whose paths begin with its name; `None` if it is gone.
-    pub async fn archive(&self, org: OrgId, skill: SkillId) -> Result<Option<Bytes>, Error> {
-        match self.blobs.get(&content_key(org, skill)).await {
-            Ok(content) => Ok(Some(content)),
-            Err(blob::Error::NotFound) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+    /// Streams the archive of a version, whose paths begin with its name.
+    pub async fn stream(
+        &self,
+        org: OrgId,
+        skill: SkillId,
+    ) -> Result<impl Stream<Item = Result<Bytes, blob::Error>> + Send + use<>, Error> {
+        Ok(self.blobs.stream(&content_key(org, skill)).await?)
     }
 
     /// Reads the archive of a version without its end, so that others can follow; `None` if it is gone.
     pub async fn entries(&self, org: OrgId, skill: SkillId) -> Result<Option<Bytes>, Error> {
-        let archive = self.archive(org, skill).await?;
-        Ok(archive.map(|archive| archive.slice(..archive.len().saturating_sub(TRAILER_BYTES))))
+        match self.blobs.get(&content_key(org, skill)).await {
+            Ok(archive) => Ok(Some(archive.slice(..archive.len().saturating_sub(TRAILER_BYTES)))),
+            Err(blob::Error::NotFound) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
     }
 }

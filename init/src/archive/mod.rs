@@ -22,11 +22,11 @@ use std::{
 };
 
 use rustix::{
-    fs::{FileType, Mode, OFlags, fstat, openat},
+    fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, openat},
     io::Errno,
     path::Arg,
 };
-use sojourn_init::protocol::{HOME, SKILLS, WORKSPACE};
+use sojourn_init::protocol::{HOME, SKILLS, SKILLS_LIST, WORKSPACE};
 
 use crate::usage::SpaceLeft;
 
@@ -69,9 +69,17 @@ pub(crate) fn write_tree(caller: &mut UnixStream, path: &Path, space_left: Space
     unpack::tree(caller, path, space_left)
 }
 
-/// Replaces the content of the skills' directory. An archive that breaks off leaves a part of it.
+/// Replaces the content of the skills' directory. An archive that breaks off leaves a part of it, without the list that is
+/// its last file.
 pub(crate) fn write_skills(caller: &mut UnixStream) -> io::Result<()> {
     let skills = Path::new(SKILLS);
+    // A helper of an earlier call may still write: of two lists only one may be the last.
+    let directory = fs::File::open(skills)?;
+    flock(&directory, FlockOperation::LockExclusive)?;
+    match fs::remove_file(skills.join(SKILLS_LIST)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        Ok(()) | Err(_) => {}
+    }
     for entry in fs::read_dir(skills)? {
         let entry = entry?;
         let is_directory = entry.file_type()?.is_dir();

@@ -239,6 +239,8 @@ pub(super) async fn activate(
         if agent.revision.agent != id {
             return Err(ApiError::not_found());
         }
+        let (skills, tools) = (agent.revision.settings.skills.as_deref(), agent.revision.tools.as_deref());
+        skills::check_agent(unit, skills, tools).await?;
         agent.updated_at = caller.origin().now();
         unit.tx().update_agent(&agent).await?;
         let details = json!({ "revision": agent.revision.number });

@@ -107,7 +107,11 @@ async fn pins(unit: &mut Unit, text: &str, scripted: bool) -> Result<Option<Pins
     let choice = Choice { model: Some(model.to_owned()), scripted, ..Choice::of(agent, revision) };
     match trigger::pins(unit, choice).await {
         Ok(pins) => Ok(Some(pins)),
-        Err(trigger::Refused::Model(_) | trigger::Refused::NoCredential(_)) => Ok(None),
+        Err(
+            trigger::Refused::Model(_)
+            | trigger::Refused::NoCredential(_)
+            | trigger::Refused::UnknownSkill(_),
+        ) => Ok(None),
         Err(refused) => Err(refused.into()),
     }
 }

@@ -72,10 +72,13 @@ pub(super) async fn patch(
         .fallback_models
         .as_ref()
         .map(|models| models.iter().flatten().map(|fallback| fallback.model.clone()).collect::<Vec<_>>());
+    let repins = change.skills.is_some();
     let PatchSession { title, slug, metadata, .. } = change;
     let command = Command::Patch(Change { title, slug, metadata, limits, agent_snapshot });
     let executed = unit.execute(id, command, &stamp).await?;
-    unit.tx().use_skills(std::iter::once(&executed.session)).await?;
+    if repins {
+        unit.tx().replace_skills(&executed.session).await?;
+    }
     let rules_after = rules(&executed.session);
     if rules_after != rules_before {
         let details = json!({ "permissions": rules_after });

@@ -113,18 +113,13 @@ impl Tx {
         .fetch_one(self.connection())
         .await?;
         // A new statement sees what another upload committed before the lock was free.
-        let newest: Option<Row> = sqlx::query_as(skills!("and name = $2 order by version desc limit 1"))
-            .bind(org)
-            .bind(&name)
-            .fetch_optional(self.connection())
-            .await?;
-        if let Some(same) = newest.filter(|newest| newest.sha256 == sha256) {
+        if let Some(same) = self.newest_skill(&name).await?.filter(|newest| newest.sha256 == sha256) {
             sqlx::query("delete from skill where org_id = $1 and skill_id = $2")
                 .bind(org)
                 .bind(skill.uuid())
                 .execute(self.connection())
                 .await?;
-            return Ok((same.into(), false));
+            return Ok((same, false));
         }
         let row: Row = sqlx::query_as(
             "with counted as (
@@ -143,6 +138,34 @@ impl Tx {
         .fetch_one(self.connection())
         .await?;
         Ok((row.into(), true))
+    }
+
+    /// Reads the newest version of a name. By the unique index `skill_version`.
+    pub async fn newest_skill(&mut self, name: &str) -> Result<Option<Skill>> {
+        let org = self.org.uuid();
+        let row: Option<Row> = sqlx::query_as(skills!("and name = $2 order by version desc limit 1"))
+            .bind(org)
+            .bind(name)
+            .fetch_optional(self.connection())
+            .await?;
+        Ok(row.map(Skill::from))
+    }
+
+    /// Reads one version and locks it, and the others of its name against deletion, until the transaction ends.
+    pub async fn lock_skill(&mut self, skill: SkillId) -> Result<Skill> {
+        let org = self.org.uuid();
+        let name = self.skill(skill).await?.name;
+        sqlx::query("select from skill_name where org_id = $1 and name = $2 for update")
+            .bind(org)
+            .bind(&name)
+            .execute(self.connection())
+            .await?;
+        let row: Row = sqlx::query_as(skills!("and skill_id = $2 for update"))
+            .bind(org)
+            .bind(skill.uuid())
+            .fetch_one(self.connection())
+            .await?;
+        Ok(row.into())
     }
 
     /// Returns the bytes of all versions of all skills of the organization.
@@ -217,7 +240,7 @@ impl Tx {
         Ok(Ok(pinned))
     }
 
-    /// Records the skills that these sessions use. One that does not exist, of an imported session, is left out.
+    /// Records the skills that these sessions use. One that does not exist is left out.
     pub async fn use_skills(&mut self, sessions: impl Iterator<Item = &Session>) -> Result<()> {
         let org = self.org.uuid();
         let uses = sessions.flat_map(|session| {
@@ -243,6 +266,17 @@ impl Tx {
         .execute(self.connection())
         .await?;
         Ok(())
+    }
+
+    /// As [`Tx::use_skills`] for a session that used others before.
+    pub async fn replace_skills(&mut self, session: &Session) -> Result<()> {
+        let org = self.org.uuid();
+        sqlx::query("delete from session_skill where org_id = $1 and session_id = $2")
+            .bind(org)
+            .bind(session.id.uuid())
+            .execute(self.connection())
+            .await?;
+        self.use_skills(std::iter::once(session)).await
     }
 
     /// Returns the name of an agent whose active revision needs this version: it names its number, or there is no other.

@@ -38,6 +38,7 @@ fn of_skills() -> Vec<(&'static str, String)> {
         ("SKILL_BYTES_MAX", bytes(limit::SKILL_BYTES_MAX)),
         ("SKILL_FILES_MAX", count(limit::SKILL_FILES_MAX as u64)),
         ("SKILL_PATH_BYTES_MAX", bytes(limit::SKILL_PATH_BYTES_MAX)),
+        ("SKILL_DEPTH_MAX", count(limit::SKILL_DEPTH_MAX as u64)),
         ("ORG_SKILLS_BYTES_MAX", bytes(limit::ORG_SKILLS_BYTES_MAX as usize)),
     ]
 }

@@ -72,6 +72,11 @@ async fn a_session_keeps_the_versions_that_it_pinned_and_cannot_change_them() {
     let events = owner.settled(id(&made["session"]), 1).await;
     assert_eq!(outputs(&events), ["two\n"]);
 
+    // The session uses the first version until it has another list.
+    let first_version = owner.get("/skills?name=greet").await.ok()["data"][1].clone();
+    let first_version = format!("/skills/{}", id(&first_version));
+    assert_eq!(owner.delete(&first_version).await.error(409)["code"], "in_use");
+
     // Another list for this session: the sandbox has these skills, and no others.
     let change = json!({ "skills": [{ "skill": "greet", "version": 2 }] });
     let changed = owner.patch(&format!("/sessions/{first}"), change).await.ok();
@@ -79,6 +84,11 @@ async fn a_session_keeps_the_versions_that_it_pinned_and_cannot_change_them() {
     let both = json!([{ "tools": [bash("/skills/greet/bin/say.sh; ls /skills")] }, { "text": "Done." }]);
     steer(owner, &first, &script(both)).await;
     assert_eq!(outputs(&owner.settled(&first, 3).await).last(), Some(&"two\ngreet\n"));
+    owner.delete(&first_version).await.ok();
+    owner.patch(&format!("/sessions/{first}"), json!({ "skills": [] })).await.ok();
+    let none = json!([{ "tools": [bash("ls /skills")] }, { "text": "Done." }]);
+    steer(owner, &first, &script(none)).await;
+    assert_eq!(outputs(&owner.settled(&first, 4).await).last(), Some(&"(no output)"));
     scene.close().await;
 }
 
@@ -216,6 +226,8 @@ async fn a_version_that_is_needed_cannot_be_deleted() {
     owner.delete(&path(&first)).await.ok();
     owner.patch(&format!("/agents/{}", id(&held)), json!({ "skills": null })).await.ok();
     owner.delete(&path(&second)).await.ok();
+    let activate = format!("/agents/{}/revisions/2/activate", id(&held));
+    assert_eq!(owner.post(&activate, json!({})).await.error(400)["param"], "skills[0]");
     assert_eq!(owner.get("/skills").await.ok()["data"], json!([]));
     assert_eq!(scene.ground.count("select count(*) from purged_session_blobs").await, 4);
     scene.close().await;
