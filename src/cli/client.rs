@@ -1,6 +1,11 @@
 //! API client of the command line: plain JSON in and out.
 
-use std::{fs, io::Write, path::PathBuf, time::Duration};
+use std::{
+    fs::{self, File},
+    io::{self, BufWriter, Write},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context, bail};
 use clap::Args;
@@ -163,6 +168,14 @@ impl Client {
             into.write_all(&chunk.context("the response was interrupted; the output is incomplete")?)?;
         }
         Ok(into.flush()?)
+    }
+
+    /// Writes a response to a file, or to standard output.
+    pub(super) async fn download_to(&self, path: &str, output: Option<&Path>) -> anyhow::Result<()> {
+        let Some(output) = output else { return self.download(path, &mut io::stdout().lock()).await };
+        let created = File::create(output);
+        let file = created.with_context(|| format!("{} cannot be written", output.display()))?;
+        self.download(path, &mut BufWriter::new(file)).await
     }
 
     /// Writes a file in parts of the maximum response size.

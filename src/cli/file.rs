@@ -1,8 +1,7 @@
 //! `sojourn file ...`: stored files, and those that are attached to messages.
 
 use std::{
-    fs::{self, File as Output},
-    io::{self, BufWriter, Write},
+    fs,
     path::{Path, PathBuf},
 };
 
@@ -65,17 +64,7 @@ pub(super) async fn run(command: File, connection: &Connection) -> anyhow::Resul
         }
         File::Get { file } => print::document(&client.get(&format!("/files/{file}")).await?),
         File::Download { file, output } => {
-            let path = format!("/files/{file}/content");
-            match output {
-                None => client.download(&path, &mut io::stdout().lock()).await?,
-                Some(output) => {
-                    let created = Output::create(&output);
-                    let into = created.with_context(|| format!("{} cannot be written", output.display()))?;
-                    let mut into = BufWriter::new(into);
-                    client.download(&path, &mut into).await?;
-                    into.flush()?;
-                }
-            }
+            client.download_to(&format!("/files/{file}/content"), output.as_deref()).await?;
         }
         File::Delete { file } => drop(client.delete(&format!("/files/{file}")).await?),
     }

@@ -1,8 +1,7 @@
 //! `sojourn skill ...`: folders with instructions that agents read.
 
 use std::{
-    fs::{self, File},
-    io::{self, BufWriter, Write},
+    fs,
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
@@ -67,17 +66,7 @@ pub(super) async fn run(command: Skill, connection: &Connection) -> anyhow::Resu
         }
         Skill::Get { skill } => print::document(&client.get(&format!("/skills/{skill}")).await?),
         Skill::Download { skill, output } => {
-            let path = format!("/skills/{skill}/content");
-            match output {
-                None => client.download(&path, &mut io::stdout().lock()).await?,
-                Some(output) => {
-                    let created = File::create(&output);
-                    let into = created.with_context(|| format!("{} cannot be written", output.display()))?;
-                    let mut into = BufWriter::new(into);
-                    client.download(&path, &mut into).await?;
-                    into.flush()?;
-                }
-            }
+            client.download_to(&format!("/skills/{skill}/content"), output.as_deref()).await?;
         }
         Skill::Delete { skill } => drop(client.delete(&format!("/skills/{skill}")).await?),
     }

@@ -1,4 +1,4 @@
-//! Downloads of lines of JSON.
+//! Downloads: lines of JSON, and bytes that callers uploaded.
 
 use axum::{
     body::Body,
@@ -19,4 +19,15 @@ pub(super) fn ndjson(body: Body, name: &str) -> Response {
     headers.insert(header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     headers.insert(header::CONTENT_SECURITY_POLICY, HeaderValue::from_static("sandbox"));
     response
+}
+
+/// Builds a response with bytes that a caller uploaded. A browser must not show them as a page of this origin.
+pub(super) fn attachment(media_type: &'static str, bytes: u64, body: Body) -> Response {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(media_type)),
+        (header::CONTENT_LENGTH, HeaderValue::from(bytes)),
+        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
+        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
+    ];
+    (headers, body).into_response()
 }

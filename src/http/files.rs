@@ -2,12 +2,7 @@
 
 use std::time::Duration;
 
-use axum::{
-    body::Body as HttpBody,
-    extract::FromRequestParts,
-    http::{HeaderValue, header, request::Parts},
-    response::IntoResponse,
-};
+use axum::{body::Body as HttpBody, extract::FromRequestParts, http::request::Parts};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::time::timeout;
@@ -22,6 +17,7 @@ use crate::{
     domain::{FileId, SessionId},
     http::{
         body::Raw,
+        download::attachment,
         prelude::*,
         scope::{ReadFiles, Scope, WriteFiles},
     },
@@ -134,14 +130,7 @@ pub(super) async fn get(caller: Caller<ReadFiles>, Path(file): Path<FileId>) -> 
 pub(super) async fn content(caller: Caller<ReadFiles>, Path(file): Path<FileId>) -> Result<Response> {
     let stored = caller.begin().await?.file(file).await?;
     let bytes = caller.app.0.files.stream(caller.org, stored.id).await?;
-    let headers = [
-        // A browser must not show what a caller uploaded as a page of this origin.
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream")),
-        (header::CONTENT_LENGTH, HeaderValue::from(stored.bytes)),
-        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
-        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ];
-    Ok((headers, HttpBody::from_stream(bytes)).into_response())
+    Ok(attachment("application/octet-stream", stored.bytes, HttpBody::from_stream(bytes)))
 }
 
 /// Delete a file

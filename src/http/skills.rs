@@ -1,10 +1,6 @@
 //! Skills: upload, list, read, delete.
 
-use axum::{
-    body::Body as HttpBody,
-    http::{HeaderValue, header},
-    response::IntoResponse,
-};
+use axum::body::Body as HttpBody;
 use metrics::counter;
 use serde::Deserialize;
 use serde_json::json;
@@ -20,6 +16,7 @@ use crate::{
     },
     http::{
         body::Raw,
+        download::attachment,
         prelude::*,
         scope::{ReadSkills, WriteSkills},
     },
@@ -67,17 +64,13 @@ pub(super) async fn upload(
     let skills = &caller.app.0.skills;
     let archive = skills.read(caller.org, content).await?;
     let newest = caller.begin().await?.newest_skill(&archive.name).await?;
-    let same = newest.filter(|newest| newest.sha256 == archive.sha256);
-    let id = match &same {
-        Some(_) => None,
-        None => Some(skills.store(caller.org, archive).await?),
-    };
+    if let Some(same) = newest.filter(|newest| newest.sha256 == archive.sha256) {
+        let answer = async |_: &mut Unit| Ok(Answer::new(StatusCode::OK, &view(same.clone())));
+        return once.run(&caller.app, caller.org, answer).await;
+    }
+    let id = skills.store(caller.org, archive).await?;
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
-        let (skill, is_new) = match (id, &same) {
-            (None, Some(same)) => (unit.tx().skill(same.id).await?, false),
-            (None, None) => unreachable!("it is stored unless it is the same"),
-            (Some(id), _) => unit.tx().publish_skill(id).await?,
-        };
+        let (skill, is_new) = unit.tx().publish_skill(id).await?;
         if is_new {
             counter!("sojourn_skill_uploads_total").increment(1);
             let details = json!({ "name": skill.name, "version": skill.version, "sha256": skill.sha256 });
@@ -116,13 +109,7 @@ pub(super) async fn get(caller: Caller<ReadSkills>, Path(skill): Path<SkillId>) 
 pub(super) async fn content(caller: Caller<ReadSkills>, Path(skill): Path<SkillId>) -> Result<Response> {
     let skill = caller.begin().await?.skill(skill).await?;
     let archive = caller.app.0.skills.stream(caller.org, skill.id).await?;
-    let headers = [
-        (header::CONTENT_TYPE, HeaderValue::from_static("application/x-tar")),
-        (header::CONTENT_LENGTH, HeaderValue::from(skill.bytes)),
-        (header::CONTENT_DISPOSITION, HeaderValue::from_static("attachment")),
-        (header::X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
-    ];
-    Ok((headers, HttpBody::from_stream(archive)).into_response())
+    Ok(attachment("application/x-tar", skill.bytes, HttpBody::from_stream(archive)))
 }
 
 /// Delete a version of a skill

@@ -32,8 +32,8 @@ impl PlacedSkills {
     /// Writes the skills, unless the sandbox has these.
     ///
     /// # Errors
-    /// `Stale`; `Unavailable` if the sandbox does not answer; `LogUnavailable` while the blob store does not answer; `PreparationFailure` if a skill is gone, or the
-    /// sandbox cannot take it.
+    /// `Stale`; `Unavailable` if the sandbox does not answer; `LogUnavailable` while the blob store does not answer;
+    /// `PreparationFailure` if a skill is gone, or the sandbox cannot take it.
     pub(super) async fn place(&self, sandbox: &dyn Sandbox, fence: SandboxFence) -> Result<(), Error> {
         let Some(pinned) = &self.pinned else { return Ok(()) };
         let mut placed = self.placed.lock().await;

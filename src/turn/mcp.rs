@@ -13,7 +13,7 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use url::Url;
 
-use super::{mcp_access::StoredAccess, pinned_tools::McpPlace};
+use super::{mcp_access::StoredAccess, pinned_tools::McpTarget};
 use crate::{
     base::{
         Origin, Timestamp,
@@ -24,7 +24,7 @@ use crate::{
         text,
     },
     domain::{
-        OrgId, SessionId,
+        CredentialId, OrgId, SessionId,
         content::Content,
         event::Body,
         log_fold::McpLists,
@@ -87,22 +87,19 @@ impl McpTools {
         clients: Clients,
         (store, files, origin): (&Store, &Files, &Origin),
         (org, session): (OrgId, SessionId),
-        (servers, tools_max): (Vec<McpPlace>, usize),
+        (servers, tools_max): (Vec<McpTarget>, usize),
         known: &McpLists,
     ) -> Self {
-        let access = |config: &McpServer, url: &Url| {
+        let endpoint = |credential: Option<CredentialId>, url: Url| {
             let parts = (store.clone(), origin.clone());
-            Arc::new(StoredAccess::new(clients.clone(), parts, org, config.credential, url))
+            let access = Arc::new(StoredAccess::new(clients.clone(), parts, org, credential, &url));
+            Endpoint { org, credential, access, url }
         };
-        let servers = servers
-            .into_iter()
-            .map(|McpPlace { server: config, url }| {
-                let access = |url: &Url| access(&config, url);
-                let endpoint =
-                    url.map(|url| Endpoint { org, credential: config.credential, access: access(&url), url });
-                Server::new(config, endpoint, known)
-            })
-            .collect();
+        let server = |McpTarget { server, url }| {
+            let endpoint = url.map(|url| endpoint(server.credential, url));
+            Server::new(server, endpoint, known)
+        };
+        let servers = servers.into_iter().map(server).collect();
         let tools = Self {
             clients,
             files: files.clone(),

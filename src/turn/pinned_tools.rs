@@ -1,4 +1,4 @@
-//! What the tools of a turn need of the agent that its session pins.
+//! The part of a pinned agent that the tools of a turn need.
 
 use url::Url;
 
@@ -11,8 +11,8 @@ use crate::{
     net,
 };
 
-/// An MCP server, and where it is; or why it must not be used.
-pub(super) struct McpPlace {
+/// An MCP server with its address, or with the reason why it must not be used.
+pub(super) struct McpTarget {
     pub server: McpServer,
     pub url: Result<Url, Failure>,
 }
@@ -39,12 +39,12 @@ impl PinnedTools {
     }
 
     /// Returns the MCP servers of the agent.
-    pub(super) fn mcp_servers(&self) -> Vec<McpPlace> {
-        let place = |server: &McpServer| match self.allows_mcp_servers {
+    pub(super) fn mcp_servers(&self) -> Vec<McpTarget> {
+        let url = |server: &McpServer| match self.allows_mcp_servers {
             true => net::parse(&server.url).map_err(|refused| Failure::Refused(refused.to_string())),
             false => Err(Failure::Refused("the environment does not allow MCP servers".to_owned())),
         };
         let servers = self.settings.mcp_servers.iter().flatten();
-        servers.map(|server| McpPlace { url: place(server), server: server.clone() }).collect()
+        servers.map(|server| McpTarget { url: url(server), server: server.clone() }).collect()
     }
 }

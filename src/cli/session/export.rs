@@ -1,8 +1,8 @@
 //! Export, import and usage of sessions.
 
 use std::{
-    fs::{self, File},
-    io::{BufWriter, Read, stdin, stdout},
+    fs,
+    io::{Read, stdin},
     path::{Path, PathBuf},
 };
 
@@ -15,13 +15,10 @@ use crate::cli::{client::Client, print};
 /// an import refuses it.
 pub(super) async fn export(client: &Client, session: &str, output: Option<PathBuf>) -> anyhow::Result<()> {
     let path = format!("/sessions/{session}/export");
-    let Some(output) = output else {
-        return client.download(&path, &mut stdout().lock()).await;
-    };
-    let told = || format!("{} cannot be written", output.display());
-    let mut file = BufWriter::new(File::create(&output).with_context(told)?);
-    client.download(&path, &mut file).await?;
-    print::line(&output.display().to_string());
+    client.download_to(&path, output.as_deref()).await?;
+    if let Some(output) = output {
+        print::line(&output.display().to_string());
+    }
     Ok(())
 }
 

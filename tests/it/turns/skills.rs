@@ -1,5 +1,7 @@
 //! Skills: uploads and versions, their files in sandboxes, and what is refused.
 
+use std::fs;
+
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -269,10 +271,10 @@ async fn skills_that_cannot_be_used_are_refused() {
 }
 
 #[tokio::test]
-async fn a_skill_that_is_gone_ends_the_turn_and_an_upload_that_failed_leaves_nothing() {
+async fn a_skill_that_is_gone_ends_the_turn() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
-    let skill = upload(owner, "greet", "one").await.ok();
+    upload(owner, "greet", "one").await.ok();
     agent(owner, json!([{ "skill": "greet" }])).await.ok();
     let blobs = scene.ground.data_dir.path().join("blobs");
     let removed =
@@ -293,13 +295,26 @@ async fn a_skill_that_is_gone_ends_the_turn_and_an_upload_that_failed_leaves_not
     owner.patch(&path, json!({ "skills": [] })).await.ok();
     steer(owner, id(&made["session"]), &script(say)).await;
     assert_eq!(ends(&owner.settled(id(&made["session"]), 2).await), ["error", "completed"]);
+    scene.close().await;
+}
 
-    scene.ground.sql("update skill set version = null, created_at = now() - interval '25 hours'").await;
-    scene.ground.sql("delete from session_skill").await;
-    wait_for("the deletion of the version without a number", async || {
-        (scene.ground.count("select count(*) from skill").await == 0).then_some(())
-    })
-    .await;
-    owner.get(&format!("/skills/{}", id(&skill))).await.error(404);
+#[tokio::test]
+async fn an_upload_that_failed_leaves_nothing() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let count = async || scene.ground.count("select count(*) from skill").await;
+    // The blob store cannot be written to.
+    let blobs = scene.ground.data_dir.path().join("blobs");
+    let away = blobs.with_extension("away");
+    fs::rename(&blobs, &away).expect("the blobs are moved");
+    fs::write(&blobs, "").expect("a file in their place");
+    assert_eq!(upload(owner, "greet", "one").await.error(503)["type"], "unavailable");
+    fs::remove_file(&blobs).expect("the file is removed");
+    fs::rename(&away, &blobs).expect("the blobs are back");
+    assert_eq!((count().await, owner.get("/skills").await.ok()["data"].clone()), (1, json!([])));
+    assert_eq!(upload(owner, "greet", "one").await.ok()["version"], 1, "the same files can be sent again");
+    scene.ground.sql("update skill set created_at = created_at - interval '25 hours'").await;
+    wait_for("the deletion of what has no number", async || (count().await == 1).then_some(())).await;
+    assert_eq!(owner.get("/skills").await.ok()["data"][0]["version"], 1);
     scene.close().await;
 }
