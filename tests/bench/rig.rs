@@ -166,6 +166,7 @@ impl Rig {
             tools: None,
             permissions: Default::default(),
             settings: Default::default(),
+            pinned_skills: Vec::new(),
         };
         let created = Created {
             agent_id: Some(self.origin.id()),
