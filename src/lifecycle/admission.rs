@@ -52,6 +52,7 @@ impl SandboxSession {
     ) -> Result<Arc<dyn Sandbox>, Error> {
         let (limits, began) = (&self.sandboxes.limits, Instant::now());
         let mut told: Option<(Shortage, Instant)> = None;
+        let mut counted = None;
         let admitted = loop {
             let store = &self.sandboxes.store;
             let (shortage, position) = match self.ask_nodes(new, placing).await? {
@@ -66,6 +67,7 @@ impl SandboxSession {
                     told_of(shortage)
                 )));
             }
+            counted.get_or_insert_with(|| self.sandboxes.waiting.begin());
             let is_news = told
                 .is_none_or(|(before, at)| before != shortage || at.elapsed() >= SANDBOX_WAIT_LOG_INTERVAL);
             if is_news {

@@ -19,6 +19,7 @@ mod rootfs;
 mod session;
 mod source;
 mod spec;
+mod waiting;
 
 use std::time::Duration;
 
@@ -43,6 +44,7 @@ pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle};
 pub(crate) use nodes::{Nodes, WorkerNode};
 pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
 pub(crate) use spec::SandboxSpec;
+pub(crate) use waiting::Waiting;
 
 /// The sandboxes of a worker's nodes, and where their state is stored. Cheap to clone.
 #[derive(Clone)]
@@ -66,6 +68,8 @@ pub(crate) struct Sandboxes {
     pub local_sources: LocalDirectories,
     /// Limits of admission.
     pub limits: Limits,
+    /// Sessions of this process that wait for capacity.
+    pub waiting: Waiting,
     /// Disk of the data directory of this process, with the blobs of a deployment that has no bucket.
     pub disk: FreeSpace,
     /// Idle times after which sandboxes are frozen and hibernated.

@@ -150,6 +150,15 @@ impl Queue {
         }
     }
 
+    /// Claims up to `jobs_max` due jobs that maintain sandboxes.
+    pub async fn claim_maintenance(&self, jobs_max: usize) -> Result<Vec<Lease>> {
+        let jobs_max = i64::try_from(jobs_max).unwrap_or(i64::MAX);
+        let claimed = self.0.store.claim_maintenance(&self.0.claimant, jobs_max).await;
+        self.answered(claimed.is_ok());
+        metrics::counter!("sojourn_claims_total").increment(1);
+        Ok(claimed?.into_iter().map(|claimed| self.hold(claimed)).collect())
+    }
+
     /// Makes jobs ready whose time has come or whose holder let its lease expire.
     ///
     /// Takes no lease from another holder before the database has answered this process for one

@@ -2,21 +2,23 @@
 //!
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
 //! lease. A job that ends makes its slot free, and the loop claims again: what waited for that job is found
-//! without a notification. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
+//! without a notification. Sandboxes are maintained beside it (`maintenance`), and a turn that waits for capacity for
+//! its sandbox lends its slot to another. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
 //! leaves running commands to the next worker. If one of its loops ends, the process stops: a worker that no
 //! longer renews leases or sends heartbeats does harm.
 
 mod events;
 mod jobs;
+mod maintenance;
 mod node;
 mod retention;
 mod slot;
 mod sweep;
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::watch,
+    sync::{Notify, watch},
     task::JoinSet,
     time::{MissedTickBehavior, interval, timeout},
 };
@@ -37,7 +39,7 @@ use crate::{
 pub(crate) struct Worker {
     pub queue: Queue,
     pub runtime: Runtime,
-    /// Turns that run concurrently.
+    /// Turns that run concurrently, without those that wait for capacity for a sandbox.
     pub slots: usize,
     /// Days after its archiving at which the events of a session move to the blob store; `None` if they stay.
     pub move_events_after_days: Option<i32>,
@@ -61,6 +63,12 @@ impl Worker {
         loops.spawn("sweeper", self.clone().sweep(stop.clone()));
         loops.spawn("retention", self.clone().delete_expired(stop.clone()));
         loops.spawn("event move", self.clone().move_events(stop.clone()));
+        let claimable = Arc::new(Notify::new());
+        let mut maintenance = Loops::default();
+        maintenance.spawn("maintenance", {
+            self.clone().maintain(stop.clone(), draining.clone(), Arc::clone(&claimable))
+        });
+        let mut waiting = self.runtime.sandboxes.waiting.changes();
         let mut outcome = Ok(());
         let mut slots = JoinSet::new();
         let mut polls = interval(CLAIM_POLL);
@@ -68,11 +76,14 @@ impl Worker {
         while !stop.is_cancelled() {
             self.fill(&mut slots, &draining).await;
             tokio::select! {
-                () = self.queue.ready(), if slots.len() < self.slots => {}
-                _ = polls.tick(), if slots.len() < self.slots => self.ready_due_jobs().await,
+                () = self.queue.ready(), if slots.len() < self.slots_max() => {}
+                _ = polls.tick() => self.ready_due_jobs().await,
                 Some(_) = slots.join_next() => {}
+                // A turn that waited for the job that was done there, or a slot that was lent.
+                () = claimable.notified() => {}
+                _ = waiting.changed() => {}
                 () = stop.cancelled() => {}
-                ended = loops.ended() => {
+                ended = async { tokio::select! { ended = loops.ended() => ended, ended = maintenance.ended() => ended } } => {
                     if !stop.is_cancelled() {
                         outcome = Err(ended);
                         stop.cancel();
@@ -89,6 +100,7 @@ impl Worker {
             tracing::warn!(slots = slots.len(), "turns did not reach a checkpoint in time and were aborted");
             slots.shutdown().await;
         }
+        maintenance.joined().await;
         match self.queue.release_all().await {
             Ok(0) => {}
             Ok(jobs) => tracing::info!(jobs, "jobs released"),
@@ -113,6 +125,12 @@ impl Worker {
         }
     }
 
+    /// Jobs that may be held now: a session that waits for capacity lends its slot, as many as there are at most. When it
+    /// has its sandbox it goes on at once, and the next job that ends is not replaced.
+    fn slots_max(&self) -> usize {
+        self.slots + self.runtime.sandboxes.waiting.count().min(self.slots)
+    }
+
     async fn ready_due_jobs(&self) {
         if let Err(error) = self.queue.ready_due_jobs().await {
             tracing::warn!(%error, "jobs whose time has come could not be made ready; retrying");
@@ -123,7 +141,7 @@ impl Worker {
     async fn fill(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) {
         while slots.try_join_next().is_some() {}
         loop {
-            let free = self.slots.saturating_sub(slots.len());
+            let free = self.slots_max().saturating_sub(slots.len());
             self.queue.set_free_slots(free);
             let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
             if wanted == 0 {
@@ -139,11 +157,11 @@ impl Worker {
             for lease in claimed.leases {
                 slots.spawn(self.clone().work(lease, draining.clone()));
             }
-            self.queue.set_free_slots(self.slots.saturating_sub(slots.len()));
+            self.queue.set_free_slots(self.slots_max().saturating_sub(slots.len()));
             if !claimed.has_more {
                 return;
             }
-            if slots.len() >= self.slots {
+            if slots.len() >= self.slots_max() {
                 return self.queue.pass_on();
             }
         }

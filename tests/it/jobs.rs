@@ -28,10 +28,10 @@ const READ: &str = "select seq_tup_read + idx_tup_fetch from pg_stat_user_tables
                     where schemaname = 'public' and relname = 'session'";
 
 /// Entries of the indexes of `job` that reads have returned, those of rows that are gone included.
-const JOBS_READ: &str = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes
+pub const JOBS_READ: &str = "select sum(idx_tup_read)::bigint from pg_stat_user_indexes
                          where schemaname = 'public' and relname = 'job'";
 
-fn open(ground: &Ground) -> Store {
+pub fn open(ground: &Ground) -> Store {
     ground.store(1)
 }
 
@@ -41,13 +41,13 @@ fn claimant() -> Claimant {
     Claimant { worker: uuid(), nodes: uuid().into(), lease, node_silence: lease }
 }
 
-fn queue(store: &Store) -> Queue {
+pub fn queue(store: &Store) -> Queue {
     let claimant = claimant();
     Queue::new(store.clone(), Notifications::new(Process::alone(claimant.worker)), Origin::system(), claimant)
 }
 
 /// Claims until a claim finds nothing.
-async fn claim_all(queue: &Queue) -> Vec<Lease> {
+pub async fn claim_all(queue: &Queue) -> Vec<Lease> {
     let mut leases = Vec::new();
     loop {
         let claimed = queue.claim(10).await.expect("an answer");
@@ -68,7 +68,7 @@ async fn jobs_read(ground: &Ground, queue: &Queue) -> i64 {
 }
 
 /// Makes organizations with one session each, whose turn waits for a time that has not come.
-async fn waiting_orgs(ground: &Ground, count: u32) {
+pub async fn waiting_orgs(ground: &Ground, count: u32) {
     let api = ground.serve(&["--role=api"]).await;
     let owner = api.owner();
     let agent = owner.inline_agent().await;

@@ -23,6 +23,7 @@ mod history;
 mod jobs;
 mod long_session;
 mod lost_commits;
+mod maintenance;
 mod metrics;
 mod model;
 mod net;

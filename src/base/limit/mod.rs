@@ -214,6 +214,10 @@ pub const CLAIM_MARGIN_MAX: Duration = Duration::from_secs(120);
 /// Interval at which a process reads all jobs again, for those that were written while the clock of the
 /// database was behind: a server whose clock was set, or another one after a failover.
 pub const CLAIM_READ_ALL_INTERVAL: Duration = Duration::from_secs(20);
+/// Idle and archived sandboxes that a worker attends concurrently, beside its turns.
+pub const MAINTENANCE_JOBS_MAX: usize = 8;
+/// Due jobs of sandboxes among which the first of each organization are chosen.
+pub const MAINTENANCE_WINDOW: i64 = 256;
 /// Jobs that one statement makes ready when their time has come.
 pub const READY_JOBS_MAX: i64 = 256;
 /// Concurrently leased jobs of one organization, unless it has its own limit.

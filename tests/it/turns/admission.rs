@@ -123,6 +123,40 @@ async fn a_frozen_sandbox_leaves_capacity_for_others() {
 }
 
 #[tokio::test]
+async fn sandboxes_are_frozen_while_waiting_turns_keep_every_worker_busy() {
+    let soon = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
+    let scene = Scene::open(&[ONE[0], "--max-concurrent-turns=1", soon[0], soon[1]]).await;
+    let owner = &scene.owner;
+    let idle = short(owner).await;
+    owner.settled(&idle, 1).await;
+    // Twice as many as may run: the worker has no place left for a turn.
+    let (first, second) = (short(owner).await, short(owner).await);
+    let frozen = until(owner, &idle, "sandbox.frozen").await;
+    assert_eq!(of(&frozen, "sandbox.frozen").len(), 1);
+    for waited in [&first, &second] {
+        let ended = owner.settled(waited, 1).await;
+        assert_eq!(ends(&ended), ["completed"], "{ended:?}");
+    }
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_turn_that_waits_lends_its_slot() {
+    let scene = Scene::open(&[ONE[0], ONE[1], "--max-concurrent-turns=2"]).await;
+    let owner = &scene.owner;
+    let holder = holder(owner).await;
+    appears(&scene.ground, "ready").await;
+    let waiting = short(owner).await;
+    until(owner, &waiting, "sandbox.waiting").await;
+    let passing = owner.play(json!([{ "text": "No sandbox." }])).await;
+    assert_eq!(ends(&owner.settled(&passing, 1).await), ["completed"]);
+    assert!(of(&log(owner, &waiting).await, "sandbox.created").is_empty(), "it still waits");
+    archive(owner, &holder).await;
+    assert_eq!(ends(&owner.settled(&waiting, 1).await), ["completed"]);
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn an_organization_waits_for_itself_and_lets_others_pass() {
     let scene = Scene::open(&["--organization-max-sandboxes=1", ONE[1]]).await;
     let owner = &scene.owner;

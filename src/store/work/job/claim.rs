@@ -113,9 +113,10 @@ impl Store {
     /// claim never waits for it, so the two cannot deadlock.
     ///
     /// A session has one holder. A turn waits for other held jobs. An operation waits for those and
-    /// for a due turn. An `idle` job waits for every other job that is held or due. Two concurrent
-    /// claims may not see each other; the later one finds a changed epoch under its lock and skips
-    /// the session.
+    /// for a due turn. Two concurrent claims may not see each other; the later one finds a changed
+    /// epoch under its lock and skips the session.
+    ///
+    /// Jobs that maintain sandboxes are claimed by [`Store::claim_maintenance`].
     ///
     /// Of a suspended organization, only turns that have not started are claimed, to be rejected.
     pub async fn claim(&self, claimant: &Claimant, cursor: ClaimCursor, jobs_max: i64) -> Result<Claim> {
@@ -180,28 +181,39 @@ pub struct DueJobs {
 /// The limit is a literal in the statement, larger than any claim.
 const _: () = assert!(limit::CLAIM_JOBS_MAX <= 64, "the literal limit in the statement must cover a claim");
 
+/// Job `j` may run on one of these nodes: it needs none, or one of them, or its own is lost.
+macro_rules! is_of_node {
+    () => {
+        "(j.node_id is null or j.node_id = any($nodes) or not exists (
+              select from node n
+              where n.node_id = j.node_id
+                and n.seen_at > now() - greatest($node_silence_ms * interval '1 millisecond', n.orphan_timeout)
+          ))"
+    };
+}
+pub(super) use is_of_node;
+
 /// Job `j` of an organization `e` may run on one of these nodes, and no other job of its session prevents it.
 ///
 /// `offset 0` keeps the planner from a join that reads every job of the organization.
 macro_rules! can_run {
     () => {
-        "(e.suspended_at is null or j.kind = 'turn')
-          and (j.node_id is null or j.node_id = any($nodes) or not exists (
-              select from node n
-              where n.node_id = j.node_id
-                and n.seen_at > now() - greatest($node_silence_ms * interval '1 millisecond', n.orphan_timeout)
-          ))
+        concat!(
+            "j.kind in ('turn', 'operation')
+          and (e.suspended_at is null or j.kind = 'turn')
+          and ",
+            is_of_node!(),
+            "
           and not exists (
               select from job o
               where o.org_id = j.org_id
                 and o.session_id = j.session_id
-                and (j.kind in ('turn', 'operation') and o.kind in ('turn', 'operation', 'idle') and o.kind <> j.kind
+                and (o.kind in ('turn', 'operation', 'idle') and o.kind <> j.kind
                      and o.worker_id is not null and o.ready_at > now()
-                     or j.kind = 'idle' and o.kind in ('turn', 'operation')
-                     and (o.worker_id is not null or o.ready_at <= now())
                      or j.kind = 'operation' and o.kind = 'turn' and o.ready_at <= now())
               offset 0
           )"
+        )
     };
 }
 
@@ -223,6 +235,7 @@ with recursive recent as materialized (
     from job
     where worker_id is null
       and not is_scheduled
+      and kind in ('turn', 'operation')
       and ready_at >= (select coalesce($since - $margin_ms * interval '1 millisecond', '-infinity'))
       and ready_at <= now()
     order by ready_at

@@ -5,6 +5,7 @@
 
 mod claim;
 mod lease;
+mod maintenance;
 
 use std::time::Duration;
 
@@ -137,7 +138,7 @@ impl Tx {
                  where o.org_id = $1
                    and o.worker_id is null
                    and not o.is_scheduled
-                   and o.kind <> 'idle'
+                   and o.kind in ('turn', 'operation')
                    and (o.ready_at, o.session_id) < (j.ready_at, j.session_id)
              )
              from job j

@@ -1,0 +1,132 @@
+//! Claiming the jobs that maintain sandboxes: idle ones and those of archived sessions.
+
+use super::{Claimant, Claimed, Kind, claim::is_of_node, millis};
+use crate::{
+    base::{Id, limit::MAINTENANCE_WINDOW},
+    store::{Result, Store, generation::generation, parameter::named, record::next_epoch},
+};
+
+#[derive(sqlx::FromRow)]
+struct Row {
+    org_id: Option<uuid::Uuid>,
+    session_id: Option<uuid::Uuid>,
+    kind: Option<String>,
+    epoch: Option<i64>,
+    taken_over: Option<bool>,
+    takeovers: Option<i32>,
+    generation: i64,
+}
+
+impl Row {
+    fn job(self) -> Option<Claimed> {
+        Some(Claimed {
+            org: Id::from_uuid(self.org_id?),
+            session: Id::from_uuid(self.session_id?),
+            kind: Kind::from_word(&self.kind?),
+            epoch: self.epoch?,
+            first_epoch: self.epoch?,
+            generation: self.generation,
+            taken_over: self.taken_over?,
+            takeovers: self.takeovers?,
+        })
+    }
+}
+
+impl Store {
+    /// Claims up to `jobs_max` due jobs of the kinds `idle` and `cleanup` of the claimant's nodes: the first of each
+    /// organization, then the second of each, by the index `job_maintenance`.
+    ///
+    /// They do not count for the concurrency of their organization, and those of a suspended one are claimed, too:
+    /// what an idle sandbox reserves is missing to the neighbors until it is frozen.
+    ///
+    /// An `idle` job waits for every turn and operation of its session that is held or due.
+    pub async fn claim_maintenance(&self, claimant: &Claimant, jobs_max: i64) -> Result<Vec<Claimed>> {
+        let query = named!(query_as(CLAIM), {
+            worker: claimant.worker,
+            nodes: claimant.nodes.list(),
+            lease_ms: millis(claimant.lease),
+            node_silence_ms: millis(claimant.node_silence),
+            jobs_max: jobs_max,
+            window: MAINTENANCE_WINDOW,
+        });
+        let rows: Vec<Row> = query.fetch_all(&self.system).await?;
+        rows.iter().for_each(|row| self.generation.notice(row.generation));
+        Ok(rows.into_iter().filter_map(Row::job).collect())
+    }
+}
+
+/// Finds candidates without locks, then locks each job and its session by their keys, as the claim of turns does.
+const CLAIM: &str = concat!(
+    "
+with candidate as materialized (
+    select j.*, row_number() over (partition by j.org_id order by j.ready_at) as rank
+    from (
+        select j.org_id, j.session_id, j.kind, j.ready_at, j.is_abandoned
+        from job j
+        where j.worker_id is null
+          and j.kind in ('cleanup', 'idle')
+          and j.ready_at <= now()
+          and ",
+    is_of_node!(),
+    "
+          and not exists (
+              select from job o
+              where o.org_id = j.org_id
+                and o.session_id = j.session_id
+                and j.kind = 'idle'
+                and o.kind in ('turn', 'operation')
+                and (o.worker_id is not null or o.ready_at <= now())
+              offset 0
+          )
+          and not exists (select from org t where t.org_id = j.org_id and t.deleted_at is not null offset 0)
+        order by j.ready_at
+        limit $window
+    ) j
+), due as (
+    select c.org_id, c.session_id, c.kind, c.is_abandoned as taken_over
+    from (select * from candidate order by rank, ready_at) c
+    cross join lateral (
+        select from job j
+        where j.org_id = c.org_id
+          and j.session_id = c.session_id
+          and j.kind = c.kind
+          and j.ready_at = c.ready_at
+          and j.worker_id is null
+        limit 1
+        for update skip locked
+    ) j
+    cross join lateral (
+        select from session s
+        where s.org_id = c.org_id
+          and s.session_id = c.session_id
+          and s.epoch = (
+              select e.epoch from session e where e.org_id = c.org_id and e.session_id = c.session_id
+          )
+        limit 1
+        for update skip locked
+    ) s
+    limit $jobs_max
+), held as (
+    update job j
+    set worker_id = $worker,
+        ready_at = now() + $lease_ms * interval '1 millisecond',
+        is_scheduled = false,
+        is_abandoned = false
+    from due
+    where j.org_id = due.org_id and j.session_id = due.session_id and j.kind = due.kind
+    returning j.org_id, j.session_id, j.kind, due.taken_over, j.takeovers
+), claimed as (
+    update session s
+    set epoch = ",
+    next_epoch!("s"),
+    "
+    from held
+    where s.org_id = held.org_id and s.session_id = held.session_id
+    returning held.org_id, held.session_id, held.kind, s.epoch, held.taken_over, held.takeovers
+)
+select claimed.*, answering.generation
+from (select ",
+    generation!(),
+    " as generation) answering
+left join claimed on true"
+);
