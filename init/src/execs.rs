@@ -5,11 +5,11 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
-    fs::{self, File},
+    fs::{self, File, OpenOptions},
     io::{self, PipeReader, PipeWriter, Read, Write},
     os::{
         fd::{AsFd, BorrowedFd},
-        unix::fs::{DirBuilderExt, FileExt},
+        unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt},
     },
     path::{Path, PathBuf},
 };
@@ -20,7 +20,7 @@ use sojourn_init::protocol::{
 
 use crate::{
     fork, kill,
-    runner::{self, DISK_FULL, GONE_LINE, KILL},
+    runner::{self, DISK_FULL, GONE_LINE, INPUT, KILL},
 };
 
 /// Maximum number of commands that run or have left processes.
@@ -29,6 +29,8 @@ const EXECS_MAX: usize = 64;
 const EXECS_SEEN_MAX: usize = 100_000;
 /// Maximum stored output of finished commands in bytes; beyond it, the oldest is removed first.
 const FINISHED_BYTES_MAX: u64 = 512 << 20;
+/// Maximum bytes of the input of a command.
+const INPUT_BYTES_MAX: u64 = 64 << 20;
 /// Maximum number of finished commands with stored output: each takes a directory and two files.
 const FINISHED_MAX: usize = 512;
 /// A runner reports two short lines.
@@ -51,20 +53,24 @@ struct Exec {
 
 struct Runner {
     pid: u32,
+    is_service: bool,
     control: PipeWriter,
     report: PipeReader,
     inbox: Vec<u8>,
 }
 
 impl Execs {
-    /// Number of commands that run or have left processes.
+    /// Number of commands that run or have left processes, with services.
     pub(crate) fn running(&self) -> usize {
         self.all.values().filter(|exec| exec.runner.is_some()).count()
     }
 
-    /// Number of commands that have not ended.
-    pub(crate) fn unfinished(&self) -> usize {
-        self.all.values().filter(|exec| exec.runner.is_some() && exec.outcome.is_none()).count()
+    /// Number of commands, without services, that run or have left processes, and of those that have not ended.
+    pub(crate) fn busy(&self) -> (u64, u64) {
+        let running = |exec: &&Exec| exec.runner.as_ref().is_some_and(|runner| !runner.is_service);
+        let running: Vec<_> = self.all.values().filter(running).collect();
+        let unfinished = running.iter().filter(|exec| exec.outcome.is_none()).count();
+        (running.len() as u64, unfinished as u64)
     }
 
     /// Pids of the runners.
@@ -139,6 +145,26 @@ impl Execs {
                 let _ = runner.control.write_all(&[runner::signal_byte(signal)]);
                 Answer::Done {}
             }
+        }
+    }
+
+    /// Appends text to the input of a command.
+    pub(crate) fn input(&mut self, exec_id: &str, offset: u64, text: &str) -> Answer {
+        let runner = match self.all.get_mut(exec_id) {
+            None => return unknown(exec_id),
+            Some(Exec { runner: Some(runner), outcome: None }) if runner.is_service => runner,
+            Some(_) => {
+                return Answer::fault(FaultKind::Refused, "this command has ended, or takes no input");
+            }
+        };
+        match append(&directory(exec_id).join(Stream::Stdin.file_name()), offset, text.as_bytes()) {
+            Ok(Ok(())) => {
+                // The write fails if the runner is just exiting; then its outcome tells.
+                let _ = runner.control.write_all(INPUT);
+                Answer::Done {}
+            }
+            Ok(Err(refused)) => Answer::fault(FaultKind::Refused, refused),
+            Err(error) => Answer::fault(FaultKind::Unavailable, error.to_string()),
         }
     }
 
@@ -237,9 +263,30 @@ impl Execs {
 /// Starts the runner of a command. Fails if the directory exists, because the id must be new.
 fn spawn_runner(directory: &Path, spec: &ExecSpec) -> io::Result<Runner> {
     fs::DirBuilder::new().mode(0o700).create(directory)?;
+    if spec.is_service {
+        let stdin = directory.join(Stream::Stdin.file_name());
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(stdin)?;
+    }
     let ((asked, control), (report, said)) = (io::pipe()?, io::pipe()?);
     let pid = fork::run_in_child(asked, said, || runner::run(directory, spec))?;
-    Ok(Runner { pid, control, report, inbox: Vec::new() })
+    Ok(Runner { pid, is_service: spec.is_service, control, report, inbox: Vec::new() })
+}
+
+/// Appends bytes to a file of input, of which those before its end are there already. The inner error says why that
+/// can never be done.
+fn append(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<Result<(), String>> {
+    let mut file = OpenOptions::new().append(true).open(path)?;
+    let length = file.metadata()?.len();
+    let Some(known) = length.checked_sub(offset) else {
+        return Ok(Err(format!("the input has {length} bytes: {offset} leaves a gap")));
+    };
+    let new = usize::try_from(known).ok().and_then(|known| bytes.get(known..)).unwrap_or_default();
+    if length + new.len() as u64 > INPUT_BYTES_MAX {
+        return Ok(Err(format!("a command takes at most {INPUT_BYTES_MAX} bytes of input")));
+    }
+    // A part of it must not stay: the next call would skip as much.
+    file.write_all(new).inspect_err(|_| drop(file.set_len(length)))?;
+    Ok(Ok(()))
 }
 
 fn directory(exec_id: &str) -> PathBuf {
@@ -249,7 +296,7 @@ fn directory(exec_id: &str) -> PathBuf {
 fn kept_bytes(directory: &Path) -> u64 {
     let length =
         |stream: Stream| fs::metadata(directory.join(stream.file_name())).map_or(0, |meta| meta.len());
-    length(Stream::Stdout) + length(Stream::Stderr)
+    [Stream::Stdin, Stream::Stdout, Stream::Stderr].into_iter().map(length).sum()
 }
 
 /// Outcome of a command whose runner died without a report: it was killed.

@@ -9,6 +9,7 @@
 mod archive;
 mod connection;
 mod execs;
+mod feed;
 mod files;
 mod fork;
 mod install;

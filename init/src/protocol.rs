@@ -56,7 +56,10 @@ pub enum Call {
     Start { epoch: i64, exec: ExecSpec },
     /// Returns the command's outcome, or `Running` after `timeout_ms`.
     Wait { exec_id: String, timeout_ms: u64 },
-    /// Returns stored output of a command from `offset`.
+    /// Appends text to the input of a command that takes input. What lies before `offset` bytes of the text that it
+    /// got so far is skipped, so a repeated call changes nothing.
+    Input { epoch: i64, exec_id: String, offset: u64, text: String },
+    /// Returns stored output or input of a command from `offset`.
     Output { exec_id: String, stream: Stream, offset: u64, bytes_max: usize },
     /// Ends a command and its descendants; the response is sent when none is left.
     Kill { epoch: i64, exec_id: String },
@@ -94,12 +97,17 @@ pub struct ExecSpec {
     pub grace_ms: u64,
     /// Maximum stored bytes per stream.
     pub output_bytes_max: u64,
+    /// Whether it takes input and stays: it does not count as running, so that its sandbox can rest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_service: bool,
 }
 
-/// Output stream of a command.
+/// Stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
+    /// What was sent to it so far.
+    Stdin,
     Stdout,
     Stderr,
 }
@@ -108,6 +116,7 @@ impl Stream {
     /// Name of the stream's file in the command's directory.
     pub const fn file_name(self) -> &'static str {
         match self {
+            Self::Stdin => "stdin",
             Self::Stdout => "stdout",
             Self::Stderr => "stderr",
         }
@@ -133,7 +142,7 @@ pub enum Signal {
 pub enum Answer {
     Done {},
     /// The highest epoch, the number of commands that run or have left processes, and the number of those
-    /// that have not ended.
+    /// that have not ended; both without services.
     Status {
         epoch: i64,
         execs: u64,

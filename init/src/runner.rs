@@ -27,13 +27,15 @@ use sojourn_init::protocol::{
     COMMAND_UID, Cause, ExecSpec, JOIN_OUTPUTS, OOM_COUNTER, Outcome, Signal, Stream,
 };
 
-use crate::{kill, privilege, pump::Pump, usage};
+use crate::{feed::Feed, kill, privilege, pump::Pump, usage};
 
 /// Last line of the report: no descendant is left.
 pub(crate) const GONE_LINE: &str = "gone";
 /// Bytes from the server to a runner: end the command on request, or because the disk limit is exceeded.
 pub(crate) const KILL: &[u8; 1] = b"k";
 pub(crate) const DISK_FULL: &[u8; 1] = b"d";
+/// Byte from the server to a runner: there is more input.
+pub(crate) const INPUT: &[u8; 1] = b"i";
 /// Interval of scans between SIGKILL and the end of the last process.
 const KILL_INTERVAL: Duration = Duration::from_millis(10);
 /// OOM score adjustment of the command: it is killed before init.
@@ -50,7 +52,9 @@ pub(crate) fn run(directory: &Path, spec: &ExecSpec) -> io::Result<()> {
     let (go, started) = mpsc::channel();
     // Start the thread before the command: later there might be no free process slot.
     thread::Builder::new().stack_size(64 << 10).spawn(move || reap(&started, reaper))?;
-    let mut runner = Runner::new(spec, stdout, stderr, ended);
+    let stdin =
+        spec.is_service.then(|| Feed::open(&directory.join(Stream::Stdin.file_name()))).transpose()?;
+    let mut runner = Runner::new(spec, stdin, (stdout, stderr), ended);
     match runner.start(spec) {
         Ok(pid) => {
             // The thread ends only after the last child, so it receives this.
@@ -90,6 +94,7 @@ enum Ending {
 }
 
 struct Runner {
+    stdin: Option<Feed>,
     stdout: Pump,
     stderr: Pump,
     ended: PipeReader,
@@ -107,9 +112,10 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(spec: &ExecSpec, stdout: Pump, stderr: Pump, ended: PipeReader) -> Self {
+    fn new(spec: &ExecSpec, stdin: Option<Feed>, (stdout, stderr): (Pump, Pump), ended: PipeReader) -> Self {
         let began = Instant::now();
         Self {
+            stdin,
             stdout,
             stderr,
             ended,
@@ -148,7 +154,7 @@ impl Runner {
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
             .env("PWD", &spec.cwd)
             .current_dir(&spec.cwd)
-            .stdin(Stdio::null())
+            .stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() })
             .stdout(stdout)
             .stderr(stderr)
             .process_group(0)
@@ -157,6 +163,9 @@ impl Runner {
             .spawn();
         let _ = fs::write("/proc/self/oom_score_adj", "0");
         let mut child = child?;
+        if let Some((feed, pipe)) = self.stdin.as_mut().zip(child.stdin.take()) {
+            feed.connect(pipe)?;
+        }
         if let Some(pipe) = child.stdout.take() {
             self.stdout.connect(pipe)?;
         }
@@ -190,6 +199,11 @@ impl Runner {
             if ready.stderr {
                 self.stderr.take_chunk();
             }
+            if ready.stdin
+                && let Some(feed) = &mut self.stdin
+            {
+                feed.give();
+            }
             if ready.ended && !self.read_end()? {
                 self.stdout.drain();
                 self.stderr.drain();
@@ -206,10 +220,16 @@ impl Runner {
     fn poll(&self) -> io::Result<Ready> {
         let stdin = io::stdin();
         let asking = self.asked.is_none().then(|| stdin.as_fd());
-        let sources = [Some(self.ended.as_fd()), asking, self.stdout.pipe(), self.stderr.pipe()];
+        let sources = [
+            (Some(self.ended.as_fd()), PollFlags::IN),
+            (asking, PollFlags::IN),
+            (self.stdout.pipe(), PollFlags::IN),
+            (self.stderr.pipe(), PollFlags::IN),
+            (self.stdin.as_ref().and_then(Feed::pipe), PollFlags::OUT),
+        ];
         // Unused slots get a descriptor with an empty event set.
-        let mut slots = sources.map(|source| match source {
-            Some(fd) => PollFd::from_borrowed_fd(fd, PollFlags::IN),
+        let mut slots = sources.map(|(source, flags)| match source {
+            Some(fd) => PollFd::from_borrowed_fd(fd, flags),
             None => PollFd::from_borrowed_fd(self.ended.as_fd(), PollFlags::empty()),
         });
         let timeout = self.next_time().map(|at| at.saturating_duration_since(Instant::now()));
@@ -218,8 +238,8 @@ impl Runner {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }
-        let ready = |index: usize| sources[index].is_some() && !slots[index].revents().is_empty();
-        Ok(Ready { ended: ready(0), asked: ready(1), stdout: ready(2), stderr: ready(3) })
+        let ready = |index: usize| sources[index].0.is_some() && !slots[index].revents().is_empty();
+        Ok(Ready { ended: ready(0), asked: ready(1), stdout: ready(2), stderr: ready(3), stdin: ready(4) })
     }
 
     /// Time of the next action without an event.
@@ -259,6 +279,11 @@ impl Runner {
             ServerRequest::Kill => {
                 self.asked = Some(Cause::Killed);
                 self.ending = Ending::Killing;
+            }
+            ServerRequest::Input => {
+                if let Some(feed) = &mut self.stdin {
+                    feed.look();
+                }
             }
             ServerRequest::Send(signal) => {
                 self.sent = Some(signal);
@@ -323,6 +348,7 @@ struct Ready {
     asked: bool,
     stdout: bool,
     stderr: bool,
+    stdin: bool,
 }
 
 /// Request of the server.
@@ -330,6 +356,8 @@ enum ServerRequest {
     End(Cause),
     /// End without a grace period.
     Kill,
+    /// Pass more input on.
+    Input,
     Send(process::Signal),
 }
 
@@ -338,6 +366,7 @@ fn read_request() -> ServerRequest {
     let mut word = [0];
     match io::stdin().read(&mut word) {
         Ok(1) if word == *DISK_FULL => ServerRequest::End(Cause::DiskFull),
+        Ok(1) if word == *INPUT => ServerRequest::Input,
         Ok(1) if word == [signal_byte(Signal::Kill)] => ServerRequest::Kill,
         Ok(1) => match SIGNALS.iter().find(|(named, _)| word == [signal_byte(*named)]) {
             Some((_, signal)) => ServerRequest::Send(*signal),

@@ -300,6 +300,11 @@ impl Server {
                 Ok(()) => self.execs.signal(&exec_id, signal),
                 Err(stale) => stale,
             },
+            Call::Input { epoch, exec_id, offset, text } => match self.fence(epoch) {
+                Ok(()) if self.is_over => full(),
+                Ok(()) => self.execs.input(&exec_id, offset, &text),
+                Err(stale) => stale,
+            },
             Call::Output { exec_id, stream, offset, bytes_max } => {
                 let mut bytes = vec![0; bytes_max.min(PART_BYTES_MAX)];
                 match self.execs.output(&exec_id, stream, offset, &mut bytes) {
@@ -362,7 +367,7 @@ impl Server {
     }
 
     fn status(&self) -> Answer {
-        let (execs, running) = (self.execs.running() as u64, self.execs.unfinished() as u64);
+        let (execs, running) = self.execs.busy();
         Answer::Status { epoch: self.epoch, execs, running }
     }
 

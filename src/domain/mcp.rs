@@ -12,8 +12,8 @@ use super::{
 };
 use crate::base::{
     limit::{
-        AGENT_TOOLS_MAX, MCP_CALL_SECONDS, MCP_DESCRIPTION_BYTES_MAX, MCP_LIST_SECONDS, MCP_NAME_BYTES_MAX,
-        NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX,
+        AGENT_TOOLS_MAX, MCP_CALL_SECONDS, MCP_COMMAND_BYTES_MAX, MCP_COMMAND_WORDS_MAX,
+        MCP_DESCRIPTION_BYTES_MAX, MCP_LIST_SECONDS, MCP_NAME_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX,
     },
     seal::sha256,
     text::{self, hex},
@@ -32,9 +32,14 @@ pub struct McpServer {
     /// `[a-z0-9_-]`, at most 32 characters, without `__`; unique in its list. The model sees the tool `search` of the
     /// server `github` as `mcp__github__search`.
     pub name: String,
-    /// Address of its endpoint (streamable HTTP).
-    pub url: String,
-    /// Id of a credential of the provider `mcp`, whose token is sent to the server.
+    /// Address of its endpoint (streamable HTTP). A server has either an address or a command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+    /// Program and arguments of a server that runs in the session's sandbox and speaks the protocol on its standard input
+    /// and output.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<Vec<String>>,
+    /// Id of a credential of the provider `mcp`, whose token is sent to the server at `url`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub credential: Option<CredentialId>,
     /// Names of its tools that the agent gets; absent, all of them.
@@ -146,6 +151,20 @@ impl McpServer {
             );
             return Some(("name", words));
         }
+        match (&self.url, &self.command) {
+            (Some(_), None) => {}
+            (None, Some(command)) => {
+                if let Some(words) = command_problem(command) {
+                    return Some(("command", words));
+                }
+                if self.credential.is_some() {
+                    let words = "is for a server with a `url`: one with a `command` reads the variables of the environment";
+                    return Some(("credential", words.to_owned()));
+                }
+            }
+            (Some(_), Some(_)) => return Some(("command", "cannot be combined with `url`".to_owned())),
+            (None, None) => return Some(("url", "or `command` is required".to_owned())),
+        }
         let tools: Vec<_> = self.tools.iter().flatten().collect();
         for (field, names) in [("tools", tools), ("replay", self.replay.keys().collect())] {
             if names.len() > AGENT_TOOLS_MAX || !names.iter().all(|name| is_name(name)) {
@@ -167,7 +186,10 @@ impl McpServer {
 
     /// Returns the hash of where and how it is reached.
     pub fn server_hash(&self) -> String {
-        hash(&json!({ "credential": self.credential, "url": self.url }))
+        match &self.command {
+            Some(command) => hash(&json!({ "command": command })),
+            None => hash(&json!({ "credential": self.credential, "url": self.url })),
+        }
     }
 
     /// Returns whether the agent gets a tool of it.
@@ -229,6 +251,18 @@ impl McpTool {
             idempotent: false,
         }
     }
+}
+
+/// Returns why a command cannot be run.
+fn command_problem(command: &[String]) -> Option<String> {
+    let bytes: usize = command.iter().map(String::len).sum();
+    if command.first().is_none_or(String::is_empty) {
+        return Some("must begin with a program".to_owned());
+    }
+    if command.len() > MCP_COMMAND_WORDS_MAX || bytes > MCP_COMMAND_BYTES_MAX {
+        return Some(format!("may have {MCP_COMMAND_WORDS_MAX} words and {MCP_COMMAND_BYTES_MAX} bytes"));
+    }
+    command.iter().any(|word| word.contains('\0')).then(|| "must not contain a zero byte".to_owned())
 }
 
 fn is_name(name: &str) -> bool {
@@ -300,5 +334,16 @@ mod tests {
         assert_eq!(of(json!([{ "name": "a", "url": url }, { "name": "a", "url": url }])), Some((1, "name")));
         let slow = json!([{ "name": "a", "url": url, "timeout_seconds": 3_601 }]);
         assert_eq!(of(slow), Some((0, "timeout_seconds")));
+        let with = |rest: Value| {
+            let mut server = json!({ "name": "a" });
+            server.as_object_mut().expect("an object").extend(rest.as_object().expect("fields").clone());
+            of(json!([server]))
+        };
+        assert_eq!(with(json!({ "command": ["server", ""] })), None);
+        assert_eq!(with(json!({})), Some((0, "url")));
+        for command in [json!([]), json!([""]), json!(["a\0b"]), json!(["a", "b".repeat(8 << 10)])] {
+            assert_eq!(with(json!({ "command": command })), Some((0, "command")), "{command}");
+        }
+        assert_eq!(with(json!({ "command": ["server"], "url": url })), Some((0, "command")));
     }
 }

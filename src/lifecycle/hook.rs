@@ -27,6 +27,7 @@ pub(crate) async fn run(
         env: Vec::new(),
         timeout: LIFECYCLE_HOOK_TIMEOUT,
         output_bytes_max: LIFECYCLE_HOOK_OUTPUT_BYTES_MAX,
+        is_service: false,
     };
     sandbox.start(sandbox_fence, &exec).await?;
     let exit = sandbox.wait(sandbox_fence, &id).await?;

@@ -233,6 +233,14 @@ impl LeasedSandbox {
         self.session.record_loss(id, reason).await
     }
 
+    /// Records that a sandbox is lost, if it is.
+    pub(crate) async fn record_if_gone(&self, handle: &SandboxHandle, reason: &str) -> Result<(), Error> {
+        match handle.sandbox.running(handle.fence).await {
+            Err(Fault::Gone) => self.record_loss(handle.fence.sandbox, reason).await,
+            _ => Ok(()),
+        }
+    }
+
     /// Takes a checkpoint for a caller and marks it as manual. Calls that start in the sandbox meanwhile
     /// wait.
     pub(crate) async fn checkpoint(&self) -> Result<CheckpointId, Error> {

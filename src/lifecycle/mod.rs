@@ -40,7 +40,7 @@ pub(crate) use egress::{EgressAttachment, EgressPolicy};
 pub(crate) use error::Error;
 pub(crate) use idle::IdlePolicy;
 pub(crate) use idle::Next;
-pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle};
+pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle, Use};
 pub(crate) use nodes::{Nodes, WorkerNode};
 pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
 pub(crate) use spec::SandboxSpec;

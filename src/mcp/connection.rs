@@ -2,6 +2,7 @@
 
 use std::{
     borrow::Cow,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU32, Ordering},
@@ -20,13 +21,19 @@ use rmcp::{
         ClientCacheConfig, ClientLifecycleMode, NotificationContext, RequestContext, RunningService,
         serve_client_with_lifecycle_and_ct,
     },
-    transport::{StreamableHttpClientTransport, streamable_http_client::StreamableHttpClientTransportConfig},
+    transport::{
+        IntoTransport, StreamableHttpClientTransport,
+        streamable_http_client::StreamableHttpClientTransportConfig,
+    },
 };
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{Answer, Clients, Endpoint, Failure, breaker::Key, transport::Http};
+use super::{
+    Answer, CallState, Clients, Endpoint, Failure, Program, breaker::Key, process::Process,
+    transcript::CALL_ID, transport::Http,
+};
 use crate::{
     base::limit::{
         MCP_CLOSE_TIMEOUT, MCP_LIST_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_NOTICES_MAX, MCP_PAGES_MAX,
@@ -34,15 +41,14 @@ use crate::{
     domain::mcp::McpTool,
 };
 
-/// Field of the metadata of a call that names it: a repeated call has the same.
-const CALL_ID: &str = "sojourn/call_id";
-
 /// A connection to a server. Dropping it ends it; [`Connection::close`] also tells the server.
 pub struct Connection {
     running: RunningService<RoleClient, Handler>,
     notices: Arc<Notices>,
     clients: Clients,
-    key: Key,
+    /// Server of the breaker; none for a process.
+    key: Option<Key>,
+    process: Option<Arc<Process>>,
     /// Whether a failure of transport was noted: one connection counts once for the breaker.
     has_failed: AtomicBool,
     /// Whether the tools were listed on it.
@@ -142,6 +148,45 @@ impl Clients {
         config.max_json_response_size = MCP_MESSAGE_BYTES_MAX;
         config.max_sse_event_size = MCP_MESSAGE_BYTES_MAX;
         let transport = StreamableHttpClientTransport::with_client(http, config);
+        let connected = self.serve(transport, is_legacy, time).await;
+        let connection = connected.inspect_err(|failure| self.note(&key, failure))?;
+        Ok(Connection { key: Some(key), ..connection })
+    }
+
+    /// Connects to a server that runs in a sandbox, within `time`; starts it if it does not run.
+    ///
+    /// # Errors
+    /// Any [`Failure`]: nothing but the handshake was sent.
+    pub async fn run(
+        &self,
+        program: &Program,
+        is_legacy: bool,
+        time: Duration,
+    ) -> Result<Connection, Failure> {
+        let began = Instant::now();
+        let found = timeout(time, program.process(self.tasks.clone())).await;
+        let (process, output) = found.unwrap_or(Err(Failure::Timeout(time)))?;
+        let is_legacy = is_legacy || process.has_session();
+        match self.serve(output, is_legacy, time.saturating_sub(began.elapsed())).await {
+            Ok(connection) => Ok(Connection { process: Some(process), ..connection }),
+            Err(failure @ Failure::Timeout(_)) => Err(failure),
+            Err(failure) => Err(match process.ending().await {
+                Some(end) => Failure::Unreachable(end.to_owned()),
+                None => failure,
+            }),
+        }
+    }
+
+    /// Begins the protocol on a transport.
+    async fn serve<E, A>(
+        &self,
+        transport: impl IntoTransport<RoleClient, E, A>,
+        is_legacy: bool,
+        time: Duration,
+    ) -> Result<Connection, Failure>
+    where
+        E: std::error::Error + Send + Sync + 'static,
+    {
         let mode = if is_legacy {
             ClientLifecycleMode::Initialize
         } else {
@@ -157,11 +202,12 @@ impl Clients {
             Ok(connected) => connected.map_err(|error| Failure::of_connect(&error)),
             Err(_) => Err(Failure::Timeout(time)),
         };
-        let running = connected.inspect_err(|failure| self.note(&key, failure))?;
+        let running = connected?;
         // Lists are kept in the log; a stale one must not take the place of a failure.
         running.peer().set_response_cache_config(ClientCacheConfig::disabled()).await;
         let (has_failed, has_listed) = (AtomicBool::new(false), AtomicBool::new(false));
-        Ok(Connection { running, notices, clients: self.clone(), key, has_failed, has_listed, end })
+        let clients = self.clone();
+        Ok(Connection { running, notices, clients, key: None, process: None, has_failed, has_listed, end })
     }
 
     /// Notes a failure for the breaker.
@@ -183,19 +229,40 @@ impl Connection {
         self.has_listed.load(Ordering::Relaxed)
     }
 
-    /// Notes for the breaker whether the server answered.
-    fn noted<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+    /// Notes for the breaker whether the server answered; finds out how a process has ended.
+    async fn noted<T>(&self, outcome: Result<T, Failure>) -> Result<T, Failure> {
+        let Some(key) = &self.key else {
+            return match (outcome, &self.process) {
+                (Err(Failure::Lost(reason)), Some(process)) => {
+                    Err(Failure::Lost(process.ending().await.map_or(reason, str::to_owned)))
+                }
+                (outcome, _) => outcome,
+            };
+        };
         match &outcome {
             Err(failure) if failure.is_of_transport() => {
                 if !self.has_failed.swap(true, Ordering::Relaxed) {
-                    self.clients.note(&self.key, failure);
+                    self.clients.note(key, failure);
                 }
             }
             Err(failure) if !failure.is_answer() => {}
             // An answer, if not the one that was wanted.
-            Ok(_) | Err(_) => self.clients.breakers.succeeded(&self.key),
+            Ok(_) | Err(_) => self.clients.breakers.succeeded(key),
         }
         outcome
+    }
+
+    /// Returns what became of a call of this name, if it was sent to the process of the server, or one before.
+    pub fn call_state(&self, call_id: &str) -> Option<CallState> {
+        self.process.as_ref()?.call_state(call_id)
+    }
+
+    /// Tells the process of the server that a call is given up, if it has it.
+    pub async fn cancel(&self, call_id: &str) {
+        let Some(process) = &self.process else { return };
+        if let Err(error) = process.cancel(call_id).await {
+            tracing::debug!(%error, "the process of an MCP server was not told of a cancel");
+        }
     }
 
     /// Returns whether the server has said that its tools changed, once.
@@ -211,7 +278,7 @@ impl Connection {
         self.take_change();
         let listed = self.within(time, self.pages(server)).await.flatten();
         self.has_listed.fetch_or(listed.is_ok(), Ordering::Relaxed);
-        self.noted(listed)
+        self.noted(listed).await
     }
 
     /// Awaits an answer for a time, and not of a connection that was ended because the server sends too much: the library
@@ -266,7 +333,16 @@ impl Connection {
         meta.insert(CALL_ID.to_owned(), Value::String(call_id.to_owned()));
         params.meta = Some(meta);
         // Giving the call up tells the server.
-        let answered = match self.within(time, self.running.peer().call_tool_once(params)).await {
+        let mut answer = pin!(self.running.peer().call_tool_once(params));
+        let answered = self.within(time, &mut answer).await;
+        if let (Err(Failure::Timeout(_)), Some(process)) = (&answered, &self.process) {
+            // The library does not tell the process: it gives calls up that another worker goes on with, too.
+            let cancel = process.cancel(call_id);
+            if let Err(error) = timeout(MCP_CLOSE_TIMEOUT, cancel).await.unwrap_or(Ok(())) {
+                tracing::debug!(%error, "the process of an MCP server was not told that a call is given up");
+            }
+        }
+        let answered = match answered {
             Ok(Ok(CallToolResponse::Complete(result))) => Ok(Answer::of(result, tool)),
             Ok(Ok(CallToolResponse::InputRequired(_))) => {
                 Err(Failure::Protocol("it wants an input from a person, which is not supported".to_owned()))
@@ -276,7 +352,7 @@ impl Connection {
             Ok(Err(error)) => Err(Failure::of_request(&error)),
             Err(failure) => Err(failure),
         };
-        self.noted(answered)
+        self.noted(answered).await
     }
 
     /// Ends the connection, and the session of a server that has one.

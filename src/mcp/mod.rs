@@ -1,14 +1,20 @@
 //! Client of MCP servers (Model Context Protocol, versions 2024-11-05 to 2026-07-28).
 //!
-//! Called by `turn`, which lists the tools of a server and calls them; calls `net` for every connection. A server is
-//! untrusted: what it sends is bounded in time and bytes, an access token goes to its own origin only, and one that
+//! Called by `turn`, which lists the tools of a server and calls them; calls `net` for every connection over HTTP, and
+//! `sandbox` for a server that is a process there. A server is untrusted: what it sends is bounded in time and bytes, an access token goes to its own origin only, and one that
 //! fails again and again is left alone for a while.
 
 mod answer;
 mod breaker;
 mod connection;
+mod exec;
 mod failure;
+mod lines;
 mod oauth;
+mod process;
+mod process_output;
+mod program;
+mod transcript;
 mod transport;
 
 use std::sync::Arc;
@@ -28,6 +34,8 @@ pub use answer::{Answer, Image};
 pub use connection::{Connection, Listing};
 pub use failure::Failure;
 pub use oauth::NoToken;
+pub use program::Program;
+pub use transcript::CallState;
 
 use breaker::Breakers;
 

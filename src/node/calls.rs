@@ -109,6 +109,15 @@ impl Agent {
             Call::Output { exec_id, range } => {
                 return Ok((Done::Output, local.output(fence, &exec_id, range).await?));
             }
+            Call::WriteInput { exec_id, offset } => {
+                let text = String::from_utf8(payload)
+                    .map_err(|_| Fault::Refused("input of a command must be UTF-8".to_owned()))?;
+                nothing(local.write_input(fence, &exec_id, offset, &text).await)?
+            }
+            Call::ReadInput { exec_id, offset, bytes_max } => {
+                let input = local.read_input(fence, &exec_id, offset, bytes_max).await?;
+                return Ok((Done::Output, input));
+            }
             Call::Kill { exec_id } => nothing(local.kill(fence, &exec_id).await)?,
             Call::Signal { exec_id, signal } => nothing(local.signal(fence, &exec_id, signal).await)?,
             Call::ReadFile { path, offset, bytes_max } => {

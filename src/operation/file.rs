@@ -97,6 +97,7 @@ pub(crate) async fn list(
         env: vec![("LC_ALL".to_owned(), "C.UTF-8".to_owned())],
         timeout: FILE_TIMEOUT,
         output_bytes_max: DIRECTORY_BYTES_MAX,
+        is_service: false,
     };
     sandbox.start(sandbox_fence, &exec).await?;
     let exit = sandbox.wait(sandbox_fence, &id).await?;

@@ -275,6 +275,7 @@ impl OperationServer<'_> {
                     env: env.clone(),
                     timeout: Duration::from_secs(*timeout_seconds),
                     output_bytes_max: DIRECT_OUTPUT_BYTES_MAX,
+                    is_service: false,
                 };
                 self.running.lock().await.entry(open.id).or_insert_with(Instant::now);
                 match self.run(open, handle, &exec).await {

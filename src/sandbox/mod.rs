@@ -106,6 +106,29 @@ pub trait Sandbox: Send + Sync {
     /// while the command runs and afterwards.
     async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault>;
 
+    /// Appends text to the input of a service, at most `EXEC_INPUT_PART_BYTES_MAX` bytes. What lies before the end of the
+    /// input that it got so far is skipped, counted from `offset`: a repeated call changes nothing.
+    ///
+    /// # Errors
+    /// `Refused` when the command has ended or is no service, when its input is full, or when `offset` leaves a gap.
+    async fn write_input(
+        &self,
+        fence: SandboxFence,
+        exec_id: &str,
+        offset: u64,
+        text: &str,
+    ) -> Result<(), Fault>;
+
+    /// Reads the input that a service got from `offset`, at most `bytes_max` bytes; empty at the current end. Works also
+    /// when it has ended.
+    async fn read_input(
+        &self,
+        fence: SandboxFence,
+        exec_id: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Fault>;
+
     /// Ends a command and all its descendants: SIGTERM, the grace period, then SIGKILL. Returns when none is
     /// left.
     async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault>;
@@ -326,6 +349,9 @@ pub struct Exec {
     pub timeout: Duration,
     /// Maximum stored output per stream, in bytes.
     pub output_bytes_max: u64,
+    /// Whether it takes input and stays: a service does not count as running, so that its sandbox can rest.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_service: bool,
 }
 
 /// A range of a command's output.

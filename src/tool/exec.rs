@@ -47,6 +47,7 @@ pub(super) async fn run(
         env: handle.env.clone(),
         timeout,
         output_bytes_max: limit::EXEC_OUTPUT_BYTES_MAX,
+        is_service: false,
     };
     handle.sandbox.start(handle.fence, &exec).await?;
     found(handle, id).await?.ok_or_else(|| {

@@ -1,11 +1,11 @@
 //! The tools of MCP servers for a turn: lists them, offers them to the model, and calls them.
 //!
-//! A connection is made when a list or a call first needs it, and ends with this worker's part of the turn. What the
-//! model is offered comes from the log alone, so a worker that takes the turn over offers the same.
+//! A connection is made when a list or a call first needs it, and ends with this worker's part of the turn; a server that
+//! is a process stays in its sandbox. What the model is offered comes from the log alone, so a worker that takes the turn over offers the same.
 
 use std::{
     collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -13,13 +13,17 @@ use futures::future::join_all;
 use tokio::time::Instant;
 use url::Url;
 
-use super::{mcp_access::StoredAccess, pinned_tools::McpTarget};
+use super::{
+    mcp_access::StoredAccess,
+    mcp_server::{Obstacle, Reach, Server},
+    pinned_tools::{McpPlace, McpTarget},
+};
 use crate::{
     base::{
         Origin, Timestamp,
         limit::{
-            MCP_LIST_TIMEOUT, MCP_LISTS_PER_TURN_MAX, MCP_SKIPPED_MAX, MCP_TOOLS_MAX, MODEL_REASON_BYTES_MAX,
-            NAME_BYTES_MAX,
+            MCP_LIST_TIMEOUT, MCP_PROCESS_LIST_TIMEOUT, MCP_SKIPPED_MAX, MCP_TOOLS_MAX,
+            MODEL_REASON_BYTES_MAX, NAME_BYTES_MAX,
         },
         text,
     },
@@ -28,47 +32,33 @@ use crate::{
         content::Content,
         event::Body,
         log_fold::McpLists,
-        mcp::{self, McpFailed, McpListed, McpServer, McpSkipped, McpTool},
+        mcp::{McpFailed, McpListed, McpSkipped, McpTool},
         tool::{Replay, ToolCall, ToolSpec},
     },
     file::{self, Files},
-    mcp::{Answer, Clients, Connection, Endpoint, Failure, Image},
+    lifecycle::LeasedSandbox,
+    mcp::{Answer, CallState, Clients, Endpoint, Failure, Image},
     store::Store,
-    tool::{self, Call, CallResult, LazySchema},
+    tool::{self, Call, CallResult, Fault, LazySchema},
 };
 
 /// Attempts of a call that is safe to repeat.
 const ATTEMPTS: u32 = 2;
+/// Told of a call that cannot be settled.
+const INTERRUPTED: &str = "This call was interrupted and may have reached its server, so its outcome is unknown. Check \
+                           what it did before you call the tool again.";
 
 /// The MCP servers of an agent, for one lease.
 pub(super) struct McpTools {
-    clients: Clients,
     files: Files,
+    /// Where servers that are processes run.
+    sandbox: Arc<LeasedSandbox>,
     org: OrgId,
     session: SessionId,
     servers: Vec<Server>,
     /// Tools that the model may be offered beside the others.
     tools_max: usize,
     offered: RwLock<Arc<[Offered]>>,
-}
-
-/// A server of the agent.
-struct Server {
-    config: McpServer,
-    /// Where it is; or why that cannot be used.
-    endpoint: Result<Endpoint, Failure>,
-    connection: tokio::sync::Mutex<Option<Arc<Connection>>>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    /// Whether it is known to need the handshake of the older versions.
-    is_legacy: bool,
-    /// Whether it did not know a tool that it had listed.
-    is_stale: bool,
-    /// Lists that were read because of a change.
-    lists: u32,
 }
 
 /// A tool that the model is offered.
@@ -86,23 +76,27 @@ impl McpTools {
     pub(super) fn new(
         clients: Clients,
         (store, files, origin): (&Store, &Files, &Origin),
-        (org, session): (OrgId, SessionId),
+        sandbox: &Arc<LeasedSandbox>,
         (servers, tools_max): (Vec<McpTarget>, usize),
         known: &McpLists,
     ) -> Self {
+        let (org, session) = (sandbox.writer().fence().org, sandbox.writer().fence().session);
         let endpoint = |credential: Option<CredentialId>, url: Url| {
             let parts = (store.clone(), origin.clone());
             let access = Arc::new(StoredAccess::new(clients.clone(), parts, org, credential, &url));
             Endpoint { org, credential, access, url }
         };
-        let server = |McpTarget { server, url }| {
-            let endpoint = url.map(|url| endpoint(server.credential, url));
-            Server::new(server, endpoint, known)
+        let server = |McpTarget { server, place }| {
+            let reach = place.map(|place| match place {
+                McpPlace::Address(url) => Reach::Http(endpoint(server.credential, url)),
+                McpPlace::Command(command) => Reach::Process(command),
+            });
+            Server::new(server, reach, (&clients, sandbox), known)
         };
         let servers = servers.into_iter().map(server).collect();
         let tools = Self {
-            clients,
             files: files.clone(),
+            sandbox: Arc::clone(sandbox),
             org,
             session,
             servers,
@@ -144,7 +138,13 @@ impl McpTools {
         let offered = self.offered();
         let offered = offered.iter().find(|offered| offered.spec.name == call.tool)?;
         let checked = offered.schema.check(&call.tool, &call.input);
-        Some(checked.map(|()| Call::remote(call.clone(), offered.spec.replay)))
+        let replay = offered.spec.replay;
+        // What a process was sent is stored beside it.
+        let call = || match self.servers[offered.server].is_process() {
+            true => Call::external(call.clone(), replay, None),
+            false => Call::remote(call.clone(), replay),
+        };
+        Some(checked.map(|()| call()))
     }
 
     /// Lists the tools of the servers whose list is due for a turn that started at `since`, or that changed.
@@ -160,9 +160,14 @@ impl McpTools {
 
     async fn list_one(&self, server: &Server) -> Body {
         let started = Instant::now();
-        let left = || MCP_LIST_TIMEOUT.saturating_sub(started.elapsed());
+        let time = if server.is_process() { MCP_PROCESS_LIST_TIMEOUT } else { MCP_LIST_TIMEOUT };
+        let left = || time.saturating_sub(started.elapsed());
+        let _use = server.begin_use();
         let listed = async {
-            let connection = self.connect(server, left()).await?;
+            let connection = server.connect(left()).await.map_err(|obstacle| match obstacle {
+                Obstacle::Failure(failure) => failure,
+                Obstacle::Sandbox(error) => Failure::Unreachable(error.to_string()),
+            })?;
             match connection.list(&server.config.name, left()).await {
                 Ok(listing) => Ok(listing),
                 Err(failure) => {
@@ -174,7 +179,7 @@ impl McpTools {
         let config = &server.config;
         match listed.await {
             Ok(listing) => {
-                server.state().is_legacy = mcp::has_handshake(&listing.protocol_version);
+                server.note_version(&listing.protocol_version);
                 let (tools, skipped) = usable(listing.tools).await;
                 let ttl = listing.ttl.map(|ttl| ttl.as_secs());
                 let version = &listing.protocol_version;
@@ -196,56 +201,110 @@ impl McpTools {
         self.servers.iter().find(is_missing).map(|server| server.config.name.clone())
     }
 
+    /// Returns whether this is a call of a tool of a server.
+    pub(super) fn has(&self, call: &Call) -> bool {
+        self.target(&call.origin.tool).is_some()
+    }
+
+    /// Returns whether this is a call of a server that is a process in the sandbox.
+    pub(super) fn is_in_sandbox(&self, call: &Call) -> bool {
+        self.target(&call.origin.tool).is_some_and(|(place, _)| self.servers[place].is_process())
+    }
+
     /// Runs a call to its end. `may_have_run`: an earlier worker may have sent it.
-    pub(super) async fn run(&self, call: &Call, mut may_have_run: bool) -> CallResult {
+    ///
+    /// # Errors
+    /// There is no sandbox for a server that is a process.
+    pub(super) async fn run(&self, call: &Call, mut may_have_run: bool) -> Result<CallResult, Fault> {
         let Some((place, name)) = self.target(&call.origin.tool) else {
-            return CallResult::not_run("This tool is no longer offered, so it did not run.");
+            return Ok(CallResult::not_run("This tool is no longer offered, so it did not run."));
         };
         let server = &self.servers[place];
         let mut attempts_left = if call.replay == Replay::Unsafe { 1 } else { ATTEMPTS };
         loop {
             attempts_left -= 1;
-            match self.call(server, &name, call).await {
-                Ok(answer) => return self.result(&server.config.name, &name, answer).await,
+            match self.call(server, &name, call).await? {
+                Ok(answer) => return Ok(self.result(&server.config.name, &name, answer).await),
                 Err((is_sent, failure)) => {
                     may_have_run |= is_sent && failure.may_have_run();
                     if attempts_left == 0 || !failure.may_pass() {
-                        return failed(&server.config.name, call.replay, may_have_run, &failure);
+                        return Ok(failed(&server.config.name, call.replay, may_have_run, &failure));
                     }
                 }
             }
         }
     }
 
-    /// Settles a call that a worker began and did not finish.
-    pub(super) async fn recover(&self, call: &Call) -> CallResult {
-        if call.replay == Replay::Unsafe {
-            return CallResult::unknown(
-                "This call was interrupted and may have reached its server, so its outcome is unknown. Check what it did \
-                 before you call the tool again.",
-            );
+    /// Settles a call that a worker began and did not finish. `was_lost`: so was the sandbox of that time.
+    pub(super) async fn recover(&self, call: &Call, was_lost: bool) -> Result<CallResult, Fault> {
+        let server = self.target(&call.origin.tool).map(|(place, _)| &self.servers[place]);
+        if call.replay != Replay::Unsafe {
+            return self.run(call, true).await;
         }
-        self.run(call, true).await
+        let Some(server) = server.filter(|server| server.is_process() && !was_lost) else {
+            return Ok(CallResult::unknown(INTERRUPTED));
+        };
+        let _use = server.begin_use();
+        let connected = server.connect(MCP_PROCESS_LIST_TIMEOUT).await;
+        let state = match connected {
+            Ok(connection) => connection.call_state(&self.call_id(call.id())),
+            Err(Obstacle::Failure(_)) => Some(CallState::Lost),
+            Err(Obstacle::Sandbox(error)) => return Err(error.into()),
+        };
+        match state {
+            // A process that has the call is not sent it again, and its answer is kept.
+            None | Some(CallState::Open | CallState::Answered(_)) => self.run(call, state.is_some()).await,
+            Some(CallState::Canceled | CallState::Lost) => Ok(CallResult::unknown(INTERRUPTED)),
+        }
     }
 
-    /// Sends a call. An error says whether it was sent.
-    async fn call(&self, server: &Server, name: &str, call: &Call) -> Result<Answer, (bool, Failure)> {
+    /// Tells a process that a call is given up. Returns whether this is a call of a server.
+    pub(super) async fn cancel(&self, call: &ToolCall) -> bool {
+        let Some((place, _)) = self.target(&call.tool) else { return false };
+        let server = &self.servers[place];
+        // A call at another server was given up with its future.
+        if server.is_process() && self.sandbox.still_exists().await.is_ok_and(|exists| exists) {
+            let _use = server.begin_use();
+            if let Ok(connection) = server.connect(MCP_LIST_TIMEOUT).await {
+                connection.cancel(&self.call_id(&call.call_id)).await;
+            }
+        }
+        true
+    }
+
+    /// Name of a call for its server.
+    fn call_id(&self, call_id: &str) -> String {
+        format!("{}/{call_id}", self.session)
+    }
+
+    /// Sends a call. The inner error says whether it was sent.
+    async fn call(
+        &self,
+        server: &Server,
+        name: &str,
+        call: &Call,
+    ) -> Result<Result<Answer, (bool, Failure)>, Fault> {
+        let _use = server.begin_use();
         let time = Duration::from_secs(server.config.timeout_seconds());
-        let connected = self.connect(server, MCP_LIST_TIMEOUT.min(time)).await;
-        let connection = connected.map_err(|failure| (false, failure))?;
+        let start = if server.is_process() { MCP_PROCESS_LIST_TIMEOUT } else { MCP_LIST_TIMEOUT.min(time) };
+        let connection = match server.connect(start).await {
+            Ok(connection) => connection,
+            Err(Obstacle::Failure(failure)) => return Ok(Err((false, failure))),
+            Err(Obstacle::Sandbox(error)) => return Err(error.into()),
+        };
         if !connection.has_listed()
             && self.needs_headers(&call.origin.tool)
             && let Err(failure) = connection.list(&server.config.name, MCP_LIST_TIMEOUT).await
         {
             server.forget(&connection).await;
-            return Err((false, failure));
+            return Ok(Err((false, failure)));
         }
         let arguments = call.origin.input.as_object().cloned().unwrap_or_default();
-        let call_id = format!("{}/{}", self.session, call.id());
-        match connection.call(name, arguments, &call_id, time).await {
+        let call_id = self.call_id(call.id());
+        Ok(match connection.call(name, arguments, &call_id, time).await {
             Ok(answer) => {
                 if answer.is_unknown_tool {
-                    server.state().is_stale = true;
+                    server.note_unknown_tool();
                 }
                 Ok(answer)
             }
@@ -253,23 +312,7 @@ impl McpTools {
                 server.forget(&connection).await;
                 Err((true, failure))
             }
-        }
-    }
-
-    /// Returns the connection to a server, within `time`.
-    async fn connect(&self, server: &Server, time: Duration) -> Result<Arc<Connection>, Failure> {
-        let mut current = server.connection.lock().await;
-        if let Some(connection) = current.as_ref().filter(|connection| !connection.is_closed()) {
-            return Ok(Arc::clone(connection));
-        }
-        let endpoint = server.endpoint.as_ref().map_err(Clone::clone)?;
-        let is_legacy = server.state().is_legacy;
-        let connected = self.clients.connect(endpoint, is_legacy, time).await;
-        // It may speak another version by now.
-        server.state().is_legacy &= connected.is_ok();
-        let connection = Arc::new(connected?);
-        *current = Some(Arc::clone(&connection));
-        Ok(connection)
+        })
     }
 
     /// Returns an answer as a result for the model.
@@ -331,46 +374,7 @@ impl McpTools {
 
     /// Ends the connections.
     pub(super) async fn close(&self) {
-        let close = async |server: &Server| {
-            let connection = server.connection.lock().await.take();
-            if let Some(connection) = connection.and_then(Arc::into_inner) {
-                connection.close().await;
-            }
-        };
-        join_all(self.servers.iter().map(close)).await;
-    }
-}
-
-impl Server {
-    fn new(config: McpServer, endpoint: Result<Endpoint, Failure>, known: &McpLists) -> Self {
-        let is_legacy =
-            known.listed(&config).is_some_and(|listed| mcp::has_handshake(&listed.protocol_version));
-        let state = Mutex::new(State { is_legacy, ..State::default() });
-        Self { config, endpoint, connection: tokio::sync::Mutex::default(), state }
-    }
-
-    /// Returns whether its tools changed since they were listed, as far as it says so, and not too often.
-    async fn has_changed(&self) -> bool {
-        let is_told =
-            self.connection.lock().await.as_ref().is_some_and(|connection| connection.take_change());
-        let mut state = self.state();
-        let has_changed = std::mem::take(&mut state.is_stale) || is_told;
-        if has_changed {
-            state.lists += 1;
-        }
-        has_changed && state.lists <= MCP_LISTS_PER_TURN_MAX
-    }
-
-    /// Drops a connection that failed.
-    async fn forget(&self, failed: &Arc<Connection>) {
-        let mut current = self.connection.lock().await;
-        if current.as_ref().is_some_and(|connection| Arc::ptr_eq(connection, failed)) {
-            *current = None;
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        join_all(self.servers.iter().map(Server::close)).await;
     }
 }
 

@@ -11,6 +11,7 @@ mod kept_drafts;
 mod long_result;
 mod mcp;
 mod mcp_access;
+mod mcp_server;
 mod models;
 mod pinned_tools;
 mod preflight;

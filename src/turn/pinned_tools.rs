@@ -11,10 +11,17 @@ use crate::{
     net,
 };
 
-/// An MCP server with its address, or with the reason why it must not be used.
+/// An MCP server and where it is, or the reason why it must not be used.
 pub(super) struct McpTarget {
     pub server: McpServer,
-    pub url: Result<Url, Failure>,
+    pub place: Result<McpPlace, Failure>,
+}
+
+/// Place of an MCP server.
+pub(super) enum McpPlace {
+    Address(Url),
+    /// A process in the sandbox, of this command. What it reaches is what the sandbox reaches.
+    Command(Vec<String>),
 }
 
 /// The part of the session's agent that its tools need.
@@ -40,11 +47,16 @@ impl PinnedTools {
 
     /// Returns the MCP servers of the agent.
     pub(super) fn mcp_servers(&self) -> Vec<McpTarget> {
-        let url = |server: &McpServer| match self.allows_mcp_servers {
-            true => net::parse(&server.url).map_err(|refused| Failure::Refused(refused.to_string())),
-            false => Err(Failure::Refused("the environment does not allow MCP servers".to_owned())),
+        let place = |server: &McpServer| match (&server.command, &server.url) {
+            (Some(command), _) => Ok(McpPlace::Command(command.clone())),
+            (None, _) if !self.allows_mcp_servers => {
+                Err(Failure::Refused("the environment does not allow MCP servers".to_owned()))
+            }
+            (None, url) => net::parse(url.as_deref().unwrap_or_default())
+                .map(McpPlace::Address)
+                .map_err(|refused| Failure::Refused(refused.to_string())),
         };
         let servers = self.settings.mcp_servers.iter().flatten();
-        servers.map(|server| McpTarget { url: url(server), server: server.clone() }).collect()
+        servers.map(|server| McpTarget { place: place(server), server: server.clone() }).collect()
     }
 }

@@ -122,11 +122,10 @@ impl LeasedTools {
         specs.extend(output.as_ref().map(OutputTool::spec));
         let custom = custom.into_iter().map(TurnTool::new).collect();
         let services = Arc::new(SessionServices::new(sandboxes.clone(), writer, &sandbox));
-        let fence = writer.fence();
         let mcp = McpTools::new(
             clients,
             (&sandboxes.store, &sandboxes.files, sandboxes.journal.origin()),
-            (fence.org, fence.session),
+            &sandbox,
             (servers, AGENT_TOOLS_MAX.saturating_sub(specs.len())),
             fold.mcp(),
         );
@@ -251,8 +250,8 @@ impl LeasedTools {
     }
 
     async fn run_timed(&self, call: &Call) -> Result<CallResult, Fault> {
-        if call.is_remote {
-            let result = self.mcp.run(call, false).await;
+        if self.mcp.has(call) {
+            let result = self.mcp.run(call, false).await?;
             return shortened(&self.sandbox, call, result).await;
         }
         let _use = self.sandbox.begin_use();
@@ -271,8 +270,11 @@ impl LeasedTools {
     }
 
     async fn recover_timed(&self, call: &Call) -> Result<CallResult, Fault> {
-        if call.is_remote {
-            let result = self.mcp.recover(call).await;
+        if self.mcp.has(call) {
+            let is_unsafe_there = call.replay == Replay::Unsafe && self.mcp.is_in_sandbox(call);
+            let was_lost =
+                is_unsafe_there && !self.sandbox.still_exists().await? && self.may_have_run(call).await?;
+            let result = self.mcp.recover(call, was_lost).await?;
             return shortened(&self.sandbox, call, result).await;
         }
         let in_use = self.sandbox.begin_use();
@@ -435,7 +437,10 @@ impl harness::Tools for LeasedTools {
     }
 
     async fn cancel(&self, call: &ToolCall) -> Option<ExecSummary> {
-        // A call that fails the check has started nothing. One at a server was given up with its future.
+        if self.mcp.cancel(call).await {
+            return None;
+        }
+        // A call that fails the check has started nothing.
         let call = self.catalogue.check(call).ok()?;
         let handle = self.handle(self.sandbox.existing().await?);
         call.cancel(&handle).await

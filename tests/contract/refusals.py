@@ -163,6 +163,11 @@ REFUSES = [
          "each server has another name", False,
          example=("POST", "/agents", {"name": "twice", "prompt": "", "model": "scripted/inline", "mcp_servers": [
              {"name": "a", "url": "https://mcp.example.com"}, {"name": "a", "url": "https://mcp.example.com"}]})),
+    Rule("createAgent updateAgent createSession updateSession", "invalid", r"mcp_servers\[\d+\]\.(url|command|credential)",
+         r"(`url` or `command` is required|`command` (cannot be combined with|must begin with a program|may have|must not contain)"
+         r"|`credential` is for a server with a `url`)",
+         "a server has an address or a command, whose words together have at most 8 KiB", False,
+         example=("POST", "/agents", {"name": "nowhere", "prompt": "", "model": "scripted/inline", "mcp_servers": [{"name": "a"}]})),
     Rule("createAgent updateAgent createSession updateSession", "invalid", r"mcp_servers\[\d+\]\.credential", r"(no credential has this id|this credential is not for)",
          "the credential exists, and is for the origin of the server", False,
          example=("POST", "/agents", {"name": "without", "prompt": "", "model": "scripted/inline", "mcp_servers": [

@@ -39,6 +39,20 @@ pub const MCP_SKIPPED_MAX: usize = 64;
 pub const MCP_RESULT_FILE_TIMEOUT: Duration = Duration::from_secs(20);
 /// Redirects within its origin that a request to an MCP server follows.
 pub const MCP_REDIRECTS_MAX: usize = 3;
+/// Words and bytes of the command of a server.
+pub const MCP_COMMAND_WORDS_MAX: usize = 64;
+pub const MCP_COMMAND_BYTES_MAX: usize = 8 << 10;
+/// Time in which a server in the sandbox must start and list its tools: it may have to download itself.
+pub const MCP_PROCESS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
+/// Processes of one server in one sandbox, one after the other.
+pub const MCP_PROCESSES_MAX: u32 = 256;
+/// Bytes of the messages of such a process, in both directions, after which another one takes its place when no call is
+/// open.
+pub const MCP_PROCESS_BYTES_MAX: u64 = 16 << 20;
+/// First and longest pause between two looks at what such a process has written.
+pub const MCP_PROCESS_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
+/// Attempts of a call to the sandbox of such a process.
+pub const MCP_PROCESS_ATTEMPTS_MAX: u32 = 4;
 /// Failures of transport within [`MCP_BREAKER_WINDOW`] after which an MCP server is not tried for a while.
 pub const MCP_BREAKER_FAILURES: usize = 5;
 /// Window of these failures.

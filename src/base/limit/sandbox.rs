@@ -15,6 +15,8 @@ pub const SANDBOX_WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 pub const SANDBOX_WAIT_SEEN: Duration = Duration::from_secs(10);
 /// Output of one command that is stored, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of the input of a service that are sent to it in one call; escaped as JSON, they fit a frame.
+pub const EXEC_INPUT_PART_BYTES_MAX: usize = 512 << 10;
 /// Max size of a frame in either direction between worker and `sojourn-init`.
 pub const INIT_FRAME_BYTES_MAX: usize = 4 << 20;
 /// Bytes of a sandbox's error message that are passed on.

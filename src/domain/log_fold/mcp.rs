@@ -148,7 +148,7 @@ mod tests {
         let chosen = McpServer { tools: Some(vec!["b".to_owned()]), ..server.clone() };
         let names: Vec<_> = lists.tools(&chosen).map(|tool| tool.name.as_str()).collect();
         assert_eq!(names, ["mcp__s__b"]);
-        let moved = McpServer { url: "https://other.example.com".to_owned(), ..server };
+        let moved = McpServer { url: Some("https://other.example.com".to_owned()), ..server };
         assert!(lists.tools(&moved).next().is_none() && lists.is_due(&moved, Timestamp::UNIX_EPOCH));
     }
 }

@@ -14,7 +14,8 @@ pub(super) fn check_addresses(app: &App, servers: Option<&[McpServer]>) -> Resul
         return Err(invalid(index, field, format!("`{field}` {words}")));
     }
     for (index, server) in servers.iter().enumerate() {
-        net::parse(&server.url)
+        let Some(url) = &server.url else { continue };
+        net::parse(url)
             .and_then(|url| app.0.mcp_servers.check(&url))
             .map_err(|refused| invalid(index, "url", refused.to_string()))?;
     }
@@ -24,7 +25,7 @@ pub(super) fn check_addresses(app: &App, servers: Option<&[McpServer]>) -> Resul
 /// Checks that the credentials exist, and that each is for its server: a token is sent to its own origin only.
 pub(super) async fn check_credentials(unit: &mut Unit, servers: Option<&[McpServer]>) -> Result<()> {
     for (index, server) in servers.unwrap_or_default().iter().enumerate() {
-        let Some(id) = server.credential else { continue };
+        let (Some(id), Some(url)) = (server.credential, &server.url) else { continue };
         let credential = match unit.tx().credential(id).await {
             Ok(credential) => credential,
             Err(store::Error::NotFound) => {
@@ -32,7 +33,7 @@ pub(super) async fn check_credentials(unit: &mut Unit, servers: Option<&[McpServ
             }
             Err(error) => return Err(error.into()),
         };
-        if !is_for(&credential, &server.url) {
+        if !is_for(&credential, url) {
             let words = format!(
                 "this credential is not for that server: it must have the provider `{PROVIDER}`, and a `base_url` with \
                  the same scheme, host and port as the `url`"

@@ -65,7 +65,10 @@ pub(super) async fn patch(
     };
     let rules_before = rules(&session);
     let servers = change.mcp_servers.as_ref().map(|servers| {
-        let named = servers.iter().flatten().map(|server| json!({ "name": server.name, "url": server.url }));
+        let named = servers.iter().flatten().map(|server| match &server.command {
+            Some(command) => json!({ "name": server.name, "command": command }),
+            None => json!({ "name": server.name, "url": server.url }),
+        });
         named.collect::<Vec<_>>()
     });
     let fallbacks = change

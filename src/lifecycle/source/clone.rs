@@ -101,6 +101,7 @@ impl Cloning<'_> {
             env: fixed().into_iter().chain(env).collect(),
             timeout: SOURCE_TIMEOUT,
             output_bytes_max: SOURCE_OUTPUT_BYTES_MAX,
+            is_service: false,
         };
         self.sandbox.start(self.sandbox_fence, &exec).await?;
         self.sandbox.wait(self.sandbox_fence, &self.clone_id).await

@@ -26,6 +26,7 @@ mod rootfs;
 mod rootless;
 mod runtime;
 mod seccomp;
+mod texts;
 mod user_namespace;
 mod volume;
 mod watcher;
@@ -60,6 +61,7 @@ use self::{
     rootfs::Base,
     rootless::{Rootless, Users},
     runtime::Runtime,
+    texts::{refuse_bad_names, refuse_bad_text},
     volume::Volumes,
 };
 use crate::sandbox::{
@@ -352,10 +354,7 @@ impl Sandbox for Local {
     }
 
     async fn start(&self, fence: SandboxFence, exec: &Exec) -> Result<(), Fault> {
-        refuse_bad_names(&exec.env)?;
-        if exec.argv.iter().chain([&exec.cwd]).any(|text| text.contains('\0')) {
-            return Err(Fault::Refused("a command must not contain a zero byte".to_owned()));
-        }
+        refuse_bad_text(exec)?;
         self.init(fence.sandbox).start(fence.epoch, exec).await
     }
 
@@ -365,6 +364,26 @@ impl Sandbox for Local {
 
     async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
         self.init(fence.sandbox).output(exec_id, range).await
+    }
+
+    async fn write_input(
+        &self,
+        fence: SandboxFence,
+        exec_id: &str,
+        offset: u64,
+        text: &str,
+    ) -> Result<(), Fault> {
+        self.init(fence.sandbox).write_input(fence.epoch, exec_id, offset, text).await
+    }
+
+    async fn read_input(
+        &self,
+        fence: SandboxFence,
+        exec_id: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Fault> {
+        self.init(fence.sandbox).read_input(exec_id, offset, bytes_max).await
     }
 
     async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault> {
@@ -470,15 +489,4 @@ impl Sandbox for Local {
 
 fn millis(since: Instant) -> f64 {
     since.elapsed().as_secs_f64() * 1e3
-}
-
-/// Rejects names with `=`: the kernel would read `A=B` as the name `A`.
-fn refuse_bad_names(env: &[(String, String)]) -> Result<(), Fault> {
-    let bad = |(name, value): &&(String, String)| {
-        name.is_empty() || name.contains(['=', '\0']) || value.contains('\0')
-    };
-    match env.iter().find(bad) {
-        Some((name, _)) => Err(Fault::Refused(format!("invalid name or value of a variable: {name:?}"))),
-        None => Ok(()),
-    }
 }

@@ -71,6 +71,7 @@ impl Init {
             timeout_ms: millis(exec.timeout),
             grace_ms: millis(limit::KILL_GRACE),
             output_bytes_max: exec.output_bytes_max.min(limit::EXEC_OUTPUT_BYTES_MAX),
+            is_service: exec.is_service,
         };
         done(self.call(&Call::Start { epoch, exec }, &[], limit::INIT_CALL_TIMEOUT).await?)
     }
@@ -88,17 +89,44 @@ impl Init {
     }
 
     pub(crate) async fn output(&self, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault> {
-        let call = Call::Output {
-            exec_id: exec_id.to_owned(),
-            stream: match range.stream {
-                OutputStream::Stdout => protocol::Stream::Stdout,
-                OutputStream::Stderr => protocol::Stream::Stderr,
-            },
-            offset: range.offset,
-            bytes_max: range.bytes_max,
+        let OutputRange { stream, offset, bytes_max } = range;
+        let stream = match stream {
+            OutputStream::Stdout => protocol::Stream::Stdout,
+            OutputStream::Stderr => protocol::Stream::Stderr,
         };
+        self.read_stream(exec_id, stream, offset, bytes_max).await
+    }
+
+    pub(crate) async fn write_input(
+        &self,
+        epoch: i64,
+        exec_id: &str,
+        offset: u64,
+        text: &str,
+    ) -> Result<(), Fault> {
+        let call = Call::Input { epoch, exec_id: exec_id.to_owned(), offset, text: text.to_owned() };
+        done(self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await?)
+    }
+
+    pub(crate) async fn read_input(
+        &self,
+        exec_id: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Fault> {
+        self.read_stream(exec_id, protocol::Stream::Stdin, offset, bytes_max).await
+    }
+
+    async fn read_stream(
+        &self,
+        exec_id: &str,
+        stream: protocol::Stream,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Fault> {
+        let call = Call::Output { exec_id: exec_id.to_owned(), stream, offset, bytes_max };
         match self.call(&call, &[], limit::INIT_CALL_TIMEOUT).await? {
-            (Answer::Output {}, bytes) if bytes.len() <= range.bytes_max => Ok(bytes),
+            (Answer::Output {}, bytes) if bytes.len() <= bytes_max => Ok(bytes),
             (other, _) => Err(unexpected_response(&other)),
         }
     }

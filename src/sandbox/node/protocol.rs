@@ -86,6 +86,16 @@ pub(crate) enum Call {
         exec_id: String,
         range: OutputRange,
     },
+    /// The payload is the text.
+    WriteInput {
+        exec_id: String,
+        offset: u64,
+    },
+    ReadInput {
+        exec_id: String,
+        offset: u64,
+        bytes_max: usize,
+    },
     Kill {
         exec_id: String,
     },

@@ -153,6 +153,31 @@ impl Sandbox for RemoteNode {
         }
     }
 
+    async fn write_input(
+        &self,
+        fence: SandboxFence,
+        exec_id: &str,
+        offset: u64,
+        text: &str,
+    ) -> Result<(), Fault> {
+        let call = Call::WriteInput { exec_id: exec_id.to_owned(), offset };
+        self.nothing(fence, call, text.as_bytes()).await
+    }
+
+    async fn read_input(
+        &self,
+        fence: SandboxFence,
+        exec_id: &str,
+        offset: u64,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>, Fault> {
+        let call = Call::ReadInput { exec_id: exec_id.to_owned(), offset, bytes_max };
+        match self.caller.call(fence, call, &[]).await? {
+            (Done::Output, input) if input.len() <= bytes_max => Ok(input),
+            _ => Err(unexpected()),
+        }
+    }
+
     async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault> {
         self.nothing(fence, Call::Kill { exec_id: exec_id.to_owned() }, &[]).await
     }

@@ -1,9 +1,12 @@
-"""A server of the official library for Python, on a free port of loopback; prints its address."""
+"""A server of the official library for Python.
+
+With the argument `stdio` on standard input and output, else on a free port of loopback, whose address it prints.
+"""
 
 import asyncio
 import socket
+import sys
 
-import uvicorn
 from mcp.server import MCPServer
 
 server = MCPServer("calculator")
@@ -27,6 +30,12 @@ async def slow(seconds: float) -> str:
     await asyncio.sleep(seconds)
     return "waited"
 
+
+if sys.argv[1:] == ["stdio"]:
+    server.run("stdio")
+    sys.exit()
+
+import uvicorn  # noqa: E402
 
 listener = socket.create_server(("127.0.0.1", 0))
 print(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp", flush=True)

@@ -281,6 +281,14 @@ impl Sandbox for FakeSandbox {
         Ok(all[start..end].to_vec())
     }
 
+    async fn write_input(&self, _: SandboxFence, _: &str, _: u64, _: &str) -> Result<(), Fault> {
+        Err(never())
+    }
+
+    async fn read_input(&self, _: SandboxFence, _: &str, _: u64, _: usize) -> Result<Vec<u8>, Fault> {
+        Err(never())
+    }
+
     async fn kill(&self, fence: SandboxFence, exec_id: &str) -> Result<(), Fault> {
         self.check(fence)?;
         let mut run = self.run(exec_id)?;

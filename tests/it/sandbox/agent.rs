@@ -26,11 +26,12 @@ use super::{
 use crate::support::wait::WAIT_MAX;
 
 /// Checks that `make test` runs through the agent: each kind of call. `make test-full` runs all.
-const SHORT: [&str; 19] = [
+const SHORT: [&str; 20] = [
     "a_command_reports_its_output_and_its_exit_code",
     "output_can_be_read_while_the_command_runs",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_signal_reaches_a_command_and_what_it_started",
+    "a_service_takes_its_input_once_and_does_not_count_as_running",
     "an_unknown_command_is_not_found",
     "what_a_tool_writes_a_command_sees_and_the_other_way_round",
     "a_large_file_travels_in_parts",

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use sojourn::sandbox::{Cause, Exec, Fault, JOIN_OUTPUTS, OutputRange, OutputStream, SandboxFence, Signal};
 
 use super::World;
+use crate::support::wait::wait_for;
 
 pub async fn a_command_reports_its_output_and_its_exit_code(world: &World<'_>) {
     let exec = Exec {
@@ -164,6 +165,46 @@ pub async fn the_oldest_output_is_evicted(world: &World<'_>) {
     world.sandbox.start(world.fence, &world.shell("much-0", "touch again")).await.unwrap();
     assert_eq!(world.sandbox.wait(world.fence, "much-0").await.unwrap().stdout_bytes, 64 << 20);
     assert_eq!(world.says("ls -A").await, "");
+}
+
+pub async fn a_service_takes_its_input_once_and_does_not_count_as_running(world: &World<'_>) {
+    let (sandbox, fence) = (&world.sandbox, world.fence);
+    let script = "while read -r line; do echo \"<$line>\"; done; echo end";
+    let service = Exec { is_service: true, ..world.shell("service", script) };
+    sandbox.start(fence, &service).await.unwrap();
+    assert_eq!(sandbox.running(fence).await, Ok(0), "its sandbox may rest");
+    sandbox.write_input(fence, "service", 0, "one\ntw").await.unwrap();
+    // What was not known to have arrived is sent again, with more.
+    sandbox.write_input(fence, "service", 0, "one\ntw").await.unwrap();
+    sandbox.write_input(fence, "service", 4, "two\n").await.unwrap();
+    world.printed("service", "<two>").await;
+    assert_eq!(world.output("service", OutputStream::Stdout).await, "<one>\n<two>\n");
+    assert_eq!(sandbox.read_input(fence, "service", 2, 100).await.unwrap(), b"e\ntwo\n");
+    let gap = sandbox.write_input(fence, "service", 9, "late").await;
+    assert!(matches!(gap, Err(Fault::Refused(_))), "{gap:?}");
+    // More than the pipe holds, while the service reads nothing else.
+    let long = format!("{}\n", "x".repeat(200_000));
+    sandbox.write_input(fence, "service", 8, &long).await.unwrap();
+    let end = format!("{}>", "x".repeat(100));
+    wait_for("all of it arrives", async || {
+        let range = OutputRange { stream: OutputStream::Stdout, offset: 100_000, bytes_max: 200_000 };
+        let output = sandbox.output(fence, "service", range).await.unwrap();
+        String::from_utf8(output).unwrap().contains(&end).then_some(())
+    })
+    .await;
+    let stale = SandboxFence { epoch: fence.epoch - 1, ..fence };
+    assert_eq!(sandbox.write_input(stale, "service", 0, "").await, Err(Fault::Stale));
+    sandbox.kill(fence, "service").await.unwrap();
+    let ended = sandbox.write_input(fence, "service", 0, "").await;
+    assert!(matches!(ended, Err(Fault::Refused(_))), "{ended:?}");
+    assert_eq!(sandbox.read_input(fence, "service", 0, 3).await.unwrap(), b"one");
+    let unknown = sandbox.write_input(fence, "never", 0, "").await;
+    assert!(matches!(unknown, Err(Fault::NotFound(_))), "{unknown:?}");
+    let plain = world.shell("plain", "sleep 606");
+    sandbox.start(fence, &plain).await.unwrap();
+    let refused = sandbox.write_input(fence, "plain", 0, "x").await;
+    assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
+    sandbox.kill(fence, "plain").await.unwrap();
 }
 
 pub async fn an_unknown_command_is_not_found(world: &World<'_>) {

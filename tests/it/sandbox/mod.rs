@@ -123,6 +123,7 @@ impl World<'_> {
             env: Vec::new(),
             timeout: Duration::from_secs(60),
             output_bytes_max: 1 << 20,
+            is_service: false,
         }
     }
 
@@ -200,6 +201,7 @@ macro_rules! checks {
         commands: a_background_process_outlives_its_command_until_it_is_killed,
         commands: output_beyond_the_cap_is_counted_not_kept,
         commands: the_oldest_output_is_evicted,
+        commands: a_service_takes_its_input_once_and_does_not_count_as_running,
         commands: an_unknown_command_is_not_found,
         files: what_a_tool_writes_a_command_sees_and_the_other_way_round,
         files: a_file_is_replaced_with_its_mode_and_through_its_link,

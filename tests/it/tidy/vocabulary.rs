@@ -97,6 +97,8 @@ const ALLOWED: &[&str] = &[
     "run_until_cancelled",
     "letter-spacing",
     "cancelled()",
+    // Methods of the Model Context Protocol.
+    "notifications/cancelled",
     "get_type_hints",
 ];
 /// Files that may use a retired word, each with its reason.

@@ -39,7 +39,7 @@ async fn say(caller: &Caller, session: &str, command: &str, turns: usize) -> Vec
 }
 
 /// Number of files below a directory.
-fn files(directory: &Path) -> usize {
+pub fn files(directory: &Path) -> usize {
     let Ok(entries) = fs::read_dir(directory) else { return 0 };
     let count = |path: &Path| if path.is_dir() { files(path) } else { 1 };
     entries.flatten().map(|entry| count(&entry.path())).sum()

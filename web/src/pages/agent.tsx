@@ -100,7 +100,7 @@ function About({ agent }: { agent: Agent }) {
         {agent.mcp_servers && agent.mcp_servers.length > 0 && (
           <>
             <dt>MCP servers</dt>
-            <dd>{agent.mcp_servers.map(({ name, url }) => `${name} (${url})`).join(", ")}</dd>
+            <dd>{agent.mcp_servers.map(({ name, url, command }) => `${name} (${url ?? command?.join(" ")})`).join(", ")}</dd>
           </>
         )}
         {agent.skills && agent.skills.length > 0 && (

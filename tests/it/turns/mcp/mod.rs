@@ -4,6 +4,7 @@ mod calls;
 mod faults;
 mod lists;
 mod oauth;
+mod processes;
 mod rules;
 
 use serde_json::{Value, json};

@@ -1,0 +1,267 @@
+//! A process of a server as one connection knows it: what it was sent and answered, and what the connection waits for.
+//!
+//! The process outlives connections: it stays when a turn ends or a worker dies, until its sandbox rests. Its input and
+//! output are stored beside it, so the next connection does not begin the session anew, and a call that was sent is not
+//! sent again.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::timeout};
+use tokio_util::task::TaskTracker;
+
+use super::{
+    exec::ServerExec,
+    transcript::{
+        CALL_ID, CANCEL, CallState, INITIALIZE, INITIALIZED, SentCall, Transcript, call_of, call_request,
+        is_answer,
+    },
+};
+use crate::{
+    base::{
+        limit::{
+            EXEC_INPUT_PART_BYTES_MAX, MCP_CLOSE_TIMEOUT, MCP_MESSAGE_BYTES_MAX, MODEL_REASON_BYTES_MAX,
+        },
+        text,
+    },
+    sandbox::Fault,
+};
+
+/// A process, shared by the parts of a connection.
+pub(super) struct Process {
+    pub exec: ServerExec,
+    /// Finishes a message that was begun, whoever waits for it.
+    tasks: TaskTracker,
+    /// Bytes of its input.
+    input_bytes: tokio::sync::Mutex<u64>,
+    requests: AtomicU64,
+    state: Mutex<State>,
+    /// A message was sent, or is there without being sent.
+    pub stirred: Notify,
+    /// Why it answers no more.
+    end: OnceLock<String>,
+}
+
+#[derive(Default)]
+struct State {
+    transcript: Transcript,
+    /// Requests of this connection that have no answer: their ids for the process, and for the library.
+    open: HashMap<String, Value>,
+    /// Messages for the library.
+    inbox: VecDeque<Value>,
+    /// Whether the library has begun to make requests: before that it takes nothing but answers.
+    has_begun: bool,
+}
+
+/// A message could not be passed on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum SendError {
+    #[error("{0}")]
+    Sandbox(#[from] Fault),
+    #[error("the message is not JSON: {0}")]
+    Json(#[from] serde_json::Error),
+    #[error("the message has more than {MCP_MESSAGE_BYTES_MAX} bytes")]
+    TooLarge,
+    #[error("the message was not sent to its end")]
+    Interrupted,
+}
+
+impl Process {
+    pub(super) fn new(
+        exec: ServerExec,
+        tasks: TaskTracker,
+        transcript: Transcript,
+        input_bytes: u64,
+    ) -> Arc<Self> {
+        let inbox = transcript.unanswered.iter().chain(&transcript.tools_changed).cloned().collect();
+        Arc::new(Self {
+            exec,
+            tasks,
+            input_bytes: tokio::sync::Mutex::new(input_bytes),
+            requests: AtomicU64::new(0),
+            state: Mutex::new(State { transcript, inbox, ..State::default() }),
+            stirred: Notify::new(),
+            end: OnceLock::new(),
+        })
+    }
+
+    /// Why it answers no more, if it has ended.
+    pub(super) fn end(&self) -> Option<&str> {
+        self.end.get().map(String::as_str)
+    }
+
+    /// Why it answers no more; waits a moment for a process that is just ending.
+    pub(super) async fn ending(&self) -> Option<&str> {
+        let end = async {
+            let exit = self.exec.wait().await.ok()?;
+            Some(self.exec.last_words(&exit).await)
+        };
+        if self.end().is_none()
+            && let Ok(Some(words)) = timeout(MCP_CLOSE_TIMEOUT, end).await
+        {
+            self.note_end(&words);
+        }
+        self.end()
+    }
+
+    /// Notes why it answers no more.
+    pub(super) fn note_end(&self, words: &str) {
+        let _ = self.end.set(text::truncate(words, MODEL_REASON_BYTES_MAX).to_owned());
+    }
+
+    /// Whether its session has begun: another handshake would be one too many.
+    pub(super) fn has_session(&self) -> bool {
+        self.state().transcript.initialize.is_some()
+    }
+
+    /// What became of a call, if it was sent.
+    pub(super) fn call_state(&self, call_id: &str) -> Option<CallState> {
+        self.state().transcript.calls.get(call_id).map(|sent| sent.state.clone())
+    }
+
+    /// Tells the server that a call is given up, if it has it.
+    pub(super) async fn cancel(&self, call_id: &str) -> Result<(), SendError> {
+        let request = {
+            let mut state = self.state();
+            let sent = state.transcript.calls.get_mut(call_id);
+            let Some(sent) = sent.filter(|sent| sent.state == CallState::Open) else { return Ok(()) };
+            sent.state = CallState::Canceled;
+            call_request(call_id, sent.attempt)
+        };
+        let told = json!({
+            "jsonrpc": "2.0", "method": CANCEL, "params": { "requestId": request },
+        });
+        self.write(format!("{told}\n")).await
+    }
+
+    /// Sends a message of the library, unless the process has it.
+    pub(super) async fn send(self: Arc<Self>, mut message: Value) -> Result<(), SendError> {
+        if !self.prepare(&mut message) {
+            self.stirred.notify_one();
+            return Ok(());
+        }
+        let line = format!("{message}\n");
+        if line.len() > MCP_MESSAGE_BYTES_MAX {
+            return Err(SendError::TooLarge);
+        }
+        // A part of a message must not stay the last one.
+        let process = Arc::clone(&self);
+        let written = self.tasks.spawn(async move { process.write(line).await });
+        written.await.unwrap_or(Err(SendError::Interrupted))
+    }
+
+    /// Gives a message the ids that the process knows. Returns whether it has to be sent.
+    fn prepare(&self, message: &mut Value) -> bool {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        let method = message["method"].as_str().map(str::to_owned);
+        state.has_begun |= !matches!(method.as_deref(), Some(INITIALIZE | "server/discover"));
+        match (method.as_deref(), message.get("id").cloned()) {
+            (Some(method), Some(id)) => {
+                let call_id = message["params"]["_meta"][CALL_ID].as_str().map(str::to_owned);
+                let (request, has_it) = match (method, call_id) {
+                    (INITIALIZE, _) if let Some((request, answer)) = &state.transcript.initialize => {
+                        state.inbox.extend(answer.clone());
+                        (request.clone(), true)
+                    }
+                    ("tools/call", Some(call_id)) => state.begin_call(call_id),
+                    _ => {
+                        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+                        (format!("{}:{number}", self.exec.fence.epoch), false)
+                    }
+                };
+                if method == INITIALIZE && !has_it {
+                    state.transcript.initialize = Some((request.clone(), None));
+                }
+                state.open.insert(request.clone(), id);
+                message["id"] = Value::String(request);
+                !has_it
+            }
+            (Some(INITIALIZED), None) => !std::mem::replace(&mut state.transcript.is_initialized, true),
+            (Some(CANCEL), None) => state.cancel(message),
+            // An answer to a request of the process.
+            (None, _) | (Some(_), None) => true,
+        }
+    }
+
+    /// Appends to its input.
+    pub(super) async fn write(&self, text: String) -> Result<(), SendError> {
+        let mut offset = self.input_bytes.lock().await;
+        let mut left = text.as_str();
+        while !left.is_empty() {
+            let part = text::truncate(left, EXEC_INPUT_PART_BYTES_MAX);
+            self.exec.write(*offset, part).await?;
+            *offset += part.len() as u64;
+            left = &left[part.len()..];
+        }
+        self.stirred.notify_one();
+        Ok(())
+    }
+
+    /// Takes messages that the process has sent.
+    pub(super) fn receive(&self, messages: Vec<Value>) {
+        self.state().inbox.extend(messages);
+    }
+
+    /// Returns the next message for the library.
+    pub(super) fn next(&self) -> Option<Value> {
+        let mut guard = self.state();
+        let state = &mut *guard;
+        loop {
+            let may_pass = |message: &Value| state.has_begun || is_answer(message);
+            let place = state.inbox.iter().position(may_pass)?;
+            let mut message = state.inbox.remove(place)?;
+            if !is_answer(&message) {
+                return Some(message);
+            }
+            let Some(request) = message["id"].as_str().map(str::to_owned) else { continue };
+            state.transcript.take_received(message.clone());
+            // Nobody waits for the others.
+            if let Some(id) = state.open.remove(&request) {
+                message["id"] = id;
+                return Some(message);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Begins a call, or an attempt of it. Returns the id of its request, and whether the process has it.
+    fn begin_call(&mut self, call_id: String) -> (String, bool) {
+        let sent = self.transcript.calls.get(&call_id);
+        match sent.map(|sent| (sent.attempt, &sent.state)) {
+            Some((attempt, CallState::Open)) => (call_request(&call_id, attempt), true),
+            Some((attempt, CallState::Answered(answer))) => {
+                self.inbox.push_back(answer.clone());
+                (call_request(&call_id, attempt), true)
+            }
+            before => {
+                let attempt = before.map_or(0, |(attempt, _)| attempt) + 1;
+                let request = call_request(&call_id, attempt);
+                self.transcript.calls.insert(call_id, SentCall { attempt, state: CallState::Open });
+                (request, false)
+            }
+        }
+    }
+
+    /// Gives the notification that a request is given up the id that the process knows. Returns whether it is told: not
+    /// of a call, which another worker may go on with.
+    fn cancel(&mut self, message: &mut Value) -> bool {
+        let id = &message["params"]["requestId"];
+        let request = self.open.iter().find(|(_, open)| *open == id).map(|(request, _)| request.clone());
+        let Some(request) = request.filter(|request| call_of(request).is_none()) else { return false };
+        self.open.remove(&request);
+        message["params"]["requestId"] = Value::String(request);
+        true
+    }
+}
