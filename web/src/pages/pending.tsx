@@ -32,8 +32,9 @@ export function PendingPage() {
         <Empty title="Nothing waits for you">
           <p>
             When an agent calls a custom tool, its turn waits here until your program, or you, sends the result. A call
-            that asks waits until somebody approves it. See <a href="/docs/custom-tools">Custom tools</a> and{" "}
-            <a href="/docs/permissions">Permissions</a>.
+            that asks waits until somebody approves it, and a question until somebody answers it. See{" "}
+            <a href="/docs/custom-tools">Custom tools</a>, <a href="/docs/permissions">Permissions</a> and{" "}
+            <a href="/docs/questions">Questions</a>.
           </p>
         </Empty>
       )}

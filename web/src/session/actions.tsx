@@ -60,11 +60,7 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
       <p className="under">
         <strong className="mono">{action.tool}</strong>
         <span className="quiet">{words(action.kind)}</span>
-        {names && (
-          <Link href={`/sessions/${action.session_id}`} className="mono small">
-            {action.session_id}
-          </Link>
-        )}
+        {names && <SessionLink id={action.session_id} />}
         <span className="quiet small">
           expires at {new Date(action.expires_at).toLocaleString()}
           {action.on_expiry === "end_turn" && ", and then the turn ends"}
@@ -82,6 +78,21 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
       )}
       <Reply action={action} />
     </li>
+  );
+}
+
+/** The session of an action, by its title if it has one. */
+function SessionLink({ id }: { id: string }) {
+  const params = { path: { session_id: id } };
+  const query = useQuery({
+    queryKey: ["session", id],
+    queryFn: ({ signal }) => take(api.GET("/v3/sessions/{session_id}", { params, signal })),
+  });
+  const title = query.data?.title;
+  return (
+    <Link href={`/sessions/${id}`} className={title ? "small" : "mono small"}>
+      {title || id}
+    </Link>
   );
 }
 

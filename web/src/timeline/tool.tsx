@@ -1,5 +1,6 @@
 // A tool call: one line that expands to its input and output.
 import { diffLines } from "diff";
+import type { Schemas } from "../api/client";
 import { span, words } from "../parts/format";
 import { Json, Output } from "../parts/text";
 import { FileList } from "./files";
@@ -18,7 +19,8 @@ const STATES: Record<ToolRow["state"], [string, string]> = {
 
 export function ToolCall({ row, isOpen, toggle }: RowProps<ToolRow>) {
   const [mark, said] = STATES[row.state];
-  const took = row.exec?.duration_ms ?? row.duration_ms;
+  // A call that did not run took no time.
+  const took = row.state === "not_run" ? undefined : (row.exec?.duration_ms ?? row.duration_ms);
   return (
     <div className="tool" data-state={row.state}>
       <button type="button" className="plain" aria-expanded={isOpen} onClick={toggle}>
@@ -79,7 +81,44 @@ function Input({ tool, input }: { tool: string; input: unknown }) {
       </>
     );
   }
+  if (tool === "ask" && Array.isArray(fields.questions)) {
+    return <Asked questions={fields.questions as Partial<Question>[]} />;
+  }
+  if (tool === "ask" && typeof fields.question === "string") {
+    return <Asked questions={[{ question: fields.question, options: labels(fields.options) }]} />;
+  }
   return <Json value={input} label={`Input of ${tool}`} />;
+}
+
+type Question = Schemas["Question"];
+
+/** Options of a question that ends its turn: words only. */
+function labels(options: unknown): Question["options"] {
+  return Array.isArray(options) ? options.map((label) => ({ label: String(label) })) : [];
+}
+
+/** Questions as they were asked; the model may have left a part out. */
+function Asked({ questions }: { questions: Partial<Question>[] }) {
+  return (
+    <ul>
+      {questions.map(({ header, question, options }, at) => (
+        <li key={at}>
+          {header && <span className="quiet">{header}: </span>}
+          {question}
+          {(options ?? []).length > 0 && (
+            <ul>
+              {options?.map(({ label, description }) => (
+                <li key={label}>
+                  {label}
+                  {description && <span className="quiet"> – {description}</span>}
+                </li>
+              ))}
+            </ul>
+          )}
+        </li>
+      ))}
+    </ul>
+  );
 }
 
 function Change({ before, after }: { before: string; after: string }) {
