@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
-use super::ids::SkillId;
+use super::{custom_tool::AgentTool, ids::SkillId};
 use crate::base::limit::SKILL_NAME_BYTES_MAX;
 
 /// Directory of the skills in a sandbox.
@@ -72,6 +72,14 @@ pub struct PinnedSkill {
 pub fn is_name(name: &str) -> bool {
     let is_word = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=SKILL_NAME_BYTES_MAX).contains(&name.len()) && name.bytes().all(is_word)
+}
+
+/// Tools with which an agent can read the files of its skills.
+pub const READING_TOOLS: [&str; 2] = ["read", "bash"];
+
+/// Returns whether an agent with these tools can read its skills; without a list it has all tools.
+pub fn are_readable(tools: Option<&[AgentTool]>) -> bool {
+    tools.is_none_or(|tools| tools.iter().any(|tool| READING_TOOLS.contains(&tool.name())))
 }
 
 /// Returns the first problem of a list of skills: its index, the field, and words for the caller.

@@ -195,6 +195,7 @@ impl From<Refused> for ApiError {
             error @ Refused::UnknownSkill(index) => {
                 Self::invalid(format!("skills[{index}]"), error.to_string())
             }
+            error @ Refused::UnreadableSkills => Self::invalid("skills", error.to_string()),
             error @ Refused::NoCredential(_) => Self::unprocessable("no_credential", error.to_string()),
             Refused::Journal(error) => error.into(),
         }

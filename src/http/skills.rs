@@ -21,7 +21,6 @@ use crate::{
         scope::{ReadSkills, WriteSkills},
     },
     store::{self, skill::Skill},
-    tool,
     trigger::Refused,
     wire::skill::SkillView,
 };
@@ -154,11 +153,8 @@ pub(super) async fn check_agent(
     tools: Option<&[AgentTool]>,
 ) -> Result<()> {
     let Some(skills) = skills.filter(|skills| !skills.is_empty()) else { return Ok(()) };
-    let reads = |tool: &AgentTool| tool::READS_FILES.contains(&tool.name());
-    if tools.is_some_and(|tools| !tools.iter().any(reads)) {
-        let message =
-            format!("skills are read with a tool: the agent needs {}", tool::READS_FILES.join(" or "));
-        return Err(ApiError::invalid("skills", message));
+    if !skill::are_readable(tools) {
+        return Err(Refused::UnreadableSkills.into());
     }
     match unit.tx().pin_skills(skills).await? {
         Ok(_) => Ok(()),

@@ -54,9 +54,6 @@ pub use submit_output::{OutputTool, check_output_schema};
 /// Base of relative paths, unless the session's context names another directory.
 pub const WORKSPACE: &str = "/workspace";
 
-/// Tools with which an agent can read the files of a skill.
-pub const READS_FILES: [&str; 2] = ["read", "bash"];
-
 /// The session's sandbox as a tool uses it, under a lease.
 #[derive(Clone)]
 pub struct SandboxHandle {

@@ -15,7 +15,7 @@ use crate::{
         schedule::SessionTemplate,
         secret::PinnedSecret,
         session::{AgentSnapshot, Created, Pins, Source},
-        skill::PinnedSkill,
+        skill::{self, PinnedSkill},
         source::Repository,
         turn_settings::TurnSettings,
     },
@@ -158,7 +158,8 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
     let name = check_model(&model, scripted).map_err(Refused::Model)?;
     let credential_id = resolve_credential(unit, &agent, &name).await?;
     let settings = revision.settings.overridden_by(&settings);
-    let pinned_skills = pinned_skills(unit, &settings).await?;
+    let tools = tools.or(revision.tools);
+    let pinned_skills = pinned_skills(unit, &settings, tools.as_deref()).await?;
     let agent_snapshot = AgentSnapshot {
         revision_id: revision.id,
         revision: revision.number,
@@ -167,7 +168,7 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
         model,
         model_options: revision.model_options,
         runtime: revision.runtime,
-        tools: tools.or(revision.tools),
+        tools,
         permissions: Permissions { agent: revision.permissions, session: permissions, parents: Vec::new() },
         settings,
         pinned_skills,
@@ -175,13 +176,15 @@ pub(crate) async fn pins(unit: &mut Unit, choice: Choice) -> Result<Pins, Refuse
     Ok(Pins { agent_id: agent.id, credential_id, agent_snapshot })
 }
 
-/// Returns the versions of the skills that settings name, as they are now.
+/// Returns the versions of the skills that settings name, as they are now, for an agent with these tools.
 pub(crate) async fn pinned_skills(
     unit: &mut Unit,
     settings: &TurnSettings,
+    tools: Option<&[AgentTool]>,
 ) -> Result<Vec<PinnedSkill>, Refused> {
     match settings.skills.as_deref() {
         None | Some([]) => Ok(Vec::new()),
+        Some(_) if !skill::are_readable(tools) => Err(Refused::UnreadableSkills),
         Some(skills) => unit.tx().pin_skills(skills).await?.map_err(Refused::UnknownSkill),
     }
 }

@@ -1,6 +1,9 @@
 //! Reasons why a session is not opened or woken, with their stable codes.
 
-use crate::{domain::decide::Rejection, journal, store};
+use crate::{
+    domain::{decide::Rejection, skill::READING_TOOLS},
+    journal, store,
+};
 
 /// Reason why a session is not opened or woken.
 #[derive(Debug, thiserror::Error)]
@@ -22,6 +25,9 @@ pub(crate) enum Refused {
     /// The agent names a skill, or a version of one, that does not exist; its index in the list.
     #[error("the agent names a skill, or a version of it, that does not exist")]
     UnknownSkill(usize),
+    /// The agent has skills, and no tool with which it can read them.
+    #[error("skills are read with a tool: the agent needs {}", READING_TOOLS.join(" or "))]
+    UnreadableSkills,
     /// The session to wake does not exist.
     #[error("there is no such session")]
     UnknownSession,
@@ -42,6 +48,7 @@ impl Refused {
             Self::UnknownEnvironment => Some("unknown_environment"),
             Self::Source(_) => Some("source_refused"),
             Self::UnknownSkill(_) => Some("unknown_skill"),
+            Self::UnreadableSkills => Some("unreadable_skills"),
             Self::UnknownSession => Some("unknown_session"),
             Self::Journal(journal::Error::Rejected(Rejection::Archived)) => Some("archived"),
             Self::Journal(journal::Error::Rejected(Rejection::NoAgent)) => Some("no_agent"),

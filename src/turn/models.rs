@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use futures::future::try_join_all;
+
 use super::{Refusal, Runtime, connection, spans::TracedModel, unavailable};
 use crate::{
     domain::{
@@ -31,8 +33,12 @@ impl Runtime {
             Ok(model) => vec![model],
             Err(refusal) => return Ok(Err(refusal)),
         };
-        for fallback in agent.settings.fallback_models.iter().flatten() {
-            match self.fallback(org, agent, fallback, credential, prices).await? {
+        let fallbacks = agent.settings.fallback_models.iter().flatten();
+        let read = fallbacks.map(async |fallback| {
+            Ok((fallback, self.fallback(org, agent, fallback, credential, prices).await?))
+        });
+        for (fallback, read) in try_join_all(read).await? {
+            match read {
                 // Two of one name could not be told apart.
                 Ok(model) if models.iter().any(|known| known.full_name() == model.full_name()) => {}
                 Ok(model) => models.push(model),

@@ -225,7 +225,7 @@ REFUSES = [
          "a skill is named once; only whole objects can be unique in a schema",
          example=("POST", "/agents", {"name": "twice", "prompt": "", "model": "scripted/inline", "skills": [
              {"skill": "contract"}, {"skill": "contract", "version": 1}]})),
-    Rule("createAgent updateAgent", "invalid", r"skills", r"skills are read with a tool", "an agent with skills can read files",
+    Rule("createAgent updateAgent createSession updateSession", "invalid", r"skills", r"skills are read with a tool", "an agent with skills can read files",
          example=("POST", "/agents", {"name": "blind", "prompt": "", "model": "scripted/inline", "tools": ["glob"],
                                       "skills": [{"skill": "contract"}]})),
     Rule("importSession", "invalid", r"", r"line \d+", "the lines are those of an export"),

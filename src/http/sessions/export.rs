@@ -110,7 +110,8 @@ async fn pins(unit: &mut Unit, text: &str, scripted: bool) -> Result<Option<Pins
         Err(
             trigger::Refused::Model(_)
             | trigger::Refused::NoCredential(_)
-            | trigger::Refused::UnknownSkill(_),
+            | trigger::Refused::UnknownSkill(_)
+            | trigger::Refused::UnreadableSkills,
         ) => Ok(None),
         Err(refused) => Err(refused.into()),
     }

@@ -9,6 +9,7 @@ use crate::{
         decide::{Change, Command},
         registry::Tool,
         session::{AgentSnapshot, Session},
+        skill,
     },
     http::{
         agents::{
@@ -124,7 +125,10 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
         trigger::check_fallback_credentials(unit, &agent.model, &agent.settings).await?;
     }
     if change.skills.is_some() {
-        agent.pinned_skills = trigger::pinned_skills(unit, &agent.settings).await?;
+        agent.pinned_skills = trigger::pinned_skills(unit, &agent.settings, agent.tools.as_deref()).await?;
+    }
+    if !agent.pinned_skills.is_empty() && !skill::are_readable(agent.tools.as_deref()) {
+        return Err(trigger::Refused::UnreadableSkills.into());
     }
     Ok(agent)
 }

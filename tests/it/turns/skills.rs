@@ -265,6 +265,15 @@ async fn skills_that_cannot_be_used_are_refused() {
     let body = json!({ "name": "blind", "prompt": "", "model": "scripted/inline", "tools": ["write"],
         "skills": [{ "skill": "greet" }] });
     assert_eq!(owner.post("/agents", body).await.error(400)["param"], "skills");
+    // Nor can a session whose own tools cannot read.
+    let inline = owner.inline_agent().await;
+    let greet = json!([{ "skill": "greet" }]);
+    let body = json!({ "agent": inline, "tools": ["write"], "skills": greet });
+    assert_eq!(owner.post("/sessions", body).await.error(400)["param"], "skills");
+    let made = owner.post("/sessions", json!({ "agent": inline, "skills": greet })).await.ok();
+    let path = format!("/sessions/{}", id(&made["session"]));
+    assert_eq!(owner.patch(&path, json!({ "tools": ["write"] })).await.error(400)["param"], "skills");
+    owner.patch(&path, json!({ "tools": ["write"], "skills": [] })).await.ok();
     scene.ground.sql("update skill set bytes = 5 * 1024::bigint ^ 3").await;
     assert_eq!(upload(owner, "greet", "two").await.error(409)["code"], "skill_storage_full");
     scene.close().await;
