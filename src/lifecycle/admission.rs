@@ -14,7 +14,7 @@ use super::{
     session::SandboxSession,
 };
 use crate::{
-    base::limit::{SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
+    base::limit::{IDLE_ROTATION_WAIT, SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
     domain::{Body, SandboxId, environment::Size},
     sandbox::Sandbox,
     store::{
@@ -50,7 +50,14 @@ impl SandboxSession {
         new: &mut NewSandbox,
         placing: &Placing,
     ) -> Result<Arc<dyn Sandbox>, Error> {
-        let (limits, began) = (&self.sandboxes.limits, Instant::now());
+        let began = Instant::now();
+        let limits = match placing.is_idle {
+            // It takes a place from the maintenance of other sandboxes.
+            true => {
+                Limits { wait: IDLE_ROTATION_WAIT.min(self.sandboxes.limits.wait), ..self.sandboxes.limits }
+            }
+            false => self.sandboxes.limits,
+        };
         let mut told: Option<(Shortage, Instant)> = None;
         let mut counted = None;
         let admitted = loop {
@@ -67,7 +74,9 @@ impl SandboxSession {
                     told_of(shortage)
                 )));
             }
-            counted.get_or_insert_with(|| self.sandboxes.waiting.begin());
+            if !placing.is_idle {
+                counted.get_or_insert_with(|| self.sandboxes.waiting.begin());
+            }
             let is_news = told
                 .is_none_or(|(before, at)| before != shortage || at.elapsed() >= SANDBOX_WAIT_LOG_INTERVAL);
             if is_news {

@@ -88,7 +88,13 @@ impl LeasedSandbox {
         let files = sandboxes.files.clone();
         let skills = PlacedSkills::new(sandboxes.skills.clone(), spec.skills.clone());
         Self {
-            session: SandboxSession { sandboxes, fence: writer.fence(), turn: writer.turn(), spec },
+            session: SandboxSession {
+                sandboxes,
+                fence: writer.fence(),
+                turn: writer.turn(),
+                is_between_turns: false,
+                spec,
+            },
             writer,
             egress,
             opened: std::sync::Mutex::default(),

@@ -168,6 +168,8 @@ pub(super) struct Placing {
     pub kept: Option<Uuid>,
     /// Behind the sessions that asked before.
     pub is_in_queue: bool,
+    /// Nobody waits for the sandbox.
+    pub is_idle: bool,
 }
 
 /// Capabilities that a node needs for a sandbox.

@@ -36,7 +36,7 @@ impl Sandboxes {
     /// The sandbox of a session between turns.
     pub(crate) fn session(&self, fence: Fence, session: &Session) -> SandboxSession {
         let spec = SandboxSpec::of(session, self);
-        SandboxSession { sandboxes: self.clone(), fence, turn: None, spec }
+        SandboxSession { sandboxes: self.clone(), fence, turn: None, is_between_turns: true, spec }
     }
 }
 
@@ -46,6 +46,8 @@ pub(crate) struct SandboxSession {
     pub fence: Fence,
     /// The turn that uses the sandbox; `None` between turns.
     pub turn: Option<TurnId>,
+    /// Whether nobody uses it now: neither a turn nor an operation.
+    pub is_between_turns: bool,
     /// Properties of a new sandbox.
     pub spec: SandboxSpec,
 }

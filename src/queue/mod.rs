@@ -62,6 +62,8 @@ struct Cursor {
     read_back_at: Option<Instant>,
     /// Time since when `since` and `due_since` are known.
     known_at: Instant,
+    /// Time of the last claim of maintenance jobs of other nodes.
+    others_read_at: Option<Instant>,
 }
 
 impl Cursor {
@@ -95,8 +97,14 @@ impl Queue {
     /// Creates the queue of the worker process identified by `claimant`.
     pub fn new(store: Store, notifications: Notifications, origin: Origin, claimant: Claimant) -> Self {
         let after = Id::from_uuid(Uuid::nil());
-        let cursor =
-            Cursor { after, since: None, due_since: None, read_back_at: None, known_at: Instant::now() };
+        let cursor = Cursor {
+            after,
+            since: None,
+            due_since: None,
+            read_back_at: None,
+            known_at: Instant::now(),
+            others_read_at: None,
+        };
         let answering = Mutex::default();
         Self(Arc::new(Inner {
             store,
@@ -150,10 +158,19 @@ impl Queue {
         }
     }
 
-    /// Claims up to `jobs_max` due jobs that maintain sandboxes.
+    /// Claims up to `jobs_max` due jobs that maintain sandboxes; at an interval also those that are of no node, or of a
+    /// lost one.
     pub async fn claim_maintenance(&self, jobs_max: usize) -> Result<Vec<Lease>> {
         let jobs_max = i64::try_from(jobs_max).unwrap_or(i64::MAX);
-        let claimed = self.0.store.claim_maintenance(&self.0.claimant, jobs_max).await;
+        let reads_others = {
+            let mut cursor = self.cursor();
+            let is_due = cursor.others_read_at.is_none_or(|at| at.elapsed() >= SWEEP_INTERVAL);
+            if is_due {
+                cursor.others_read_at = Some(Instant::now());
+            }
+            is_due
+        };
+        let claimed = self.0.store.claim_maintenance(&self.0.claimant, reads_others, jobs_max).await;
         self.answered(claimed.is_ok());
         metrics::counter!("sojourn_claims_total").increment(1);
         Ok(claimed?.into_iter().map(|claimed| self.hold(claimed)).collect())
@@ -175,8 +192,8 @@ impl Queue {
         if takes_over && !due.has_more {
             self.cursor().due_since = Some(due.looked_at - CLAIM_MARGIN_MAX);
         }
-        // This worker claims next, and passes on what it has no slots for. Jobs of other nodes are found by
-        // their own workers, which poll at the same interval.
+        // This worker claims next, if it has slots. Jobs of other nodes are found by their own workers, which poll
+        // at the same interval.
         Ok(())
     }
 

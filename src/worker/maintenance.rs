@@ -16,13 +16,13 @@ use super::Worker;
 use crate::base::limit::{CLAIM_POLL, DRAIN_TIMEOUT, MAINTENANCE_JOBS_MAX};
 
 impl Worker {
-    /// Claims and runs the jobs that maintain sandboxes, until `stop`; then waits for those that run. Tells `ended`
-    /// after each, for the turns that waited for it.
+    /// Claims and runs the jobs that maintain sandboxes, whenever it is `told` and at an interval, until `stop`; then
+    /// waits for those that run. Tells `ended` after each, for the turns that waited for it.
     pub(super) async fn maintain(
         self,
         stop: CancellationToken,
         draining: watch::Receiver<bool>,
-        ended: Arc<Notify>,
+        (told, ended): (Arc<Notify>, Arc<Notify>),
     ) {
         let mut jobs = JoinSet::new();
         let mut polls = interval(CLAIM_POLL);
@@ -31,6 +31,7 @@ impl Worker {
             let was_full = jobs.len() >= MAINTENANCE_JOBS_MAX;
             tokio::select! {
                 _ = polls.tick() => {}
+                () = told.notified() => {}
                 Some(_) = jobs.join_next() => {
                     ended.notify_one();
                     // Another may be due already; else the next poll is soon enough.

@@ -63,24 +63,34 @@ impl Worker {
         loops.spawn("sweeper", self.clone().sweep(stop.clone()));
         loops.spawn("retention", self.clone().delete_expired(stop.clone()));
         loops.spawn("event move", self.clone().move_events(stop.clone()));
-        let claimable = Arc::new(Notify::new());
+        let (claimable, maintainable) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
         let mut maintenance = Loops::default();
         maintenance.spawn("maintenance", {
-            self.clone().maintain(stop.clone(), draining.clone(), Arc::clone(&claimable))
+            let ended = Arc::clone(&claimable);
+            self.clone().maintain(stop.clone(), draining.clone(), (Arc::clone(&maintainable), ended))
         });
         let mut waiting = self.runtime.sandboxes.waiting.changes();
         let mut outcome = Ok(());
         let mut slots = JoinSet::new();
         let mut polls = interval(CLAIM_POLL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut is_told = false;
         while !stop.is_cancelled() {
-            self.fill(&mut slots, &draining).await;
+            let claimed = self.fill(&mut slots, &draining).await;
+            if std::mem::take(&mut is_told) && claimed == 0 {
+                // The job may be one of a sandbox.
+                maintainable.notify_one();
+            }
             tokio::select! {
-                () = self.queue.ready(), if slots.len() < self.slots_max() => {}
+                () = self.queue.ready(), if slots.len() < self.slots_max() => is_told = true,
                 _ = polls.tick() => self.ready_due_jobs().await,
                 Some(_) = slots.join_next() => {}
                 // A turn that waited for the job that was done there, or a slot that was lent.
-                () = claimable.notified() => {}
+                () = claimable.notified() => {
+                    if slots.len() >= self.slots_max() {
+                        self.queue.pass_on();
+                    }
+                }
                 _ = waiting.changed() => {}
                 () = stop.cancelled() => {}
                 ended = async { tokio::select! { ended = loops.ended() => ended, ended = maintenance.ended() => ended } } => {
@@ -137,32 +147,35 @@ impl Worker {
         }
     }
 
-    /// Claims as many jobs as there are free slots.
-    async fn fill(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) {
+    /// Claims as many jobs as there are free slots. Returns their number.
+    async fn fill(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) -> usize {
         while slots.try_join_next().is_some() {}
+        let mut jobs = 0;
         loop {
             let free = self.slots_max().saturating_sub(slots.len());
             self.queue.set_free_slots(free);
             let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
             if wanted == 0 {
-                return;
+                return jobs;
             }
             let claimed = match self.queue.claim(wanted).await {
                 Ok(claimed) => claimed,
                 Err(error) => {
                     tracing::warn!(%error, "jobs could not be claimed; retrying");
-                    return;
+                    return jobs;
                 }
             };
+            jobs += claimed.leases.len();
             for lease in claimed.leases {
                 slots.spawn(self.clone().work(lease, draining.clone()));
             }
             self.queue.set_free_slots(self.slots_max().saturating_sub(slots.len()));
             if !claimed.has_more {
-                return;
+                return jobs;
             }
             if slots.len() >= self.slots_max() {
-                return self.queue.pass_on();
+                self.queue.pass_on();
+                return jobs;
             }
         }
     }

@@ -35,14 +35,17 @@ pub fn open(ground: &Ground) -> Store {
     ground.store(1)
 }
 
-fn claimant() -> Claimant {
+pub fn claimant() -> Claimant {
     let uuid = || Id::<SessionKind>::uuid(Origin::system().id());
     let lease = Duration::from_secs(60);
     Claimant { worker: uuid(), nodes: uuid().into(), lease, node_silence: lease }
 }
 
 pub fn queue(store: &Store) -> Queue {
-    let claimant = claimant();
+    queue_of(store, claimant())
+}
+
+pub fn queue_of(store: &Store, claimant: Claimant) -> Queue {
     Queue::new(store.clone(), Notifications::new(Process::alone(claimant.worker)), Origin::system(), claimant)
 }
 

@@ -216,8 +216,12 @@ pub const CLAIM_MARGIN_MAX: Duration = Duration::from_secs(120);
 pub const CLAIM_READ_ALL_INTERVAL: Duration = Duration::from_secs(20);
 /// Idle and archived sandboxes that a worker attends concurrently, beside its turns.
 pub const MAINTENANCE_JOBS_MAX: usize = 8;
-/// Due jobs of sandboxes among which the first of each organization are chosen.
+/// Due jobs of the sandboxes of a node among which a claim chooses.
 pub const MAINTENANCE_WINDOW: i64 = 256;
+/// Delay of a job of a sandbox that a turn or an operation uses.
+pub const MAINTENANCE_RETRY: Duration = Duration::from_secs(5);
+/// Time in which a sandbox that replaces an idle one must be admitted.
+pub const IDLE_ROTATION_WAIT: Duration = Duration::from_secs(5);
 /// Jobs that one statement makes ready when their time has come.
 pub const READY_JOBS_MAX: i64 = 256;
 /// Concurrently leased jobs of one organization, unless it has its own limit.

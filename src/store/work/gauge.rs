@@ -74,8 +74,7 @@ impl Store {
                      from job
                      where worker_id is not null and ready_at <= now()
                  ) due
-                 -- A sandbox of a machine that is off waits for it, and keeps nobody waiting.
-                 where kind <> 'idle'
+                 where kind in ('turn', 'operation')
              ) job, (
                  select
                      count(*) filter (where state = 'live') as sandboxes_live,

@@ -402,6 +402,8 @@ with scheduled as (
     from job
     where worker_id is null
       and is_scheduled
+      -- The others are claimed when they are due.
+      and kind in ('turn', 'operation')
       and ready_at >= (select coalesce($since, '-infinity'::timestamptz))
       and ready_at <= now()
     order by ready_at

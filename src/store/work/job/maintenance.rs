@@ -2,7 +2,10 @@
 
 use super::{Claimant, Claimed, Kind, claim::is_of_node, millis};
 use crate::{
-    base::{Id, limit::MAINTENANCE_WINDOW},
+    base::{
+        Id,
+        limit::{MAINTENANCE_RETRY, MAINTENANCE_WINDOW},
+    },
     store::{Result, Store, generation::generation, parameter::named, record::next_epoch},
 };
 
@@ -33,21 +36,30 @@ impl Row {
 }
 
 impl Store {
-    /// Claims up to `jobs_max` due jobs of the kinds `idle` and `cleanup` of the claimant's nodes: the first of each
-    /// organization, then the second of each, by the index `job_maintenance`.
+    /// Claims up to `jobs_max` due jobs of the kinds `idle` and `cleanup` of the claimant's nodes, by the index
+    /// `job_maintenance`: those of the organization first that has the fewest such jobs in progress. With
+    /// `reads_others`, also those of no node and of lost ones.
     ///
     /// They do not count for the concurrency of their organization, and those of a suspended one are claimed, too:
     /// what an idle sandbox reserves is missing to the neighbors until it is frozen.
     ///
-    /// An `idle` job waits for every turn and operation of its session that is held or due.
-    pub async fn claim_maintenance(&self, claimant: &Claimant, jobs_max: i64) -> Result<Vec<Claimed>> {
+    /// An `idle` job waits for every turn and operation of its session that is held or due: then it is due again
+    /// `MAINTENANCE_RETRY` later, so that the next claims do not read it.
+    pub async fn claim_maintenance(
+        &self,
+        claimant: &Claimant,
+        reads_others: bool,
+        jobs_max: i64,
+    ) -> Result<Vec<Claimed>> {
         let query = named!(query_as(CLAIM), {
             worker: claimant.worker,
             nodes: claimant.nodes.list(),
             lease_ms: millis(claimant.lease),
             node_silence_ms: millis(claimant.node_silence),
+            reads_others: reads_others,
             jobs_max: jobs_max,
             window: MAINTENANCE_WINDOW,
+            retry_ms: millis(MAINTENANCE_RETRY),
         });
         let rows: Vec<Row> = query.fetch_all(&self.system).await?;
         rows.iter().for_each(|row| self.generation.notice(row.generation));
@@ -58,33 +70,64 @@ impl Store {
 /// Finds candidates without locks, then locks each job and its session by their keys, as the claim of turns does.
 const CLAIM: &str = concat!(
     "
-with candidate as materialized (
-    select j.*, row_number() over (partition by j.org_id order by j.ready_at) as rank
-    from (
+with found as materialized (
+    select j.*
+    from unnest($nodes) n(node_id)
+    cross join lateral (
         select j.org_id, j.session_id, j.kind, j.ready_at, j.is_abandoned
         from job j
-        where j.worker_id is null
+        where j.node_id = n.node_id
+          and j.worker_id is null
           and j.kind in ('cleanup', 'idle')
           and j.ready_at <= now()
-          and ",
-    is_of_node!(),
-    "
-          and not exists (
-              select from job o
-              where o.org_id = j.org_id
-                and o.session_id = j.session_id
-                and j.kind = 'idle'
-                and o.kind in ('turn', 'operation')
-                and (o.worker_id is not null or o.ready_at <= now())
-              offset 0
-          )
-          and not exists (select from org t where t.org_id = j.org_id and t.deleted_at is not null offset 0)
         order by j.ready_at
         limit $window
     ) j
+    union all
+    (
+        select j.org_id, j.session_id, j.kind, j.ready_at, j.is_abandoned
+        from job j
+        where $reads_others
+          and j.worker_id is null
+          and j.kind in ('cleanup', 'idle')
+          and j.ready_at <= now()
+          and (j.node_id is null or j.node_id <> all($nodes))
+          and ",
+    is_of_node!(),
+    "
+        limit $window
+    )
+), candidate as materialized (
+    select f.*,
+           exists (
+               select from job o
+               where o.org_id = f.org_id
+                 and o.session_id = f.session_id
+                 and f.kind = 'idle'
+                 and o.kind in ('turn', 'operation')
+                 and (o.worker_id is not null or o.ready_at <= now())
+               offset 0
+           ) as is_blocked
+    from found f
+    where not exists (select from org t where t.org_id = f.org_id and t.deleted_at is not null offset 0)
+), held_by as materialized (
+    -- By pairs, for which only `job_held_until` can serve.
+    select c.org_id, (
+               select count(*)
+               from job h
+               where (h.org_id, h.ready_at) > (c.org_id, now()) and (h.org_id, h.ready_at) <= (c.org_id, 'infinity')
+                 and h.worker_id is not null
+                 and h.kind in ('cleanup', 'idle')
+           ) as jobs
+    from (select distinct org_id from candidate where not is_blocked) c
+), ranked as (
+    select c.*, h.jobs + row_number() over (partition by c.org_id order by c.ready_at) as rank
+    from candidate c
+    join held_by h using (org_id)
+    where not c.is_blocked
 ), due as (
     select c.org_id, c.session_id, c.kind, c.is_abandoned as taken_over
-    from (select * from candidate order by rank, ready_at) c
+    from (select * from ranked order by rank, ready_at) c
     cross join lateral (
         select from job j
         where j.org_id = c.org_id
@@ -106,6 +149,25 @@ with candidate as materialized (
         for update skip locked
     ) s
     limit $jobs_max
+), blocked as (
+    select c.org_id, c.session_id, c.kind
+    from candidate c
+    cross join lateral (
+        select from job j
+        where j.org_id = c.org_id
+          and j.session_id = c.session_id
+          and j.kind = c.kind
+          and j.ready_at = c.ready_at
+          and j.worker_id is null
+        limit 1
+        for update skip locked
+    ) j
+    where c.is_blocked
+), postponed as (
+    update job j
+    set ready_at = now() + $retry_ms * interval '1 millisecond', is_scheduled = true
+    from blocked
+    where j.org_id = blocked.org_id and j.session_id = blocked.session_id and j.kind = blocked.kind
 ), held as (
     update job j
     set worker_id = $worker,
