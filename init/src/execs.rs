@@ -272,15 +272,20 @@ fn spawn_runner(directory: &Path, spec: &ExecSpec) -> io::Result<Runner> {
     Ok(Runner { pid, is_service: spec.is_service, control, report, inbox: Vec::new() })
 }
 
-/// Appends bytes to a file of input, of which those before its end are there already. The inner error says why that
+/// Appends bytes to a file of input, of which those before its end must be there already. The inner error says why that
 /// can never be done.
 fn append(path: &Path, offset: u64, bytes: &[u8]) -> io::Result<Result<(), String>> {
-    let mut file = OpenOptions::new().append(true).open(path)?;
+    let mut file = OpenOptions::new().read(true).append(true).open(path)?;
     let length = file.metadata()?.len();
     let Some(known) = length.checked_sub(offset) else {
         return Ok(Err(format!("the input has {length} bytes: {offset} leaves a gap")));
     };
-    let new = usize::try_from(known).ok().and_then(|known| bytes.get(known..)).unwrap_or_default();
+    let (known, new) = bytes.split_at(usize::try_from(known).unwrap_or(usize::MAX).min(bytes.len()));
+    let mut there = vec![0; known.len()];
+    file.read_exact_at(&mut there, offset)?;
+    if there != known {
+        return Ok(Err(format!("the input has other bytes from {offset} on")));
+    }
     if length + new.len() as u64 > INPUT_BYTES_MAX {
         return Ok(Err(format!("a command takes at most {INPUT_BYTES_MAX} bytes of input")));
     }

@@ -301,7 +301,7 @@ impl Server {
                 Err(stale) => stale,
             },
             Call::Input { epoch, exec_id, offset, text } => match self.fence(epoch) {
-                Ok(()) if self.is_over => full(),
+                Ok(()) if self.is_over && !text.is_empty() => full(),
                 Ok(()) => self.execs.input(&exec_id, offset, &text),
                 Err(stale) => stale,
             },

@@ -167,14 +167,18 @@ impl Clients {
         let found = timeout(time, program.process(self.tasks.clone())).await;
         let (process, output) = found.unwrap_or(Err(Failure::Timeout(time)))?;
         let is_legacy = is_legacy || process.has_session();
-        match self.serve(output, is_legacy, time.saturating_sub(began.elapsed())).await {
-            Ok(connection) => Ok(Connection { process: Some(process), ..connection }),
-            Err(failure @ Failure::Timeout(_)) => Err(failure),
-            Err(failure) => Err(match process.ending().await {
-                Some(end) => Failure::Unreachable(end.to_owned()),
-                None => failure,
-            }),
+        let failure = match self.serve(output, is_legacy, time.saturating_sub(began.elapsed())).await {
+            Ok(connection) => return Ok(Connection { process: Some(process), ..connection }),
+            Err(failure) => failure,
+        };
+        let is_late = matches!(failure, Failure::Timeout(_));
+        let end = if is_late { None } else { process.ending().await.map(str::to_owned) };
+        if end.is_none() && !process.has_open_call() {
+            // Another one may do better, the next time.
+            let killed = timeout(MCP_CLOSE_TIMEOUT, process.exec.kill()).await;
+            tracing::debug!(?killed, "the process of an MCP server made no connection and was ended");
         }
+        Err(end.map_or(failure, Failure::Unreachable))
     }
 
     /// Begins the protocol on a transport.
@@ -260,9 +264,18 @@ impl Connection {
     /// Tells the process of the server that a call is given up, if it has it.
     pub async fn cancel(&self, call_id: &str) {
         let Some(process) = &self.process else { return };
-        if let Err(error) = process.cancel(call_id).await {
-            tracing::debug!(%error, "the process of an MCP server was not told of a cancel");
+        match timeout(MCP_CLOSE_TIMEOUT, Arc::clone(process).cancel(call_id)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the process of an MCP server was not told of a cancel")
+            }
+            Err(_) => tracing::debug!("the process of an MCP server is told of a cancel late"),
         }
+    }
+
+    /// Returns whether another process should take the place of the one of the server.
+    pub fn is_spent(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.is_spent())
     }
 
     /// Returns whether the server has said that its tools changed, once.
@@ -317,7 +330,8 @@ impl Connection {
         Err(Failure::Protocol(format!("its list of tools has more than {MCP_PAGES_MAX} pages")))
     }
 
-    /// Calls a tool, within `time`. `call_id` names the call for the server.
+    /// Calls a tool, within `time`. `call_id` names the call for the server; a process is sent it again only if it
+    /// `may_repeat`.
     ///
     /// # Errors
     /// Any [`Failure`]; an error that the server reports is an [`Answer`].
@@ -325,9 +339,12 @@ impl Connection {
         &self,
         tool: &str,
         arguments: Map<String, Value>,
-        call_id: &str,
+        (call_id, may_repeat): (&str, bool),
         time: Duration,
     ) -> Result<Answer, Failure> {
+        if let Some(process) = self.process.as_ref().filter(|_| may_repeat) {
+            process.allow_again(call_id);
+        }
         let mut params = CallToolRequestParams::new(Cow::Owned(tool.to_owned())).with_arguments(arguments);
         let mut meta = RequestMetaObject::default();
         meta.insert(CALL_ID.to_owned(), Value::String(call_id.to_owned()));
@@ -335,12 +352,9 @@ impl Connection {
         // Giving the call up tells the server.
         let mut answer = pin!(self.running.peer().call_tool_once(params));
         let answered = self.within(time, &mut answer).await;
-        if let (Err(Failure::Timeout(_)), Some(process)) = (&answered, &self.process) {
-            // The library does not tell the process: it gives calls up that another worker goes on with, too.
-            let cancel = process.cancel(call_id);
-            if let Err(error) = timeout(MCP_CLOSE_TIMEOUT, cancel).await.unwrap_or(Ok(())) {
-                tracing::debug!(%error, "the process of an MCP server was not told that a call is given up");
-            }
+        // The library does not tell a process: it gives calls up that another worker goes on with, too.
+        if matches!(answered, Err(Failure::Timeout(_))) {
+            self.cancel(call_id).await;
         }
         let answered = match answered {
             Ok(Ok(CallToolResponse::Complete(result))) => Ok(Answer::of(result, tool)),

@@ -5,7 +5,7 @@
 //! sent again.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     sync::{
         Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -26,12 +26,16 @@ use super::{
 use crate::{
     base::{
         limit::{
-            EXEC_INPUT_PART_BYTES_MAX, MCP_CLOSE_TIMEOUT, MCP_MESSAGE_BYTES_MAX, MODEL_REASON_BYTES_MAX,
+            EXEC_INPUT_PART_BYTES_MAX, MCP_CLOSE_TIMEOUT, MCP_MESSAGE_BYTES_MAX, MCP_PROCESS_BYTES_MAX,
+            MODEL_REASON_BYTES_MAX,
         },
         text,
     },
     sandbox::Fault,
 };
+
+/// Messages that wait for the library. One that sends more is not listened to.
+const MESSAGES_MAX: usize = 20_000;
 
 /// A process, shared by the parts of a connection.
 pub(super) struct Process {
@@ -40,6 +44,10 @@ pub(super) struct Process {
     tasks: TaskTracker,
     /// Bytes of its input.
     input_bytes: tokio::sync::Mutex<u64>,
+    /// Bytes of its input and of its output that was read.
+    bytes: AtomicU64,
+    /// Begin of the ids of the requests of this connection.
+    requests_of: String,
     requests: AtomicU64,
     state: Mutex<State>,
     /// A message was sent, or is there without being sent.
@@ -55,6 +63,10 @@ struct State {
     open: HashMap<String, Value>,
     /// Messages for the library.
     inbox: VecDeque<Value>,
+    /// Those that it does not take yet.
+    held: VecDeque<Value>,
+    /// Calls that may be made again.
+    repeatable: HashSet<String>,
     /// Whether the library has begun to make requests: before that it takes nothing but answers.
     has_begun: bool,
 }
@@ -70,22 +82,29 @@ pub(super) enum SendError {
     TooLarge,
     #[error("the message was not sent to its end")]
     Interrupted,
+    #[error("the call was made before, and its answer is not known")]
+    NotAgain,
 }
 
 impl Process {
+    /// A process of which so many bytes of input and output are known.
     pub(super) fn new(
         exec: ServerExec,
         tasks: TaskTracker,
         transcript: Transcript,
-        input_bytes: u64,
+        (input_bytes, output_bytes): (u64, u64),
     ) -> Arc<Self> {
-        let inbox = transcript.unanswered.iter().chain(&transcript.tools_changed).cloned().collect();
+        let held = transcript.unanswered.iter().chain(&transcript.tools_changed).cloned().collect();
+        // No two connections of a lease that send something begin at the same place.
+        let requests_of = format!("{}:{input_bytes}", exec.fence.epoch);
         Arc::new(Self {
             exec,
             tasks,
             input_bytes: tokio::sync::Mutex::new(input_bytes),
+            bytes: AtomicU64::new(input_bytes + output_bytes),
+            requests_of,
             requests: AtomicU64::new(0),
-            state: Mutex::new(State { transcript, inbox, ..State::default() }),
+            state: Mutex::new(State { transcript, held, ..State::default() }),
             stirred: Notify::new(),
             end: OnceLock::new(),
         })
@@ -117,7 +136,27 @@ impl Process {
 
     /// Whether its session has begun: another handshake would be one too many.
     pub(super) fn has_session(&self) -> bool {
-        self.state().transcript.initialize.is_some()
+        self.state().transcript.has_session()
+    }
+
+    /// Whether it has a call that it may still answer.
+    pub(super) fn has_open_call(&self) -> bool {
+        self.state().transcript.has_open_call()
+    }
+
+    /// Whether the library waits for an answer.
+    pub(super) fn is_asked(&self) -> bool {
+        !self.state().open.is_empty()
+    }
+
+    /// Whether another process should take its place: its messages take much space.
+    pub(super) fn is_spent(&self) -> bool {
+        self.bytes.load(Ordering::Relaxed) >= MCP_PROCESS_BYTES_MAX && !self.has_open_call()
+    }
+
+    /// Lets a call be made again whose answer is lost.
+    pub(super) fn allow_again(&self, call_id: &str) {
+        self.state().repeatable.insert(call_id.to_owned());
     }
 
     /// What became of a call, if it was sent.
@@ -126,7 +165,7 @@ impl Process {
     }
 
     /// Tells the server that a call is given up, if it has it.
-    pub(super) async fn cancel(&self, call_id: &str) -> Result<(), SendError> {
+    pub(super) async fn cancel(self: Arc<Self>, call_id: &str) -> Result<(), SendError> {
         let request = {
             let mut state = self.state();
             let sent = state.transcript.calls.get_mut(call_id);
@@ -142,7 +181,7 @@ impl Process {
 
     /// Sends a message of the library, unless the process has it.
     pub(super) async fn send(self: Arc<Self>, mut message: Value) -> Result<(), SendError> {
-        if !self.prepare(&mut message) {
+        if !self.prepare(&mut message)? {
             self.stirred.notify_one();
             return Ok(());
         }
@@ -150,84 +189,107 @@ impl Process {
         if line.len() > MCP_MESSAGE_BYTES_MAX {
             return Err(SendError::TooLarge);
         }
-        // A part of a message must not stay the last one.
-        let process = Arc::clone(&self);
-        let written = self.tasks.spawn(async move { process.write(line).await });
-        written.await.unwrap_or(Err(SendError::Interrupted))
+        self.write(line).await
     }
 
     /// Gives a message the ids that the process knows. Returns whether it has to be sent.
-    fn prepare(&self, message: &mut Value) -> bool {
+    fn prepare(&self, message: &mut Value) -> Result<bool, SendError> {
         let mut guard = self.state();
         let state = &mut *guard;
         let method = message["method"].as_str().map(str::to_owned);
-        state.has_begun |= !matches!(method.as_deref(), Some(INITIALIZE | "server/discover"));
-        match (method.as_deref(), message.get("id").cloned()) {
+        if !matches!(method.as_deref(), Some(INITIALIZE | "server/discover")) {
+            state.has_begun = true;
+            state.inbox.extend(state.held.drain(..));
+        }
+        Ok(match (method.as_deref(), message.get("id").cloned()) {
             (Some(method), Some(id)) => {
                 let call_id = message["params"]["_meta"][CALL_ID].as_str().map(str::to_owned);
-                let (request, has_it) = match (method, call_id) {
+                let (request, known) = match (method, call_id) {
                     (INITIALIZE, _) if let Some((request, answer)) = &state.transcript.initialize => {
-                        state.inbox.extend(answer.clone());
-                        (request.clone(), true)
+                        (request.clone(), answer.clone().map_or(Known::Open, Known::Answered))
                     }
-                    ("tools/call", Some(call_id)) => state.begin_call(call_id),
+                    ("tools/call", Some(call_id)) => state.begin_call(call_id)?,
                     _ => {
                         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-                        (format!("{}:{number}", self.exec.fence.epoch), false)
+                        (format!("{}:{number}", self.requests_of), Known::New)
                     }
                 };
-                if method == INITIALIZE && !has_it {
-                    state.transcript.initialize = Some((request.clone(), None));
+                if method == INITIALIZE {
+                    // The library waits for no answer to an earlier question.
+                    state.open.clear();
+                    state.transcript.initialize.get_or_insert_with(|| (request.clone(), None));
                 }
-                state.open.insert(request.clone(), id);
+                let is_new = matches!(known, Known::New);
+                match known {
+                    Known::Answered(answer) => state.inbox.push_back(with_id(answer, &id)),
+                    Known::New | Known::Open => drop(state.open.insert(request.clone(), id)),
+                }
                 message["id"] = Value::String(request);
-                !has_it
+                is_new
             }
             (Some(INITIALIZED), None) => !std::mem::replace(&mut state.transcript.is_initialized, true),
             (Some(CANCEL), None) => state.cancel(message),
             // An answer to a request of the process.
             (None, _) | (Some(_), None) => true,
-        }
+        })
     }
 
-    /// Appends to its input.
-    pub(super) async fn write(&self, text: String) -> Result<(), SendError> {
+    /// Appends to its input, to the end, whoever waits for it: a part of a message must not stay the last one.
+    pub(super) async fn write(self: Arc<Self>, text: String) -> Result<(), SendError> {
+        let process = Arc::clone(&self);
+        let written = self.tasks.spawn(async move {
+            let written = process.append(&text).await;
+            if let Err(error) = &written {
+                // It is not known how much of it arrived.
+                process.note_end(&format!("a message could not be sent to it: {error}"));
+            }
+            process.stirred.notify_one();
+            written
+        });
+        written.await.unwrap_or(Err(SendError::Interrupted))
+    }
+
+    async fn append(&self, text: &str) -> Result<(), SendError> {
         let mut offset = self.input_bytes.lock().await;
-        let mut left = text.as_str();
+        let mut left = text;
         while !left.is_empty() {
             let part = text::truncate(left, EXEC_INPUT_PART_BYTES_MAX);
             self.exec.write(*offset, part).await?;
             *offset += part.len() as u64;
+            self.bytes.fetch_add(part.len() as u64, Ordering::Relaxed);
             left = &left[part.len()..];
         }
-        self.stirred.notify_one();
         Ok(())
     }
 
-    /// Takes messages that the process has sent.
-    pub(super) fn receive(&self, messages: Vec<Value>) {
-        self.state().inbox.extend(messages);
+    /// Takes messages that the process has sent, in so many bytes of output.
+    pub(super) fn receive(&self, messages: Vec<Value>, bytes: usize) {
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let mut guard = self.state();
+        let state = &mut *guard;
+        for message in messages {
+            if !is_answer(&message) {
+                let queue = if state.has_begun { &mut state.inbox } else { &mut state.held };
+                queue.push_back(message);
+                continue;
+            }
+            let Some(request) = message["id"].as_str().map(str::to_owned) else { continue };
+            // Nobody waits for the others.
+            if let Some(id) = state.open.remove(&request) {
+                state.inbox.push_back(with_id(message.clone(), &id));
+            }
+            state.transcript.take_received(message);
+        }
+        if state.inbox.len() + state.held.len() > MESSAGES_MAX {
+            (state.inbox, state.held) = Default::default();
+            drop(guard);
+            self.note_end("it sends too many messages");
+        }
     }
 
     /// Returns the next message for the library.
     pub(super) fn next(&self) -> Option<Value> {
-        let mut guard = self.state();
-        let state = &mut *guard;
-        loop {
-            let may_pass = |message: &Value| state.has_begun || is_answer(message);
-            let place = state.inbox.iter().position(may_pass)?;
-            let mut message = state.inbox.remove(place)?;
-            if !is_answer(&message) {
-                return Some(message);
-            }
-            let Some(request) = message["id"].as_str().map(str::to_owned) else { continue };
-            state.transcript.take_received(message.clone());
-            // Nobody waits for the others.
-            if let Some(id) = state.open.remove(&request) {
-                message["id"] = id;
-                return Some(message);
-            }
-        }
+        self.state().inbox.pop_front()
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -235,21 +297,37 @@ impl Process {
     }
 }
 
+/// What a process has of a request.
+enum Known {
+    /// Nothing.
+    New,
+    /// The request.
+    Open,
+    /// The request, which it has answered with this message.
+    Answered(Value),
+}
+
+/// Returns an answer under the id that the library knows.
+fn with_id(mut answer: Value, id: &Value) -> Value {
+    answer["id"].clone_from(id);
+    answer
+}
+
 impl State {
-    /// Begins a call, or an attempt of it. Returns the id of its request, and whether the process has it.
-    fn begin_call(&mut self, call_id: String) -> (String, bool) {
+    /// Begins a call, or an attempt of it. Returns the id of its request, and what the process has of it.
+    fn begin_call(&mut self, call_id: String) -> Result<(String, Known), SendError> {
         let sent = self.transcript.calls.get(&call_id);
         match sent.map(|sent| (sent.attempt, &sent.state)) {
-            Some((attempt, CallState::Open)) => (call_request(&call_id, attempt), true),
-            Some((attempt, CallState::Answered(answer))) => {
-                self.inbox.push_back(answer.clone());
-                (call_request(&call_id, attempt), true)
+            Some((attempt, CallState::Open)) => Ok((call_request(&call_id, attempt), Known::Open)),
+            Some((attempt, CallState::Answered(Some(answer)))) => {
+                Ok((call_request(&call_id, attempt), Known::Answered(answer.clone())))
             }
+            Some(_) if !self.repeatable.contains(&call_id) => Err(SendError::NotAgain),
             before => {
                 let attempt = before.map_or(0, |(attempt, _)| attempt) + 1;
                 let request = call_request(&call_id, attempt);
                 self.transcript.calls.insert(call_id, SentCall { attempt, state: CallState::Open });
-                (request, false)
+                Ok((request, Known::New))
             }
         }
     }

@@ -14,7 +14,7 @@ use super::{
     process::{Process, SendError},
 };
 use crate::{
-    base::limit::{MCP_MESSAGE_BYTES_MAX, MCP_PROCESS_POLL},
+    base::limit::{EXEC_OUTPUT_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_PROCESS_IDLE_POLL, MCP_PROCESS_POLL},
     sandbox::Fault,
 };
 
@@ -64,10 +64,15 @@ impl ProcessOutput {
     async fn read(&mut self) -> Result<bool, Fault> {
         let bytes = self.process.exec.written(self.offset).await?;
         self.offset += bytes.len() as u64;
-        self.process.receive(self.lines.take(&bytes));
-        if self.lines.rest.len() > MCP_MESSAGE_BYTES_MAX {
+        self.process.receive(self.lines.take(&bytes), bytes.len());
+        if self.lines.is_too_long() {
             return Err(Fault::Refused(format!(
                 "it sent a message of more than {MCP_MESSAGE_BYTES_MAX} bytes"
+            )));
+        }
+        if self.offset >= EXEC_OUTPUT_BYTES_MAX {
+            return Err(Fault::Refused(format!(
+                "it has written {EXEC_OUTPUT_BYTES_MAX} bytes, and no more is stored"
             )));
         }
         Ok(!bytes.is_empty())
@@ -96,7 +101,7 @@ impl Transport<RoleClient> for ProcessOutput {
                     self.pause = MCP_PROCESS_POLL.0;
                     continue;
                 }
-                Ok(false) if self.has_ended => return None,
+                Ok(false) if self.has_ended || self.process.end().is_some() => return None,
                 Ok(false) => {}
                 Err(fault) => {
                     self.process.note_end(&fault.to_string());
@@ -111,7 +116,10 @@ impl Transport<RoleClient> for ProcessOutput {
                     self.has_ended = true;
                 }
                 () = self.process.stirred.notified() => self.pause = MCP_PROCESS_POLL.0,
-                () = sleep(self.pause) => self.pause = (self.pause * 2).min(MCP_PROCESS_POLL.1),
+                () = sleep(self.pause) => {
+                    let longest = if self.process.is_asked() { MCP_PROCESS_POLL.1 } else { MCP_PROCESS_IDLE_POLL };
+                    self.pause = (self.pause * 2).min(longest);
+                }
             }
         }
     }

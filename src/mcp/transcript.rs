@@ -1,7 +1,7 @@
 //! What a server process was sent, and what it answered: read from its stored input and output by a worker that goes on
 //! with it.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use serde_json::Value;
 
@@ -27,13 +27,18 @@ pub(super) struct SentCall {
 pub enum CallState {
     /// The process has it, and may answer.
     Open,
-    /// The message with its answer.
-    Answered(Value),
+    /// The message with its answer; `None` of an old one.
+    Answered(Option<Value>),
     /// It was given up.
     Canceled,
     /// Its process ended before it answered.
     Lost,
 }
+
+/// Answers whose messages are kept: those of the newest calls. A turn has fewer open ones.
+const ANSWERS_MAX: usize = 32;
+/// Requests of a process of its own that are kept while they have no answer.
+const UNANSWERED_MAX: usize = 64;
 
 /// Messages of a process, as far as they matter to the next connection.
 #[derive(Debug, Default)]
@@ -41,6 +46,8 @@ pub(super) struct Transcript {
     /// Requests that are not calls, and their methods.
     requests: HashMap<String, String>,
     pub calls: HashMap<String, SentCall>,
+    /// The calls whose answers are kept, the oldest first.
+    kept: VecDeque<String>,
     /// Id of the request that began the session of the process, and the message with its answer.
     pub initialize: Option<(String, Option<Value>)>,
     /// Whether it was told that the session has begun.
@@ -111,8 +118,13 @@ impl Transcript {
         if is_answer(&message) {
             let Some(id) = id.and_then(Value::as_str) else { return };
             if let Some((call, attempt)) = call_of(id) {
-                if let Some(sent) = self.calls.get_mut(call).filter(|sent| sent.attempt == attempt) {
-                    sent.state = CallState::Answered(message);
+                let call = call.to_owned();
+                let is_first = |sent: &&mut SentCall| {
+                    sent.attempt == attempt && !matches!(sent.state, CallState::Answered(_))
+                };
+                if let Some(sent) = self.calls.get_mut(&call).filter(is_first) {
+                    sent.state = CallState::Answered(Some(message));
+                    self.keep(call);
                 }
             } else if let Some((_, answer)) = self.initialize.as_mut().filter(|(request, _)| request == id) {
                 *answer = Some(message);
@@ -120,12 +132,34 @@ impl Transcript {
                 self.tools_changed = None;
             }
         } else if let Some(id) = id {
-            if !self.answered.contains(&id.to_string()) {
+            if self.unanswered.len() < UNANSWERED_MAX && !self.answered.contains(&id.to_string()) {
                 self.unanswered.push(message);
             }
         } else if message["method"] == "notifications/tools/list_changed" {
             self.tools_changed = Some(message);
         }
+    }
+
+    /// Keeps the answer of a call, and forgets that of an older one.
+    fn keep(&mut self, call: String) {
+        self.kept.push_back(call);
+        if self.kept.len() > ANSWERS_MAX
+            && let Some(oldest) = self.kept.pop_front()
+            && let Some(SentCall { state: CallState::Answered(answer), .. }) = self.calls.get_mut(&oldest)
+        {
+            *answer = None;
+        }
+    }
+
+    /// Whether the session of the process has begun, or is about to.
+    pub(super) fn has_session(&self) -> bool {
+        let answer = self.initialize.as_ref().map(|(_, answer)| answer.as_ref());
+        answer.is_some_and(|answer| answer.is_none_or(|answer| answer.get("error").is_none()))
+    }
+
+    /// Whether the process refused to begin a session.
+    pub(super) fn is_refused(&self) -> bool {
+        self.initialize.is_some() && !self.has_session()
     }
 
     /// Takes the calls of the processes before it.
@@ -182,11 +216,32 @@ mod tests {
         ];
         let known = transcript(&sent, &[late, answer.clone()]);
         assert_eq!(known.calls["s/open"].state, CallState::Open);
-        assert_eq!(known.calls["s/done"], SentCall { attempt: 2, state: CallState::Answered(answer) });
+        assert_eq!(known.calls["s/done"], SentCall { attempt: 2, state: CallState::Answered(Some(answer)) });
         assert_eq!(known.calls["s/canceled"].state, CallState::Canceled);
         assert!(known.has_open_call());
         let ended: HashMap<_, _> = known.calls_at_end().collect();
         assert_eq!(ended["s/open"].state, CallState::Lost);
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded() {
+        let calls: Vec<_> = (0..100).map(|number| call(&call_request(&format!("s/{number}"), 1))).collect();
+        let answers =
+            (0..100).map(|number| json!({ "id": call_request(&format!("s/{number}"), 1), "result": {} }));
+        let own = (0..1_000).map(|number| json!({ "id": number, "method": "ping" }));
+        let known = transcript(&calls, &answers.chain(own).collect::<Vec<_>>());
+        let kept = |state: &CallState| matches!(state, CallState::Answered(Some(_)));
+        assert_eq!(known.calls.values().filter(|sent| kept(&sent.state)).count(), ANSWERS_MAX);
+        assert!(kept(&known.calls["s/99"].state) && !kept(&known.calls["s/0"].state));
+        assert_eq!(known.unanswered.len(), UNANSWERED_MAX);
+    }
+
+    #[test]
+    fn a_refused_session_is_not_one() {
+        let sent = [json!({ "id": "7:0", "method": INITIALIZE })];
+        assert!(transcript(&sent, &[]).has_session(), "its answer may come");
+        let refused = transcript(&sent, &[json!({ "id": "7:0", "error": {} })]);
+        assert!(refused.is_refused() && !refused.has_session());
     }
 
     #[test]
@@ -204,7 +259,7 @@ mod tests {
         let received = [begun.clone(), ping(1), ping(2), changed.clone(), listed];
         let known = transcript(&sent, &received);
         assert_eq!(known.initialize, Some(("7:0".to_owned(), Some(begun))));
-        assert!(known.is_initialized && known.tools_changed.is_none());
+        assert!(known.is_initialized && known.has_session() && known.tools_changed.is_none());
         assert_eq!(known.unanswered, [ping(2)]);
         let again: Vec<_> = received.iter().cloned().chain([changed.clone()]).collect();
         assert_eq!(transcript(&sent, &again).tools_changed, Some(changed));

@@ -110,7 +110,8 @@ pub trait Sandbox: Send + Sync {
     /// input that it got so far is skipped, counted from `offset`: a repeated call changes nothing.
     ///
     /// # Errors
-    /// `Refused` when the command has ended or is no service, when its input is full, or when `offset` leaves a gap.
+    /// `Refused` when the command has ended or is no service, when its input is full, when `offset` leaves a gap, or when
+    /// it got another text there.
     async fn write_input(
         &self,
         fence: SandboxFence,

@@ -10,12 +10,12 @@ use std::{
 };
 
 use futures::future::join_all;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use url::Url;
 
 use super::{
     mcp_access::StoredAccess,
-    mcp_server::{Obstacle, Reach, Server},
+    mcp_server::{Obstacle, Purpose, Reach, Server},
     pinned_tools::{McpPlace, McpTarget},
 };
 use crate::{
@@ -23,7 +23,7 @@ use crate::{
         Origin, Timestamp,
         limit::{
             MCP_LIST_TIMEOUT, MCP_PROCESS_LIST_TIMEOUT, MCP_SKIPPED_MAX, MCP_TOOLS_MAX,
-            MODEL_REASON_BYTES_MAX, NAME_BYTES_MAX,
+            MODEL_REASON_BYTES_MAX, NAME_BYTES_MAX, SANDBOX_CALL_ATTEMPTS_MAX,
         },
         text,
     },
@@ -164,10 +164,11 @@ impl McpTools {
         let left = || time.saturating_sub(started.elapsed());
         let _use = server.begin_use();
         let listed = async {
-            let connection = server.connect(left()).await.map_err(|obstacle| match obstacle {
-                Obstacle::Failure(failure) => failure,
-                Obstacle::Sandbox(error) => Failure::Unreachable(error.to_string()),
-            })?;
+            let connection =
+                server.connect(Purpose::Call, left()).await.map_err(|obstacle| match obstacle {
+                    Obstacle::Failure(failure) => failure,
+                    Obstacle::Sandbox(error) => Failure::Unreachable(error.to_string()),
+                })?;
             match connection.list(&server.config.name, left()).await {
                 Ok(listing) => Ok(listing),
                 Err(failure) => {
@@ -221,18 +222,35 @@ impl McpTools {
         };
         let server = &self.servers[place];
         let mut attempts_left = if call.replay == Replay::Unsafe { 1 } else { ATTEMPTS };
+        let mut connections_left = SANDBOX_CALL_ATTEMPTS_MAX;
         loop {
-            attempts_left -= 1;
-            match self.call(server, &name, call).await? {
+            let (is_sent, failure) = match self.call(server, &name, call).await? {
                 Ok(answer) => return Ok(self.result(&server.config.name, &name, answer).await),
-                Err((is_sent, failure)) => {
-                    may_have_run |= is_sent && failure.may_have_run();
-                    if attempts_left == 0 || !failure.may_pass() {
-                        return Ok(failed(&server.config.name, call.replay, may_have_run, &failure));
-                    }
-                }
+                Err(failed) => failed,
+            };
+            may_have_run |= is_sent && failure.may_have_run();
+            // A process that has the call may still answer it.
+            if matches!(failure, Failure::Lost(_)) && connections_left > 0 && self.is_open(server, call).await
+            {
+                connections_left -= 1;
+                continue;
+            }
+            attempts_left -= 1;
+            if attempts_left == 0 || !failure.may_pass() {
+                return Ok(failed(&server.config.name, call.replay, may_have_run, &failure));
             }
         }
+    }
+
+    /// Returns whether the process of a server has a call, and its answer can be read.
+    async fn is_open(&self, server: &Server, call: &Call) -> bool {
+        if !server.is_process() {
+            return false;
+        }
+        let _use = server.begin_use();
+        let connected = server.connect(Purpose::Recovery, MCP_PROCESS_LIST_TIMEOUT).await;
+        let state = connected.ok().and_then(|connection| connection.call_state(&self.call_id(call.id())));
+        matches!(state, Some(CallState::Open | CallState::Answered(Some(_))))
     }
 
     /// Settles a call that a worker began and did not finish. `was_lost`: so was the sandbox of that time.
@@ -245,14 +263,15 @@ impl McpTools {
             return Ok(CallResult::unknown(INTERRUPTED));
         };
         let _use = server.begin_use();
-        let connected = server.connect(MCP_PROCESS_LIST_TIMEOUT).await;
+        let connected = server.connect(Purpose::Recovery, MCP_PROCESS_LIST_TIMEOUT).await;
         let state = match connected {
             Ok(connection) => connection.call_state(&self.call_id(call.id())),
             Err(Obstacle::Failure(_)) => Some(CallState::Lost),
             Err(Obstacle::Sandbox(error)) => return Err(error.into()),
         };
         match state {
-            // A process that has the call is not sent it again, and its answer is kept.
+            // A process that has the call is not sent it again, and its answer is kept. The sandbox stays while it is
+            // used here.
             None | Some(CallState::Open | CallState::Answered(_)) => self.run(call, state.is_some()).await,
             Some(CallState::Canceled | CallState::Lost) => Ok(CallResult::unknown(INTERRUPTED)),
         }
@@ -263,10 +282,17 @@ impl McpTools {
         let Some((place, _)) = self.target(&call.tool) else { return false };
         let server = &self.servers[place];
         // A call at another server was given up with its future.
-        if server.is_process() && self.sandbox.still_exists().await.is_ok_and(|exists| exists) {
-            let _use = server.begin_use();
-            if let Ok(connection) = server.connect(MCP_LIST_TIMEOUT).await {
-                connection.cancel(&self.call_id(&call.call_id)).await;
+        if server.is_process() {
+            let tell = async {
+                if self.sandbox.still_exists().await.is_ok_and(|exists| exists) {
+                    let _use = server.begin_use();
+                    if let Ok(connection) = server.connect(Purpose::Cancel, MCP_LIST_TIMEOUT).await {
+                        connection.cancel(&self.call_id(&call.call_id)).await;
+                    }
+                }
+            };
+            if timeout(MCP_LIST_TIMEOUT, tell).await.is_err() {
+                tracing::debug!(session.id = %self.session, "the process of an MCP server was not told of a cancel");
             }
         }
         true
@@ -287,7 +313,7 @@ impl McpTools {
         let _use = server.begin_use();
         let time = Duration::from_secs(server.config.timeout_seconds());
         let start = if server.is_process() { MCP_PROCESS_LIST_TIMEOUT } else { MCP_LIST_TIMEOUT.min(time) };
-        let connection = match server.connect(start).await {
+        let connection = match server.connect(Purpose::Call, start).await {
             Ok(connection) => connection,
             Err(Obstacle::Failure(failure)) => return Ok(Err((false, failure))),
             Err(Obstacle::Sandbox(error)) => return Err(error.into()),
@@ -301,7 +327,15 @@ impl McpTools {
         }
         let arguments = call.origin.input.as_object().cloned().unwrap_or_default();
         let call_id = self.call_id(call.id());
-        Ok(match connection.call(name, arguments, &call_id, time).await {
+        let may_repeat = call.replay != Replay::Unsafe;
+        let answered = tokio::select! {
+            answered = connection.call(name, arguments, (&call_id, may_repeat), time) => answered,
+            () = self.sandbox.end_of_life(), if server.is_process() => {
+                connection.cancel(&call_id).await;
+                Err(Failure::Lost("its sandbox has expired".to_owned()))
+            }
+        };
+        Ok(match answered {
             Ok(answer) => {
                 if answer.is_unknown_tool {
                     server.note_unknown_tool();

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use crate::{
@@ -72,6 +72,19 @@ struct State {
     is_stale: bool,
     /// Lists that were read because of a change.
     lists: u32,
+    /// The last failure of a connection.
+    failed: Option<(Instant, Failure)>,
+}
+
+/// Purpose of a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// A list, or a call that was not begun.
+    Call,
+    /// A call that an earlier worker, or connection, began: in the sandbox that has it.
+    Recovery,
+    /// To tell a process that runs of a cancel.
+    Cancel,
 }
 
 impl Server {
@@ -100,27 +113,44 @@ impl Server {
     }
 
     /// Returns the connection to it, within `time`.
-    pub(super) async fn connect(&self, time: Duration) -> Result<Arc<Connection>, Obstacle> {
+    pub(super) async fn connect(
+        &self,
+        purpose: Purpose,
+        time: Duration,
+    ) -> Result<Arc<Connection>, Obstacle> {
+        let asked_at = Instant::now();
         let mut current = self.connection.lock().await;
+        if let Some((at, failure)) = &self.state().failed
+            && *at >= asked_at
+        {
+            // Another call has waited for it.
+            return Err(failure.clone().into());
+        }
         let reach = self.reach.as_ref().map_err(Clone::clone)?;
         let handle = match reach {
             Reach::Http(_) => None,
-            Reach::Process(_) => Some(self.sandbox.acquire().await?),
+            Reach::Process(_) if purpose == Purpose::Call => Some(self.sandbox.acquire().await?),
+            Reach::Process(_) => Some(self.sandbox.reacquire().await?),
         };
         let sandbox = handle.as_ref().map(|handle| handle.fence.sandbox);
-        let is_current =
-            |connected: &&Connected| !connected.connection.is_closed() && connected.sandbox == sandbox;
+        let is_current = |Connected { connection, sandbox: of }: &&Connected| {
+            !connection.is_closed() && !connection.is_spent() && *of == sandbox
+        };
         if let Some(connected) = current.as_ref().filter(is_current) {
             return Ok(Arc::clone(&connected.connection));
         }
         let is_legacy = self.state().is_legacy;
         let connected = match (reach, handle) {
             (Reach::Http(endpoint), _) => self.clients.connect(endpoint, is_legacy, time).await,
-            (Reach::Process(command), Some(handle)) => self.run_in(command, handle, time).await?,
+            (Reach::Process(command), Some(handle)) => self.run_in((command, purpose), handle, time).await?,
             (Reach::Process(_), None) => unreachable!("a sandbox was acquired for it"),
         };
-        // It may speak another version by now.
-        self.state().is_legacy &= connected.is_ok();
+        {
+            let mut state = self.state();
+            // It may speak another version by now.
+            state.is_legacy &= connected.is_ok();
+            state.failed = connected.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
+        }
         let connection = Arc::new(connected?);
         *current = Some(Connected { connection: Arc::clone(&connection), sandbox });
         Ok(connection)
@@ -129,7 +159,7 @@ impl Server {
     /// Connects to the process of a server in a sandbox.
     async fn run_in(
         &self,
-        command: &[String],
+        (command, purpose): (&[String], Purpose),
         handle: lifecycle::SandboxHandle,
         time: Duration,
     ) -> Result<Result<Connection, Failure>, lifecycle::Error> {
@@ -138,10 +168,11 @@ impl Server {
         let program = Program {
             sandbox: Arc::clone(&handle.sandbox),
             fence: handle.fence,
-            name: hash.trim_start_matches("sha256:").chars().take(PROCESS_NAME_CHARS).collect(),
+            name: format!("{}-{}", self.config.name, &hash[hash.len() - PROCESS_NAME_CHARS..]),
             argv: command.to_vec(),
             cwd: context.working_dir.clone().unwrap_or_default(),
             env: context.env_under(&[]),
+            may_start: purpose != Purpose::Cancel,
         };
         let is_legacy = self.state().is_legacy;
         let connected = self.clients.run(&program, is_legacy, time).await;

@@ -51,6 +51,8 @@ pub const MCP_PROCESSES_MAX: u32 = 256;
 pub const MCP_PROCESS_BYTES_MAX: u64 = 16 << 20;
 /// First and longest pause between two looks at what such a process has written.
 pub const MCP_PROCESS_POLL: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(250));
+/// Longest pause while it is asked for nothing.
+pub const MCP_PROCESS_IDLE_POLL: Duration = Duration::from_secs(2);
 /// Attempts of a call to the sandbox of such a process.
 pub const MCP_PROCESS_ATTEMPTS_MAX: u32 = 4;
 /// Failures of transport within [`MCP_BREAKER_WINDOW`] after which an MCP server is not tried for a while.

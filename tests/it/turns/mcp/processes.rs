@@ -214,3 +214,53 @@ async fn a_process_that_has_sent_much_is_replaced_between_turns() {
     assert_eq!(noted(&scene.ground, "start"), 2);
     scene.close().await;
 }
+
+#[tokio::test]
+async fn two_servers_with_one_command_are_two_processes() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let servers = json!([strict(json!({})), strict(json!({ "name": "other" }))]);
+    let of_other = |word: &str| json!({ "tool": "mcp__other__count", "input": { "word": word } });
+    let steps = json!([
+        { "tools": [call("count", "a"), of_other("b")] }, { "tools": [of_other("c"), call("env", "d")] }, { "text": "Done." },
+    ]);
+    let id = play(owner, servers, steps).await;
+    let log = owner.settled(&id, 1).await;
+    assert_eq!(outputs(&log)[..3], ["count: 1", "count: 1", "count: 2"], "{:?}", outputs(&log));
+    assert_eq!((noted(&scene.ground, "start"), outcomes(&log)), (2, vec!["ran"; 4]));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_server_may_take_its_time_to_start() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    // Longer than a server is asked for the newest version.
+    let slow =
+        json!({ "command": ["bash", "-c", "sleep 12; exec python3 -c \"$0\"", include_str!("server.py")] });
+    let id = play(owner, json!([strict(slow)]), steps(&["count"])).await;
+    let log = owner.settled(&id, 1).await;
+    assert!(of(&log, "mcp.failed").is_empty(), "{log:?}");
+    assert_eq!((outputs(&log), noted(&scene.ground, "start")), (vec!["count: 1"], 1));
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_process_that_floods_its_output_is_given_up() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let program = "import time
+for _ in range(200_000):
+    print('{\"id\":1}')
+for _ in range(200_000):
+    print('{\"id\":\"\",\"result\":1}')
+print('', flush=True)
+time.sleep(600)";
+    let id =
+        play(owner, json!([{ "name": "fake", "command": ["python3", "-c", program] }]), steps(&[])).await;
+    let log = owner.settled(&id, 1).await;
+    assert_eq!(ends(&log), ["completed"]);
+    let failed = &of(&log, "mcp.failed")[0]["body"];
+    assert!(failed["message"].as_str().expect("text").contains("too many messages"), "{failed}");
+    scene.close().await;
+}
