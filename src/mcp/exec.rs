@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Bytes of one read of input or output.
-const READ_BYTES: usize = 1 << 20;
+const READ_BYTES: usize = 256 << 10;
 /// Bytes of the end of its error output that are told when it has ended.
 const STDERR_BYTES: u64 = 400;
 

@@ -34,8 +34,8 @@ use crate::{
     sandbox::Fault,
 };
 
-/// Messages that wait for the library. One that sends more is not listened to.
-const MESSAGES_MAX: usize = 20_000;
+/// Messages that nobody asked for. A process that sends more on one connection is not listened to.
+const UNASKED_MAX: usize = 20_000;
 
 /// A process, shared by the parts of a connection.
 pub(super) struct Process {
@@ -54,6 +54,8 @@ pub(super) struct Process {
     pub stirred: Notify,
     /// Why it answers no more.
     end: OnceLock<String>,
+    /// Why it can be sent no more.
+    unsendable: OnceLock<String>,
 }
 
 #[derive(Default)]
@@ -69,6 +71,8 @@ struct State {
     repeatable: HashSet<String>,
     /// Whether the library has begun to make requests: before that it takes nothing but answers.
     has_begun: bool,
+    /// Messages on this connection that nobody asked for.
+    unasked: usize,
 }
 
 /// A message could not be passed on.
@@ -107,12 +111,13 @@ impl Process {
             state: Mutex::new(State { transcript, held, ..State::default() }),
             stirred: Notify::new(),
             end: OnceLock::new(),
+            unsendable: OnceLock::new(),
         })
     }
 
-    /// Why it answers no more, if it has ended.
+    /// Why it answers no more, or can be sent no more, if so.
     pub(super) fn end(&self) -> Option<&str> {
-        self.end.get().map(String::as_str)
+        self.end.get().or_else(|| self.unsendable.get()).map(String::as_str)
     }
 
     /// Why it answers no more; waits a moment for a process that is just ending.
@@ -121,7 +126,7 @@ impl Process {
             let exit = self.exec.wait().await.ok()?;
             Some(self.exec.last_words(&exit).await)
         };
-        if self.end().is_none()
+        if self.end.get().is_none()
             && let Ok(Some(words)) = timeout(MCP_CLOSE_TIMEOUT, end).await
         {
             self.note_end(&words);
@@ -241,7 +246,7 @@ impl Process {
             let written = process.append(&text).await;
             if let Err(error) = &written {
                 // It is not known how much of it arrived.
-                process.note_end(&format!("a message could not be sent to it: {error}"));
+                let _ = process.unsendable.set(format!("a message could not be sent to it: {error}"));
             }
             process.stirred.notify_one();
             written
@@ -269,18 +274,19 @@ impl Process {
         let state = &mut *guard;
         for message in messages {
             if !is_answer(&message) {
+                state.unasked += 1;
                 let queue = if state.has_begun { &mut state.inbox } else { &mut state.held };
                 queue.push_back(message);
                 continue;
             }
-            let Some(request) = message["id"].as_str().map(str::to_owned) else { continue };
-            // Nobody waits for the others.
-            if let Some(id) = state.open.remove(&request) {
-                state.inbox.push_back(with_id(message.clone(), &id));
+            let open = message["id"].as_str().and_then(|request| state.open.remove(request));
+            match open {
+                Some(id) => state.inbox.push_back(with_id(message.clone(), &id)),
+                None => state.unasked += 1,
             }
             state.transcript.take_received(message);
         }
-        if state.inbox.len() + state.held.len() > MESSAGES_MAX {
+        if state.unasked > UNASKED_MAX {
             (state.inbox, state.held) = Default::default();
             drop(guard);
             self.note_end("it sends too many messages");

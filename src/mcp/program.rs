@@ -38,6 +38,8 @@ pub struct Program {
 /// Processes that have ended whose calls are looked for. A call that must not be made again runs alone, so it was sent to
 /// the last one.
 const ENDED_MAX: usize = 2;
+/// Messages of a process that are read. One that has sent more is replaced.
+const MESSAGES_MAX: usize = 100_000;
 
 /// What is stored of a process.
 struct Stored {
@@ -144,20 +146,22 @@ async fn read(exec: &ServerExec) -> Result<Stored, Fault> {
     }
     // It only lacks the end of its line, which the next connection sends.
     sent.message().iter().for_each(|message| transcript.take_sent(message));
-    let (mut read_bytes, mut received) = (0, Lines::default());
-    loop {
+    let (mut read_bytes, mut received, mut messages) = (0, Lines::default(), 0);
+    while messages < MESSAGES_MAX {
         let bytes = exec.written(read_bytes).await?;
         if bytes.is_empty() {
             break;
         }
         read_bytes += bytes.len() as u64;
-        received.take(&bytes).into_iter().for_each(|message| transcript.take_received(message));
+        let complete = received.take(&bytes);
+        messages += complete.len();
+        complete.into_iter().for_each(|message| transcript.take_received(message));
     }
     Ok(Stored {
         transcript,
         input_bytes,
         output_bytes: read_bytes - received.open_bytes(),
         is_cut: sent.open_bytes() > 0,
-        is_full: received.is_too_long() || read_bytes >= EXEC_OUTPUT_BYTES_MAX,
+        is_full: messages >= MESSAGES_MAX || received.is_too_long() || read_bytes >= EXEC_OUTPUT_BYTES_MAX,
     })
 }

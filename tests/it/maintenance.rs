@@ -189,10 +189,12 @@ async fn a_claim_reads_the_sandboxes_that_are_due_and_no_others() {
         .sql(
             "insert into node (node_id) values ('00000000-0000-7000-8000-00000000000a');
              update job set ready_at = now() where kind = 'turn'
-                 and org_id in (select org_id from org order by org_id offset 1000 limit 295);
-             vacuum analyze job; vacuum analyze session",
+                 and org_id in (select org_id from org order by org_id offset 1000 limit 295)",
         )
         .await;
+    for table in ["job", "session"] {
+        ground.sql(&format!("vacuum analyze {table}")).await;
+    }
     // Those that turns use are put off.
     while !worker.claim(8).await.is_empty() {}
     worker
