@@ -90,8 +90,9 @@ function SessionLink({ id }: { id: string }) {
   });
   const title = query.data?.title;
   return (
-    <Link href={`/sessions/${id}`} className={title ? "small" : "mono small"}>
-      {title || id}
+    <Link href={`/sessions/${id}`} className="small">
+      {title && `${title} `}
+      <span className="mono">{id}</span>
     </Link>
   );
 }
