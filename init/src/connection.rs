@@ -28,8 +28,10 @@ pub(crate) struct Connection {
     pub pending: Option<Pending>,
 }
 
-/// Event of a command that a response waits for.
+/// Event that a response waits for.
 pub(crate) enum Pending {
+    /// The end of the measurement of the disk; then the files are packed.
+    Measured,
     /// The end of the command, or this time.
     Exit { exec_id: String, until: Option<Instant> },
     /// The end of all processes that the command started.

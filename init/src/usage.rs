@@ -5,10 +5,10 @@
 //! command's user, which adds up the sizes.
 
 use std::{
-    fs,
+    fs::{self, Permissions},
     io::{self, Read, Write},
-    os::unix::fs::MetadataExt,
-    path::PathBuf,
+    os::unix::fs::{MetadataExt, PermissionsExt},
+    path::{Path, PathBuf},
     process::{ChildStdout, Command, Stdio},
 };
 
@@ -22,6 +22,9 @@ const FREE_BYTES: u64 = 1 << 20;
 const FREE_FILES: u64 = 8;
 /// Size counted per file in addition to its blocks, so that empty files count too.
 const FILE_BYTES: u64 = 256;
+/// Permissions that the owner of a directory needs to read it.
+const OPEN: u32 = 0o500;
+const MODE_BITS: u32 = 0o7777;
 
 /// Whether writes to the workspace would fail.
 pub(crate) fn is_full() -> bool {
@@ -34,7 +37,8 @@ pub(crate) fn is_full() -> bool {
 /// A helper process that measures disk usage.
 pub(crate) struct Usage {
     pub pid: u32,
-    printed: ChildStdout,
+    /// Closed when the helper ends.
+    pub printed: ChildStdout,
 }
 
 impl Usage {
@@ -55,7 +59,7 @@ impl Usage {
 
 /// Prints the size of workspace, home and skills in bytes.
 pub(crate) fn serve() -> io::Result<()> {
-    privilege::become_command_user()?;
+    privilege::act_as_command_user()?;
     writeln!(io::stdout(), "{}", taken())
 }
 
@@ -89,25 +93,71 @@ impl SpaceLeft {
     }
 }
 
+/// Size of all files. A part that cannot be measured counts as more than any limit, so that no files can be hidden
+/// there.
 fn taken() -> u64 {
     let mut bytes = 0u64;
-    let mut directories = [WORKSPACE, HOME, SKILLS].map(PathBuf::from).to_vec();
-    while let Some(directory) = directories.pop() {
-        let entries = match fs::read_dir(directory) {
-            Ok(entries) => entries,
-            // Removed meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-            // The directory is unreadable or too deep: count it as full, so that no files can be hidden
-            // there.
-            Err(_) => return u64::MAX,
+    let mut steps = [WORKSPACE, HOME, SKILLS].map(|root| Step::Measure(root.into())).to_vec();
+    while let Some(step) = steps.pop() {
+        let measured = match step {
+            Step::Measure(directory) => measure(directory, &mut steps),
+            Step::Close { directory, was } => close(&directory, was).map(|()| 0),
         };
-        for entry in entries.flatten() {
-            let Ok(meta) = entry.metadata() else { continue };
-            bytes = bytes.saturating_add(FILE_BYTES + meta.blocks().saturating_mul(512));
-            if meta.is_dir() {
-                directories.push(entry.path());
-            }
-        }
+        bytes = match measured {
+            Ok(size) => bytes.saturating_add(size),
+            // Removed or replaced meanwhile.
+            Err(error) if is_gone(&error) => bytes,
+            Err(_) => u64::MAX,
+        };
     }
     bytes
+}
+
+/// Step of the walk; the last one is next.
+#[derive(Clone)]
+enum Step {
+    Measure(PathBuf),
+    /// Takes the owner's permissions of a directory back that its measurement needed.
+    Close {
+        directory: PathBuf,
+        was: u32,
+    },
+}
+
+/// Size of the entries of a directory; adds its directories to the steps.
+///
+/// Directories without permissions for their owner are opened for as long as they are measured: they are not a
+/// reason to end commands, and not a place for uncounted files.
+fn measure(directory: PathBuf, steps: &mut Vec<Step>) -> io::Result<u64> {
+    let was = fs::symlink_metadata(&directory)?.mode() & MODE_BITS;
+    if was & OPEN != OPEN {
+        fs::set_permissions(&directory, Permissions::from_mode(was | OPEN))?;
+        steps.push(Step::Close { directory: directory.clone(), was });
+    }
+    let mut bytes = 0u64;
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        let meta = match entry.metadata() {
+            Ok(meta) => meta,
+            Err(error) if is_gone(&error) => continue,
+            Err(error) => return Err(error),
+        };
+        bytes = bytes.saturating_add(FILE_BYTES + meta.blocks().saturating_mul(512));
+        if meta.is_dir() {
+            steps.push(Step::Measure(entry.path()));
+        }
+    }
+    Ok(bytes)
+}
+
+/// Restores the mode of a directory, unless a command changed it meanwhile.
+fn close(directory: &Path, was: u32) -> io::Result<()> {
+    if fs::symlink_metadata(directory)?.mode() & MODE_BITS == was | OPEN {
+        fs::set_permissions(directory, Permissions::from_mode(was))?;
+    }
+    Ok(())
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -143,6 +143,20 @@ fn without_loop_devices_the_size_is_looked_at() {
     let provider = LocalProvider::without_volumes();
     run(&provider, super::limits(), |world| {
         Box::pin(async move {
+            // Directories without permissions are measured, and are no reason to end a command.
+            let closed =
+                "mkdir closed listed; echo in > closed/in; chmod 000 closed; chmod 444 listed; sleep 5
+                          for at in $(seq 20); do stat -c %a closed listed | tr '\\n' ' ' > modes
+                          grep -q '^0 444 $' modes && exit; sleep 0.1; done; exit 9";
+            world.says(closed).await;
+            let hidden = "mkdir hidden; cd hidden; exec 3> big; chmod 444 .
+                          head -c 200M /dev/zero >&3 && sleep 30";
+            let no_signals = "while :; do printf '%1000000s' x >> big; kill -STOP -1; kill -KILL -1; done";
+            for (id, script) in [("hidden", hidden), ("signals", no_signals)] {
+                let ran = world.ran(&world.shell(id, script)).await;
+                assert_eq!(ran.exit.cause, Cause::DiskFull, "{script}: {}", ran.stderr);
+                super::escape::not_ended(world, "chmod 755 hidden; rm -rf hidden big").await;
+            }
             super::escape::a_full_disk_ends_the_command_and_not_the_sandbox(world).await;
             // Files that the measurement cannot reach count as too many.
             let deep = "python3 - <<'END'

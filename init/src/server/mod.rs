@@ -3,6 +3,8 @@
 //! Started by `main`; calls `execs` and starts file helpers. One thread with poll, because a sandbox whose
 //! processes are used up must still respond and kill. The end of a connection never ends a command.
 
+mod disk;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
@@ -24,11 +26,12 @@ use rustix::{
 };
 use sojourn_init::protocol::{Answer, CONTROL_DIR, Call, FaultKind, PROGRAM, PROXY_PORT, SOCKET_NAME};
 
+use self::disk::{USAGE_INTERVAL, busy_packing};
 use crate::{
     connection::{Arrived, Connection, Pending},
     execs::Execs,
     files::PART_BYTES_MAX,
-    kill, privilege,
+    privilege,
     usage::Usage,
 };
 
@@ -38,9 +41,6 @@ const CONNECTIONS_MAX: usize = 256;
 const HELPERS_MAX: usize = 16;
 /// Maximum poll timeout: orphans of a dead runner cause no event.
 const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Interval of disk usage measurements, where the disk has no file system of its own.
-const USAGE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Serves until the sandbox is ended or received no call for `orphan_after`. With `disk_bytes`, ends all
 /// commands when the files exceed that size.
@@ -102,7 +102,7 @@ struct Server {
     /// other processes are stopped.
     packing: Option<PipeReader>,
     disk_bytes: Option<u64>,
-    /// The running disk usage helper; its pid is also in `helpers`.
+    /// The running disk usage helper.
     usage: Option<Usage>,
     /// Time of the last disk usage measurement.
     last_measured: Instant,
@@ -120,6 +120,7 @@ enum Source {
     Listener,
     Proxy,
     Packed,
+    Measured,
     Connection(u64),
     Report(String),
 }
@@ -134,6 +135,7 @@ impl Server {
                 Source::Listener => self.accept(),
                 Source::Proxy => self.start_relay(),
                 Source::Packed => self.continue_all(),
+                Source::Measured => self.read_usage(),
                 Source::Report(exec_id) => self.execs.read_report(&exec_id, &self.helpers),
                 Source::Connection(token) => {
                     if self.progress(token, flags).is_err() {
@@ -149,7 +151,7 @@ impl Server {
     fn next_time(&self, longest: Duration) -> Duration {
         let untils = self.connections.values().filter_map(|connection| match &connection.pending {
             Some(Pending::Exit { until, .. }) => *until,
-            Some(Pending::Gone { .. }) | None => None,
+            Some(Pending::Gone { .. } | Pending::Measured) | None => None,
         });
         let now = Instant::now();
         untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
@@ -168,6 +170,11 @@ impl Server {
         if let Some(packing) = &self.packing {
             sources.push(Source::Packed);
             slots.push(PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN));
+        }
+        if let Some(usage) = &self.usage {
+            sources.push(Source::Measured);
+            // Reports only the end.
+            slots.push(PollFd::from_borrowed_fd(usage.printed.as_fd(), PollFlags::empty()));
         }
         for (&token, connection) in &self.connections {
             let (fd, flags) = connection.interest();
@@ -193,31 +200,6 @@ impl Server {
             let pid = pid.as_raw_nonzero().get().cast_unsigned();
             self.helpers.remove(&pid);
             self.relay.take_if(|relay| *relay == pid);
-            if let Some(bytes) = self.usage.take_if(|usage| usage.pid == pid).and_then(Usage::bytes) {
-                self.is_over = self.disk_bytes.is_some_and(|most| bytes > most);
-                if self.is_over {
-                    self.execs.end_for_disk();
-                }
-            }
-        }
-    }
-
-    /// Measures disk usage periodically while files may change. While the limit is exceeded, measuring
-    /// continues until files were removed.
-    fn measure_disk(&mut self) {
-        let may_grow = self.was_written || self.is_over || self.execs.running() > 0;
-        if self.disk_bytes.is_none() || self.usage.is_some() || !may_grow {
-            return;
-        }
-        if self.packing.is_some() || self.last_measured.elapsed() < USAGE_INTERVAL {
-            return;
-        }
-        self.last_measured = Instant::now();
-        // If no process can be started, the next iteration retries.
-        if let Ok(usage) = Usage::start() {
-            self.helpers.insert(usage.pid);
-            self.usage = Some(usage);
-            self.was_written = false;
         }
     }
 
@@ -320,6 +302,8 @@ impl Server {
             }
             Call::Pack { epoch } => match self.fence(epoch) {
                 Ok(()) if self.is_packing() => busy_packing(),
+                // A measurement changes modes for a moment.
+                Ok(()) if self.usage.is_some() => return self.wait_for(token, Pending::Measured),
                 Ok(()) => return self.pack(token),
                 Err(stale) => stale,
             },
@@ -386,38 +370,6 @@ impl Server {
         Ok(())
     }
 
-    /// Stops all processes and starts a helper that sends the session's files.
-    fn pack(&mut self, token: u64) -> io::Result<()> {
-        let (packing, said) = io::pipe()?;
-        kill::stop_descendants(std::process::id());
-        let before = self.helpers.len();
-        let helped = self.help_saying(token, &["pack"], said.into());
-        self.packing = Some(packing);
-        if self.helpers.len() == before {
-            self.continue_all();
-        }
-        helped
-    }
-
-    /// Continues the processes that were stopped for an archive.
-    fn continue_all(&mut self) {
-        if self.packing.take().is_some() {
-            kill::continue_descendants(std::process::id());
-        }
-    }
-
-    /// Whether files are being read for an archive. Checks the pipe again, so that a caller that was told
-    /// that they were read is not refused.
-    fn is_packing(&mut self) -> bool {
-        if let Some(packing) = &self.packing {
-            let mut slot = [PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN)];
-            if poll(&mut slot, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-                self.continue_all();
-            }
-        }
-        self.packing.is_some()
-    }
-
     /// Passes the connection to a helper, which sends the response.
     fn help(&mut self, token: u64, operation: &[&str]) -> io::Result<()> {
         self.help_saying(token, operation, Stdio::null())
@@ -457,6 +409,7 @@ impl Server {
         let now = Instant::now();
         let settled = |(&token, connection): (&u64, &Connection)| {
             let answer = match connection.pending.as_ref()? {
+                Pending::Measured => return None,
                 Pending::Gone { exec_id } => self.execs.is_gone(exec_id).then_some(Answer::Done {})?,
                 Pending::Exit { exec_id, until } => {
                     let outcome = self.execs.outcome(exec_id);
@@ -472,15 +425,14 @@ impl Server {
                 self.connections.remove(&token);
             }
         }
+        if self.usage.is_none() {
+            self.pack_next();
+        }
     }
 }
 
 fn full() -> Answer {
     Answer::fault(FaultKind::Refused, "the sandbox's disk is full")
-}
-
-fn busy_packing() -> Answer {
-    Answer::fault(FaultKind::Unavailable, "the sandbox's files are being checkpointed; try again in a moment")
 }
 
 /// Continues sending; the connection ends after a complete response.

@@ -1,0 +1,107 @@
+//! The session's files as a whole: they are measured and packed, never both at once.
+
+use std::{
+    io,
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use sojourn_init::protocol::{Answer, FaultKind};
+
+use super::Server;
+use crate::{
+    connection::{Connection, Pending},
+    kill,
+    usage::Usage,
+};
+
+/// Interval of measurements, where the disk has no file system of its own.
+pub(super) const USAGE_INTERVAL: Duration = Duration::from_secs(2);
+
+impl Server {
+    /// Measures disk usage periodically while files may change. While the limit is exceeded, measuring
+    /// continues until files were removed.
+    pub(super) fn measure_disk(&mut self) {
+        let may_grow = self.was_written || self.is_over || self.execs.running() > 0;
+        if self.disk_bytes.is_none() || self.usage.is_some() || !may_grow {
+            return;
+        }
+        if self.packing.is_some() || self.last_measured.elapsed() < USAGE_INTERVAL {
+            return;
+        }
+        self.last_measured = Instant::now();
+        // If no process can be started, the next iteration retries.
+        if let Ok(usage) = Usage::start() {
+            self.helpers.insert(usage.pid);
+            self.usage = Some(usage);
+            self.was_written = false;
+        }
+    }
+
+    /// Reads the result of a measurement that has ended.
+    pub(super) fn read_usage(&mut self) {
+        if let Some(bytes) = self.usage.take().and_then(Usage::bytes) {
+            self.is_over = self.disk_bytes.is_some_and(|most| bytes > most);
+            if self.is_over {
+                self.execs.end_for_disk();
+            }
+        }
+    }
+
+    /// Stops all processes and starts a helper that sends the session's files.
+    pub(super) fn pack(&mut self, token: u64) -> io::Result<()> {
+        let (packing, said) = io::pipe()?;
+        kill::stop_descendants(std::process::id());
+        let before = self.helpers.len();
+        let helped = self.help_saying(token, &["pack"], said.into());
+        self.packing = Some(packing);
+        if self.helpers.len() == before {
+            self.continue_all();
+        }
+        helped
+    }
+
+    /// Packs for a connection that waited for the end of a measurement. More of them are refused.
+    pub(super) fn pack_next(&mut self) {
+        let waits = |connection: &Connection| matches!(connection.pending, Some(Pending::Measured));
+        let tokens: Vec<_> = self
+            .connections
+            .iter()
+            .filter(|(_, connection)| waits(connection))
+            .map(|(&token, _)| token)
+            .collect();
+        for token in tokens {
+            let answered = match self.is_packing() {
+                true => self.answer(token, &busy_packing(), &[]),
+                false => self.pack(token),
+            };
+            if answered.is_err() {
+                self.connections.remove(&token);
+            }
+        }
+    }
+
+    /// Continues the processes that were stopped for an archive.
+    pub(super) fn continue_all(&mut self) {
+        if self.packing.take().is_some() {
+            kill::continue_descendants(std::process::id());
+        }
+    }
+
+    /// Whether files are being read for an archive. Checks the pipe again, so that a caller that was told
+    /// that they were read is not refused.
+    pub(super) fn is_packing(&mut self) -> bool {
+        if let Some(packing) = &self.packing {
+            let mut slot = [PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN)];
+            if poll(&mut slot, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+                self.continue_all();
+            }
+        }
+        self.packing.is_some()
+    }
+}
+
+pub(super) fn busy_packing() -> Answer {
+    Answer::fault(FaultKind::Unavailable, "the sandbox's files are being checkpointed; try again in a moment")
+}
