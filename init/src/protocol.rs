@@ -56,8 +56,8 @@ pub enum Call {
     Start { epoch: i64, exec: ExecSpec },
     /// Returns the command's outcome, or `Running` after `timeout_ms`.
     Wait { exec_id: String, timeout_ms: u64 },
-    /// Appends text to the input of a command that takes input. What lies before `offset` bytes of the text that it
-    /// got so far is skipped, so a repeated call changes nothing.
+    /// Appends text to the input of a service, at `offset`. Bytes that the input has there already are skipped, so a
+    /// repeated call changes nothing; other bytes at their place are refused.
     Input { epoch: i64, exec_id: String, offset: u64, text: String },
     /// Returns stored output or input of a command from `offset`.
     Output { exec_id: String, stream: Stream, offset: u64, bytes_max: usize },
@@ -106,7 +106,7 @@ pub struct ExecSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stream {
-    /// What was sent to it so far.
+    /// The input that it was sent so far.
     Stdin,
     Stdout,
     Stderr,

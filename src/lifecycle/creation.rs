@@ -51,7 +51,8 @@ impl SandboxSession {
             // Files that no checkpoint contains may be on its disk.
             Place::InQueue => (past.node.filter(|_| past.checkpoint.is_none()), true),
         };
-        let is_idle = self.is_between_turns;
+        // A session without an agent fails when its sandbox is not replaced.
+        let is_idle = self.is_between_turns && self.spec.has_agent;
         let placing = Placing { org, needs: needs?, kept, is_in_queue, is_idle };
         let life = self.spec.life;
         let started = Instant::now();

@@ -173,8 +173,8 @@ impl Clients {
         };
         let is_late = matches!(failure, Failure::Timeout(_));
         let end = if is_late { None } else { process.ending().await.map(str::to_owned) };
-        if end.is_none() && !process.has_open_call() {
-            // Another one may do better, the next time.
+        if !process.has_open_call() {
+            // Another one may do better, the next time. One that has ended stays so.
             let killed = timeout(MCP_CLOSE_TIMEOUT, process.exec.kill()).await;
             tracing::debug!(?killed, "the process of an MCP server made no connection and was ended");
         }
@@ -256,7 +256,7 @@ impl Connection {
         outcome
     }
 
-    /// Returns what became of a call of this name, if it was sent to the process of the server, or one before.
+    /// Returns the state of a call of this name, if it was sent to the process of the server, or one before.
     pub fn call_state(&self, call_id: &str) -> Option<CallState> {
         self.process.as_ref()?.call_state(call_id)
     }

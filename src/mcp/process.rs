@@ -26,16 +26,13 @@ use super::{
 use crate::{
     base::{
         limit::{
-            EXEC_INPUT_PART_BYTES_MAX, MCP_CLOSE_TIMEOUT, MCP_MESSAGE_BYTES_MAX, MCP_PROCESS_BYTES_MAX,
-            MODEL_REASON_BYTES_MAX,
+            EXEC_INPUT_PART_BYTES_MAX, MCP_CLOSE_TIMEOUT, MCP_MESSAGE_BYTES_MAX, MCP_NOTICES_MAX,
+            MCP_PROCESS_BYTES_MAX, MODEL_REASON_BYTES_MAX,
         },
         text,
     },
     sandbox::Fault,
 };
-
-/// Messages that nobody asked for. A process that sends more on one connection is not listened to.
-const UNASKED_MAX: usize = 20_000;
 
 /// A process, shared by the parts of a connection.
 pub(super) struct Process {
@@ -72,7 +69,7 @@ struct State {
     /// Whether the library has begun to make requests: before that it takes nothing but answers.
     has_begun: bool,
     /// Messages on this connection that nobody asked for.
-    unasked: usize,
+    unasked: u32,
 }
 
 /// A message could not be passed on.
@@ -164,7 +161,7 @@ impl Process {
         self.state().repeatable.insert(call_id.to_owned());
     }
 
-    /// What became of a call, if it was sent.
+    /// State of a call, if it was sent.
     pub(super) fn call_state(&self, call_id: &str) -> Option<CallState> {
         self.state().transcript.calls.get(call_id).map(|sent| sent.state.clone())
     }
@@ -286,7 +283,7 @@ impl Process {
             }
             state.transcript.take_received(message);
         }
-        if state.unasked > UNASKED_MAX {
+        if state.unasked > MCP_NOTICES_MAX {
             (state.inbox, state.held) = Default::default();
             drop(guard);
             self.note_end("it sends too many messages");
@@ -303,7 +300,7 @@ impl Process {
     }
 }
 
-/// What a process has of a request.
+/// The part of a request that a process has.
 enum Known {
     /// Nothing.
     New,
@@ -320,7 +317,7 @@ fn with_id(mut answer: Value, id: &Value) -> Value {
 }
 
 impl State {
-    /// Begins a call, or an attempt of it. Returns the id of its request, and what the process has of it.
+    /// Begins a call, or an attempt of it. Returns the id of its request, and the part of it that the process has.
     fn begin_call(&mut self, call_id: String) -> Result<(String, Known), SendError> {
         let sent = self.transcript.calls.get(&call_id);
         match sent.map(|sent| (sent.attempt, &sent.state)) {

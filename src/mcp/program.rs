@@ -20,6 +20,12 @@ use crate::{
     sandbox::{Fault, Sandbox, SandboxFence},
 };
 
+/// Processes that have ended whose calls are looked for. A call that must not be made again runs alone, so it was sent to
+/// the last one.
+const ENDED_MAX: usize = 2;
+/// Messages of a process that are read. One that has sent more is replaced.
+const MESSAGES_MAX: usize = 100_000;
+
 /// A server that runs in a sandbox.
 #[derive(Clone)]
 pub struct Program {
@@ -35,13 +41,7 @@ pub struct Program {
     pub may_start: bool,
 }
 
-/// Processes that have ended whose calls are looked for. A call that must not be made again runs alone, so it was sent to
-/// the last one.
-const ENDED_MAX: usize = 2;
-/// Messages of a process that are read. One that has sent more is replaced.
-const MESSAGES_MAX: usize = 100_000;
-
-/// What is stored of a process.
+/// The stored part of a process: its input and output.
 struct Stored {
     transcript: Transcript,
     /// Bytes of its input.

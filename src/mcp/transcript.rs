@@ -1,5 +1,5 @@
-//! What a server process was sent, and what it answered: read from its stored input and output by a worker that goes on
-//! with it.
+//! Transcript of a server process: the messages that it was sent and has sent, read from its stored input and output by a
+//! worker that goes on with it.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -22,7 +22,7 @@ pub(super) struct SentCall {
     pub state: CallState,
 }
 
-/// What became of a call.
+/// State of a call.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CallState {
     /// The process has it, and may answer.

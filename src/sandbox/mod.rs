@@ -106,8 +106,8 @@ pub trait Sandbox: Send + Sync {
     /// while the command runs and afterwards.
     async fn output(&self, fence: SandboxFence, exec_id: &str, range: OutputRange) -> Result<Vec<u8>, Fault>;
 
-    /// Appends text to the input of a service, at most `EXEC_INPUT_PART_BYTES_MAX` bytes. What lies before the end of the
-    /// input that it got so far is skipped, counted from `offset`: a repeated call changes nothing.
+    /// Appends text to the input of a service, at `offset`, at most `EXEC_INPUT_PART_BYTES_MAX` bytes. Bytes that
+    /// the input has there already are skipped: a repeated call changes nothing.
     ///
     /// # Errors
     /// `Refused` when the command has ended or is no service, when its input is full, when `offset` leaves a gap, or when

@@ -51,7 +51,7 @@ const INTERRUPTED: &str = "This call was interrupted and may have reached its se
 /// The MCP servers of an agent, for one lease.
 pub(super) struct McpTools {
     files: Files,
-    /// Where servers that are processes run.
+    /// Sandbox of the servers that are processes.
     sandbox: Arc<LeasedSandbox>,
     org: OrgId,
     session: SessionId,

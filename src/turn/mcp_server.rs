@@ -27,7 +27,7 @@ pub(super) struct Server {
     connection: tokio::sync::Mutex<Option<Connected>>,
     state: Mutex<State>,
     clients: Clients,
-    /// Where it runs, if it is a process.
+    /// Its sandbox, if it is a process.
     sandbox: Arc<LeasedSandbox>,
 }
 
@@ -149,7 +149,9 @@ impl Server {
             let mut state = self.state();
             // It may speak another version by now.
             state.is_legacy &= connected.is_ok();
-            state.failed = connected.as_ref().err().map(|failure| (Instant::now(), failure.clone()));
+            // A cancel starts no process, so its failure is not that of a call.
+            let failed = connected.as_ref().err().filter(|_| purpose != Purpose::Cancel);
+            state.failed = failed.map(|failure| (Instant::now(), failure.clone()));
         }
         let connection = Arc::new(connected?);
         *current = Some(Connected { connection: Arc::clone(&connection), sandbox });

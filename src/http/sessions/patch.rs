@@ -127,7 +127,10 @@ async fn changed_agent(unit: &mut Unit, session: &Session, change: &PatchSession
     if change.skills.is_some() {
         agent.pinned_skills = trigger::pinned_skills(unit, &agent.settings, agent.tools.as_deref()).await?;
     }
-    if !agent.pinned_skills.is_empty() && !skill::are_readable(agent.tools.as_deref()) {
+    if change.tools.is_some()
+        && !agent.pinned_skills.is_empty()
+        && !skill::are_readable(agent.tools.as_deref())
+    {
         return Err(trigger::Refused::UnreadableSkills.into());
     }
     Ok(agent)

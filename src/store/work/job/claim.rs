@@ -65,23 +65,31 @@ pub struct Claim {
     pub is_contended: bool,
 }
 
+/// A claimed job, or an answer without one.
 #[derive(FromRow)]
-struct ClaimRow {
+pub(super) struct ClaimedRow {
     org_id: Option<Uuid>,
     session_id: Option<Uuid>,
     kind: Option<String>,
     epoch: Option<i64>,
     taken_over: Option<bool>,
     takeovers: Option<i32>,
+    /// Generation of the database that answers.
+    pub generation: i64,
+}
+
+#[derive(FromRow)]
+struct ClaimRow {
+    #[sqlx(flatten)]
+    claimed: ClaimedRow,
     next_after: Uuid,
     next_since: Timestamp,
     has_more: bool,
     is_contended: bool,
-    generation: i64,
 }
 
-impl ClaimRow {
-    fn job(self) -> Option<Claimed> {
+impl ClaimedRow {
+    pub(super) fn job(self) -> Option<Claimed> {
         Some(Claimed {
             org: Id::from_uuid(self.org_id?),
             session: Id::from_uuid(self.session_id?),
@@ -134,10 +142,10 @@ impl Store {
             concurrency: limit::ORG_JOBS_MAX,
         });
         let rows: Vec<ClaimRow> = query.fetch_all(&self.system).await?;
-        let ClaimRow { next_after, next_since, has_more, is_contended, generation, .. } = rows[0];
-        self.generation.notice(generation);
+        let ClaimRow { ref claimed, next_after, next_since, has_more, is_contended } = rows[0];
+        self.generation.notice(claimed.generation);
         Ok(Claim {
-            jobs: rows.into_iter().filter_map(ClaimRow::job).collect(),
+            jobs: rows.into_iter().filter_map(|row| row.claimed.job()).collect(),
             after: Id::from_uuid(next_after),
             since: next_since,
             has_more,

@@ -1,38 +1,29 @@
 //! Claiming the jobs that maintain sandboxes: idle ones and those of archived sessions.
 
-use super::{Claimant, Claimed, Kind, claim::is_of_node, millis};
+use super::{
+    Claimant, Claimed,
+    claim::{ClaimedRow, is_of_node},
+    millis,
+};
 use crate::{
-    base::{
-        Id,
-        limit::{MAINTENANCE_RETRY, MAINTENANCE_WINDOW},
-    },
+    base::limit::{MAINTENANCE_RETRY, MAINTENANCE_WINDOW},
     store::{Result, Store, generation::generation, parameter::named, record::next_epoch},
 };
 
-#[derive(sqlx::FromRow)]
-struct Row {
-    org_id: Option<uuid::Uuid>,
-    session_id: Option<uuid::Uuid>,
-    kind: Option<String>,
-    epoch: Option<i64>,
-    taken_over: Option<bool>,
-    takeovers: Option<i32>,
-    generation: i64,
-}
-
-impl Row {
-    fn job(self) -> Option<Claimed> {
-        Some(Claimed {
-            org: Id::from_uuid(self.org_id?),
-            session: Id::from_uuid(self.session_id?),
-            kind: Kind::from_word(&self.kind?),
-            epoch: self.epoch?,
-            first_epoch: self.epoch?,
-            generation: self.generation,
-            taken_over: self.taken_over?,
-            takeovers: self.takeovers?,
-        })
-    }
+/// Locks the job of a candidate `c`, unless it was claimed or changed since it was found, or somebody else locks it.
+macro_rules! locked_job {
+    () => {
+        "cross join lateral (
+        select from job j
+        where j.org_id = c.org_id
+          and j.session_id = c.session_id
+          and j.kind = c.kind
+          and j.ready_at = c.ready_at
+          and j.worker_id is null
+        limit 1
+        for update skip locked
+    ) j"
+    };
 }
 
 impl Store {
@@ -44,7 +35,7 @@ impl Store {
     /// what an idle sandbox reserves is missing to the neighbors until it is frozen.
     ///
     /// An `idle` job waits for every turn and operation of its session that is held or due: then it is due again
-    /// `MAINTENANCE_RETRY` later, so that the next claims do not read it.
+    /// `MAINTENANCE_RETRY` later, behind those that can be claimed.
     pub async fn claim_maintenance(
         &self,
         claimant: &Claimant,
@@ -61,9 +52,9 @@ impl Store {
             window: MAINTENANCE_WINDOW,
             retry_ms: millis(MAINTENANCE_RETRY),
         });
-        let rows: Vec<Row> = query.fetch_all(&self.system).await?;
+        let rows: Vec<ClaimedRow> = query.fetch_all(&self.system).await?;
         rows.iter().for_each(|row| self.generation.notice(row.generation));
-        Ok(rows.into_iter().filter_map(Row::job).collect())
+        Ok(rows.into_iter().filter_map(ClaimedRow::job).collect())
     }
 }
 
@@ -128,16 +119,9 @@ with found as materialized (
 ), due as (
     select c.org_id, c.session_id, c.kind, c.is_abandoned as taken_over
     from (select * from ranked order by rank, ready_at) c
-    cross join lateral (
-        select from job j
-        where j.org_id = c.org_id
-          and j.session_id = c.session_id
-          and j.kind = c.kind
-          and j.ready_at = c.ready_at
-          and j.worker_id is null
-        limit 1
-        for update skip locked
-    ) j
+    ",
+    locked_job!(),
+    "
     cross join lateral (
         select from session s
         where s.org_id = c.org_id
@@ -152,16 +136,9 @@ with found as materialized (
 ), blocked as (
     select c.org_id, c.session_id, c.kind
     from candidate c
-    cross join lateral (
-        select from job j
-        where j.org_id = c.org_id
-          and j.session_id = c.session_id
-          and j.kind = c.kind
-          and j.ready_at = c.ready_at
-          and j.worker_id is null
-        limit 1
-        for update skip locked
-    ) j
+    ",
+    locked_job!(),
+    "
     where c.is_blocked
 ), postponed as (
     update job j

@@ -103,6 +103,31 @@ async fn an_answer_that_came_while_no_worker_ran_is_the_result() {
     program.kill();
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sandbox_that_is_due_is_not_replaced_under_a_call() {
+    let ground = Ground::new().await;
+    let settings = ["--lease-ms=1000"];
+    let program = Program::start(&ground, &settings);
+    let caller = Caller::new(&program.base, KEY);
+    let agent = caller.inline_agent().await;
+    let body = json!({
+        "agent": agent, "mcp_servers": [strict(json!({}))], "input": { "script": steps(&["slow"]) },
+        "permissions": [{ "tool": "mcp__*", "policy": "allow" }], "environment": { "timeout_seconds": 3_600 },
+    });
+    let id = caller.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned();
+    until(&caller, &id, "sandbox.created").await;
+    wait_until("the call", || noted_or_none(&ground, "call slow") == 1).await;
+    program.kill();
+    ground.sql("update sandbox set rotates_at = now() - interval '1 second'").await;
+    let program = Program::start(&ground, &settings);
+    let caller = Caller::new(&program.base, KEY);
+    std::fs::write(workspace(&ground).join("go"), "").expect("a file");
+    let log = caller.settled(&id, 1).await;
+    assert_eq!((outputs(&log), outcomes(&log)), (vec!["slow: done"], vec!["ran"]), "{log:?}");
+    assert_eq!((noted(&ground, "call slow"), of(&log, "sandbox.created").len()), (1, 1));
+    program.kill();
+}
+
 /// As [`noted`], also before the session has a disk.
 fn noted_or_none(ground: &Ground, line: &str) -> usize {
     let disks = ground.sandboxes().data_dir.join("sandboxes");
