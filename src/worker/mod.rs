@@ -3,8 +3,8 @@
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
 //! lease. A job that ends makes its slot free, and the loop claims again: what waited for that job is found
 //! without a notification. Sandboxes are maintained beside it (`maintenance`), and a turn that waits for capacity for
-//! its sandbox lends its slot to another. On shutdown the worker claims nothing more, lets every turn reach its next checkpoint, and
-//! leaves running commands to the next worker. If one of its loops ends, the process stops: a worker that no
+//! its sandbox lends its slot to another. On shutdown the worker claims nothing more, lets every turn reach its next
+//! checkpoint, and leaves running commands to the next worker. If one of its loops ends, the process stops: a worker that no
 //! longer renews leases or sends heartbeats does harm.
 
 mod events;
@@ -93,7 +93,7 @@ impl Worker {
                 }
                 _ = waiting.changed() => {}
                 () = stop.cancelled() => {}
-                ended = async { tokio::select! { ended = loops.ended() => ended, ended = maintenance.ended() => ended } } => {
+                ended = first_ended(&mut loops, &mut maintenance) => {
                     if !stop.is_cancelled() {
                         outcome = Err(ended);
                         stop.cancel();
@@ -135,8 +135,8 @@ impl Worker {
         }
     }
 
-    /// Jobs that may be held now: a session that waits for capacity lends its slot, as many as there are at most. When it
-    /// has its sandbox it goes on at once, and the next job that ends is not replaced.
+    /// Returns the number of jobs that may be held now: a session that waits for capacity lends its slot, for as many as
+    /// there are slots. With its sandbox it goes on at once, and the next job that ends is not replaced.
     fn slots_max(&self) -> usize {
         self.slots + self.runtime.sandboxes.waiting.count().min(self.slots)
     }
@@ -194,5 +194,13 @@ impl Worker {
                 "job failed; it is claimed again when its lease expires"
             ),
         }
+    }
+}
+
+/// Waits until a loop of one or the other ends.
+async fn first_ended(one: &mut Loops, other: &mut Loops) -> LoopEnded {
+    tokio::select! {
+        ended = one.ended() => ended,
+        ended = other.ended() => ended,
     }
 }

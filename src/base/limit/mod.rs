@@ -218,8 +218,8 @@ pub const CLAIM_READ_ALL_INTERVAL: Duration = Duration::from_secs(20);
 pub const MAINTENANCE_JOBS_MAX: usize = 8;
 /// Due jobs of the sandboxes of a node among which a claim chooses.
 pub const MAINTENANCE_WINDOW: i64 = 256;
-/// Delay of a job of a sandbox that a turn or an operation uses.
-pub const MAINTENANCE_RETRY: Duration = Duration::from_secs(5);
+/// Delay of a job of a sandbox that a turn or an operation uses: an idle sandbox is frozen that much later at most.
+pub const MAINTENANCE_RETRY: Duration = Duration::from_secs(1);
 /// Time in which a sandbox that replaces an idle one must be admitted.
 pub const IDLE_ROTATION_WAIT: Duration = Duration::from_secs(5);
 /// Jobs that one statement makes ready when their time has come.
