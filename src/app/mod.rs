@@ -44,7 +44,7 @@ use crate::{
     file::Files,
     http,
     journal::Journal,
-    lifecycle::{IdlePolicy, Nodes, Sandboxes, Waiting},
+    lifecycle::{IdlePolicy, Nodes, Sandboxes},
     mcp,
     model::{self, Providers},
     net::{self, SystemResolver},
@@ -323,7 +323,6 @@ impl Parts {
                 hibernate_after: settings.sandbox_hibernate_after_seconds,
             },
             limits: sandboxes::limits(settings),
-            waiting: Waiting::default(),
             disk: sandboxes::free_space(settings),
             orphan_timeout: Duration::from_secs(settings.sandbox_orphan_seconds) + SANDBOX_ORPHAN_MARGIN,
         };

@@ -13,7 +13,7 @@ impl Run<'_> {
     /// now.
     pub(super) async fn list_mcp_tools(&mut self) -> Result<Option<bool>, Halt> {
         let Some(since) = self.own().and_then(|turn| turn.started_at) else { return Ok(None) };
-        let listed = tokio::select! {
+        let (listed, halt) = tokio::select! {
             biased;
             listed = self.ports.tools.list_mcp(self.fold.mcp(), since) => listed,
             // The loop handles the signal first.
@@ -23,6 +23,9 @@ impl Run<'_> {
             let drafts = listed.into_iter().map(|body| self.draft(body, Actor::system())).collect();
             self.record(drafts).await?;
             self.ports.tools.offer_mcp(self.fold.mcp());
+        }
+        if let Some(halt) = halt {
+            return Err(halt);
         }
         let Some(server) = self.ports.tools.missing_mcp(self.fold.mcp(), since) else { return Ok(None) };
         let words = format!("the MCP server `{server}`, which the agent needs, could not list its tools");

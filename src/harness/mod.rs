@@ -119,9 +119,9 @@ pub trait Tools: Send + Sync {
     /// The tools that the model may call, in catalogue order.
     fn specs(&self) -> Arc<[ToolSpec]>;
     /// Lists the tools of the MCP servers whose list is due for a turn that started at `since`, or that changed.
-    /// Returns the event of each.
-    async fn list_mcp(&self, _known: &McpLists, _since: Timestamp) -> Vec<Body> {
-        Vec::new()
+    /// Returns the event of each, and why the turn cannot go on now.
+    async fn list_mcp(&self, _known: &McpLists, _since: Timestamp) -> (Vec<Body>, Option<Halt>) {
+        (Vec::new(), None)
     }
     /// Offers these tools of MCP servers from now on.
     fn offer_mcp(&self, _known: &McpLists) {}
@@ -190,7 +190,7 @@ pub enum Halt {
     #[error("the worker is draining")]
     Drained,
     /// Nothing can be done before this duration has passed: release the slot.
-    #[error("waiting for the provider")]
+    #[error("waiting for the provider or the sandbox")]
     Wait(Duration),
     /// The database or a blob is unavailable; the lease decides which worker continues.
     #[error("the database or the blob store is unavailable: {0}")]

@@ -135,7 +135,7 @@ impl Run<'_> {
                     return Err(Halt::Stale);
                 }
                 Err(Fault::LogUnavailable(reason)) => waits = Some(Halt::Unavailable(reason)),
-                Err(Fault::NotYet(_)) => waits = Some(Halt::Wait(limit::SANDBOX_NOT_YET_RETRY)),
+                Err(Fault::NotYet(retry)) => waits = Some(Halt::Wait(retry)),
                 Err(Fault::Waits { sessions, until }) => {
                     let (ids, earliest) = working.get_or_insert_with(|| (Vec::new(), until));
                     ids.extend(sessions);

@@ -1,12 +1,14 @@
 //! Admission of a new sandbox: capacity on a node and in the organization's share, or a bounded wait for it.
 //!
-//! Called by `creation` before a sandbox is created. The wait is in the log with its reason and the position in the
-//! queue.
+//! Called by `creation` before a sandbox is created. A session waits without a worker: its job is released, and whoever
+//! claims it next asks again. The wait is in the log with its reason and the position in the queue.
 
 use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+
+use tokio::time::sleep;
 
 use super::{
     Error, Sandboxes,
@@ -14,11 +16,11 @@ use super::{
     session::SandboxSession,
 };
 use crate::{
-    base::limit::{IDLE_ROTATION_WAIT, SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_POLL},
+    base::limit::{SANDBOX_WAIT_POLL, SANDBOX_WAIT_POLL_STEP},
     domain::{Body, SandboxId, environment::Size},
     sandbox::Sandbox,
     store::{
-        admission::{Admission, OrganizationMaxima, QueuePosition, Shortage},
+        admission::{Admission, OrganizationMaxima, Shortage, Wait},
         sandbox::NewSandbox,
     },
 };
@@ -35,60 +37,51 @@ pub(crate) struct Limits {
 }
 
 enum Asked {
-    Admitted(Arc<dyn Sandbox>),
-    Waiting(Shortage, QueuePosition),
+    Admitted(Arc<dyn Sandbox>, Duration),
+    Waiting(Wait),
 }
 
 impl SandboxSession {
-    /// Inserts the row of a sandbox once there is capacity for it on a node. Returns the sandboxes of that node, which
-    /// is then the one of `new`.
+    /// Inserts the row of a sandbox if there is capacity for it on a node. Returns the sandboxes of that node, which is
+    /// then the one of `new`.
     ///
     /// # Errors
-    /// `PreparationFailure` when there is none in time, or never will be.
+    /// `NotYet` while it waits: the job is released meanwhile. `PreparationFailure` when the time of the wait is over, or
+    /// there will never be capacity.
     pub(super) async fn admit(
         &self,
         new: &mut NewSandbox,
         placing: &Placing,
     ) -> Result<Arc<dyn Sandbox>, Error> {
         let began = Instant::now();
-        let limits = match placing.is_idle {
-            // It takes a place from the maintenance of other sandboxes.
-            true => {
-                Limits { wait: IDLE_ROTATION_WAIT.min(self.sandboxes.limits.wait), ..self.sandboxes.limits }
-            }
-            false => self.sandboxes.limits,
-        };
-        let mut told: Option<(Shortage, Instant)> = None;
-        let mut counted = None;
-        let admitted = loop {
-            let store = &self.sandboxes.store;
-            let (shortage, position) = match self.ask_nodes(new, placing).await? {
-                Asked::Admitted(sandbox) => break sandbox,
-                Asked::Waiting(shortage, position) => (shortage, position),
+        let Sandboxes { store, limits, .. } = &self.sandboxes;
+        loop {
+            let wait = match self.ask_nodes(new, placing).await? {
+                Asked::Admitted(sandbox, waited) => {
+                    if !waited.is_zero() {
+                        metrics::histogram!("sojourn_sandbox_wait_seconds").record(waited.as_secs_f64());
+                    }
+                    return Ok(sandbox);
+                }
+                Asked::Waiting(wait) => wait,
             };
-            if began.elapsed() >= limits.wait {
-                store.end_sandbox_wait(new.org, new.session).await?;
-                return Err(Error::not_admitted(format!(
-                    "no capacity for it within {} s: {}",
-                    limits.wait.as_secs(),
-                    told_of(shortage)
-                )));
+            if wait.is_news {
+                self.tell_wait(new.sandbox, &wait).await?;
             }
-            if !placing.is_idle {
-                counted.get_or_insert_with(|| self.sandboxes.waiting.begin());
+            let is_over = wait.waited >= limits.wait;
+            if !is_over && began.elapsed() < placing.held_for {
+                sleep(SANDBOX_WAIT_POLL.0).await;
+                continue;
             }
-            let is_news = told
-                .is_none_or(|(before, at)| before != shortage || at.elapsed() >= SANDBOX_WAIT_LOG_INTERVAL);
-            if is_news {
-                self.tell_wait(new.sandbox, shortage, position).await?;
-                told = Some((shortage, Instant::now()));
+            let reason = told_of(wait.shortage);
+            // Between turns, no job continues the wait.
+            if !is_over && !self.is_between_turns {
+                return Err(Error::NotYet(reason.to_owned(), until_next(wait.queue_position)));
             }
-            tokio::time::sleep(SANDBOX_WAIT_POLL).await;
-        };
-        if told.is_some() {
-            metrics::histogram!("sojourn_sandbox_wait_seconds").record(began.elapsed().as_secs_f64());
+            store.end_sandbox_wait(new.org, new.session).await?;
+            let waited = wait.waited.as_secs();
+            return Err(Error::not_admitted(format!("no capacity for it within {waited} s: {reason}")));
         }
-        Ok(admitted)
     }
 
     /// Asks one node after the other for capacity.
@@ -101,19 +94,19 @@ impl SandboxSession {
         for Usable { id, node } in asked {
             new.node = id;
             match store.admit_sandbox(new, self.fence.epoch, &limits.organization, queue).await? {
-                Admission::Admitted => return Ok(Asked::Admitted(node)),
+                Admission::Admitted(waited) => return Ok(Asked::Admitted(node, waited)),
                 Admission::Stale => return Err(Error::Stale),
                 Admission::TooLarge(shortage) => return Err(too_large(shortage, new.size)),
-                Admission::Waiting(shortage, position) => {
-                    waiting.get_or_insert((shortage, position));
-                    if shortage.is_of_organization() {
+                Admission::Waiting(wait) => {
+                    let first = *waiting.get_or_insert(wait);
+                    waiting = Some(Wait { is_news: first.is_news || wait.is_news, ..first });
+                    if wait.shortage.is_of_organization() {
                         break;
                     }
                 }
             }
         }
-        let none = || Error::NotYet(NODE_SILENT.to_owned());
-        waiting.map(|(shortage, position)| Asked::Waiting(shortage, position)).ok_or_else(none)
+        waiting.map(Asked::Waiting).ok_or_else(|| Error::not_yet(NODE_SILENT))
     }
 
     /// Capabilities that the node of this session's sandbox needs.
@@ -125,10 +118,16 @@ impl SandboxSession {
         Ok(Needs { size: self.spec.names_size, own_kernel })
     }
 
-    async fn tell_wait(&self, id: SandboxId, shortage: Shortage, position: u32) -> Result<(), Error> {
-        let shortage = shortage.word().to_owned();
-        self.record(vec![Body::SandboxWaiting { sandbox_id: id, shortage, queue_position: position }]).await
+    async fn tell_wait(&self, id: SandboxId, wait: &Wait) -> Result<(), Error> {
+        let (shortage, queue_position) = (wait.shortage.word().to_owned(), wait.queue_position);
+        self.record(vec![Body::SandboxWaiting { sandbox_id: id, shortage, queue_position }]).await
     }
+}
+
+/// Time after which a session asks again: the first in the queue soon.
+fn until_next(queue_position: u32) -> Duration {
+    let (shortest, longest) = SANDBOX_WAIT_POLL;
+    SANDBOX_WAIT_POLL_STEP.saturating_mul(queue_position).clamp(shortest, longest)
 }
 
 /// The reason in the error of a session.

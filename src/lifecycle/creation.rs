@@ -18,7 +18,7 @@ use super::{
 use crate::{
     base::{
         backoff::Backoff,
-        limit::{SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
+        limit::{ROTATION_WAIT, SANDBOX_BACKOFF, SANDBOX_START_ATTEMPTS_MAX},
     },
     domain::{Body, SandboxId},
     sandbox::{Fault, Files, Sandbox, Spec, checkpoint},
@@ -46,14 +46,15 @@ impl SandboxSession {
         let (past, checkpoints, needs) =
             tokio::join!(store.past_sandboxes(org, session), store.checkpoints(org, session), self.needs());
         let (mut past, checkpoints) = (past?, checkpoints?);
-        let (kept, is_in_queue) = match place {
-            Place::Kept(node) => (Some(node), false),
+        let (kept, held_for) = match place {
+            // A session without an agent fails when its sandbox is not replaced.
+            Place::Kept(node) if !self.spec.has_agent => (Some(node), self.sandboxes.limits.wait),
+            Place::Kept(node) => (Some(node), ROTATION_WAIT),
             // Files that no checkpoint contains may be on its disk.
-            Place::InQueue => (past.node.filter(|_| past.checkpoint.is_none()), true),
+            Place::InQueue => (past.node.filter(|_| past.checkpoint.is_none()), Duration::ZERO),
         };
-        // A session without an agent fails when its sandbox is not replaced.
-        let is_idle = self.is_between_turns && self.spec.has_agent;
-        let placing = Placing { org, needs: needs?, kept, is_in_queue, is_idle };
+        let is_in_queue = place == Place::InQueue;
+        let placing = Placing { org, needs: needs?, kept, is_in_queue, held_for };
         let life = self.spec.life;
         let started = Instant::now();
         for attempt in 1.. {

@@ -1,6 +1,8 @@
 //! Reasons why a session has no usable sandbox.
 
-use crate::{domain::exit::PreparationFailure, store};
+use std::time::Duration;
+
+use crate::{base::limit::SANDBOX_NOT_YET_RETRY, domain::exit::PreparationFailure, store};
 
 /// Reason why a session has no usable sandbox.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -11,10 +13,10 @@ pub(crate) enum Error {
     /// No sandbox started after bounded retries.
     #[error("no sandbox is available: {0}")]
     Unavailable(String),
-    /// The node of the session's files does not answer, or builds their image. Release the job: it is claimed again when
-    /// that may have changed.
+    /// The node of the session's files does not answer or builds their image, or there is no capacity. Release the job
+    /// for this time.
     #[error("the sandbox is not available yet: {0}")]
-    NotYet(String),
+    NotYet(String, Duration),
     /// The sandbox cannot be prepared as the environment requires; a retry does not help.
     #[error("the sandbox could not be prepared: {1}")]
     PreparationFailure(PreparationFailure, String),
@@ -24,6 +26,10 @@ pub(crate) enum Error {
 }
 
 impl Error {
+    pub(super) fn not_yet(reason: &str) -> Self {
+        Self::NotYet(reason.to_owned(), SANDBOX_NOT_YET_RETRY)
+    }
+
     /// The turn ends, and the next message tries again.
     pub(super) fn not_admitted(reason: String) -> Self {
         Self::PreparationFailure(PreparationFailure::NotAdmitted, reason)

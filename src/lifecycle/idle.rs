@@ -59,7 +59,7 @@ impl SandboxSession {
         }
         match self.sandboxes.state_of(live.node).await? {
             NodeState::Answers => {}
-            NodeState::Silent => return Err(Error::NotYet(NODE_SILENT.to_owned())),
+            NodeState::Silent => return Err(Error::not_yet(NODE_SILENT)),
             NodeState::Lost => return self.record_loss(live.sandbox, NODE_GONE).await.map(|()| Next::Never),
         }
         let policy = self.sandboxes.idle;

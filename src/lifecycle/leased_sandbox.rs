@@ -177,7 +177,7 @@ impl LeasedSandbox {
             Some(met) => match self.session.sandboxes.state_of(met.node).await? {
                 NodeState::Answers => Ok(met),
                 // The next lease of the session begins when its node is back or lost.
-                NodeState::Silent | NodeState::Lost => Err(Error::NotYet(NODE_SILENT.to_owned())),
+                NodeState::Silent | NodeState::Lost => Err(Error::not_yet(NODE_SILENT)),
             },
             None => match self.session.attach_existing().await? {
                 Some(met) => Ok(met),
@@ -231,7 +231,7 @@ impl LeasedSandbox {
         let mut reason = reason;
         if let Err(fault) = self.sandboxes_of(&met)?.destroy(id).await {
             if sandboxes.nodes.answers(met.node).await || !sandboxes.is_lost(met.node).await? {
-                return Err(Error::NotYet(fault.to_string()));
+                return Err(Error::not_yet(&fault.to_string()));
             }
             reason = NODE_GONE;
         }

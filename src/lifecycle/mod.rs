@@ -19,7 +19,6 @@ mod rootfs;
 mod session;
 mod source;
 mod spec;
-mod waiting;
 
 use std::time::Duration;
 
@@ -44,7 +43,6 @@ pub(crate) use leased_sandbox::{LeasedSandbox, SandboxHandle, Use};
 pub(crate) use nodes::{Nodes, WorkerNode};
 pub(crate) use rootfs::{BUILD_FAILED, RootfsStatus, check_rootfs, lacks_rootfs};
 pub(crate) use spec::SandboxSpec;
-pub(crate) use waiting::Waiting;
 
 /// The sandboxes of a worker's nodes, and where their state is stored. Cheap to clone.
 #[derive(Clone)]
@@ -68,8 +66,6 @@ pub(crate) struct Sandboxes {
     pub local_sources: LocalDirectories,
     /// Limits of admission.
     pub limits: Limits,
-    /// Sessions of this process that wait for capacity.
-    pub waiting: Waiting,
     /// Disk of the data directory of this process, with the blobs of a deployment that has no bucket.
     pub disk: FreeSpace,
     /// Idle times after which sandboxes are frozen and hibernated.

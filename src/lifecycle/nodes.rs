@@ -7,6 +7,7 @@
 use std::{
     collections::HashSet,
     sync::{Arc, PoisonError, RwLock},
+    time::Duration,
 };
 
 use futures::future::join_all;
@@ -168,8 +169,8 @@ pub(super) struct Placing {
     pub kept: Option<Uuid>,
     /// Behind the sessions that asked before.
     pub is_in_queue: bool,
-    /// Nobody waits for the sandbox.
-    pub is_idle: bool,
+    /// Time for which it waits for capacity under the lease of its job.
+    pub held_for: Duration,
 }
 
 /// Capabilities that a node needs for a sandbox.
@@ -236,7 +237,7 @@ impl Sandboxes {
                 return Ok(Placements::one(one.clone()));
             }
             if self.nodes.get(kept).is_some() && !self.is_lost(kept).await? {
-                return Err(Error::NotYet(NODE_SILENT.to_owned()));
+                return Err(Error::not_yet(NODE_SILENT));
             }
         }
         let mut suitable = self.suitable(usable, placing.needs)?;
@@ -261,7 +262,7 @@ impl Sandboxes {
         let mut asked: Vec<_> = free.take(SANDBOX_NODES_ASKED_MAX).collect();
         asked.extend(queue.first().filter(|_| asked.is_empty()));
         if asked.is_empty() {
-            return Err(Error::NotYet("no node that answers can make its sandbox yet".to_owned()));
+            return Err(Error::not_yet("no node that answers can make its sandbox yet"));
         }
         Ok(Placements { asked: with(asked).collect(), queue })
     }
@@ -273,7 +274,7 @@ impl Sandboxes {
                 let reason = error.unwrap_or_else(|| "the build failed".to_owned());
                 Error::Unavailable(format!("its image cannot be built on the node of its files: {reason}"))
             }
-            _ => Error::NotYet("its image is built on the node of its files".to_owned()),
+            _ => Error::not_yet("its image is built on the node of its files"),
         })
     }
 
@@ -292,7 +293,7 @@ impl Sandboxes {
                     node.provider.is_ok_and(|node| needs.refusal(node.capabilities()).is_none())
                 };
                 let is_away = self.nodes.all().into_iter().any(suits);
-                Err(if is_away { Error::NotYet(NODE_SILENT.to_owned()) } else { refused })
+                Err(if is_away { Error::not_yet(NODE_SILENT) } else { refused })
             }
             _ => Ok(usable),
         }

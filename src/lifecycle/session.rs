@@ -94,7 +94,7 @@ impl SandboxSession {
         let (id, node) = (live.sandbox, live.node);
         match self.sandboxes.state_of(node).await? {
             NodeState::Answers => {}
-            NodeState::Silent => return Err(Error::NotYet(NODE_SILENT.to_owned())),
+            NodeState::Silent => return Err(Error::not_yet(NODE_SILENT)),
             NodeState::Lost => return self.record_loss(id, NODE_GONE).await.map(|()| None),
         }
         let sandbox = &*self.sandboxes.nodes.sandboxes_on(node)?;
@@ -105,7 +105,7 @@ impl SandboxSession {
         let mut attached = sandbox.attach(self.sandbox_fence(id)).await;
         if let Err(Fault::Unavailable(_)) = &attached {
             if !self.sandboxes.nodes.answers(node).await {
-                return Err(Error::NotYet(NODE_SILENT.to_owned()));
+                return Err(Error::not_yet(NODE_SILENT));
             }
             // Its agent may have been replaced meanwhile.
             attached = sandbox.attach(self.sandbox_fence(id)).await;
@@ -232,6 +232,16 @@ impl SandboxSession {
                     Body::SandboxRotationCompleted { from_sandbox_id: from, sandbox_id: new.id, duration_ms };
                 self.record(vec![body]).await?;
                 Ok(new)
+            }
+            // The turn or the operation gets a new sandbox in the queue.
+            Err(Error::NotYet(reason, retry)) => {
+                let body = Body::SandboxRotationFailed {
+                    sandbox_id: from,
+                    reason: reason.clone(),
+                    failed: false,
+                };
+                self.record(vec![body]).await?;
+                Err(Error::NotYet(reason, retry))
             }
             Err(
                 Error::Unavailable(reason)

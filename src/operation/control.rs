@@ -43,9 +43,8 @@ impl OperationServer<'_> {
         match done {
             Ok(answer) => Ok(Some(Ok(answer))),
             Err(lifecycle::Error::Stale) => Err(Error::Stale),
-            Err(lifecycle::Error::LogUnavailable(reason) | lifecycle::Error::NotYet(reason)) => {
-                Err(Error::Unavailable(reason))
-            }
+            Err(lifecycle::Error::NotYet(_, retry)) => Err(Error::NotYet(retry)),
+            Err(lifecycle::Error::LogUnavailable(reason)) => Err(Error::Unavailable(reason)),
             Err(fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::PreparationFailure(..))) => {
                 Ok(Some(Err(without_sandbox(fault))))
             }
@@ -77,7 +76,7 @@ impl OperationServer<'_> {
             // The next use of the sandbox completes the removal first.
             Err(
                 lifecycle::Error::LogUnavailable(reason)
-                | lifecycle::Error::NotYet(reason)
+                | lifecycle::Error::NotYet(reason, _)
                 | lifecycle::Error::Unavailable(reason)
                 | lifecycle::Error::PreparationFailure(_, reason),
             ) => {

@@ -65,6 +65,8 @@ pub(crate) struct OperationServer<'a> {
 pub(crate) enum Error {
     /// Another worker holds the session.
     Stale,
+    /// There is no sandbox yet; try again after this time.
+    NotYet(Duration),
     /// The database or the sandbox is unreachable; try again later.
     Unavailable(String),
 }
@@ -129,6 +131,10 @@ impl OperationServer<'_> {
                 Ok(false) => drop(lease.changed().await),
                 // The turn detects the loss itself; the next worker serves open operations.
                 Err(Error::Stale) => std::future::pending::<()>().await,
+                Err(Error::NotYet(retry)) => {
+                    seen.clear();
+                    tokio::time::sleep(retry).await;
+                }
                 Err(Error::Unavailable(reason)) => {
                     tracing::warn!(session.id = %self.session.id, reason, "operations beside a turn could not be served; retrying");
                     seen.clear();
@@ -205,9 +211,8 @@ impl OperationServer<'_> {
             let handle = match self.acquire(has_begun).await {
                 Ok(handle) => handle,
                 Err(lifecycle::Error::Stale) => return Err(Error::Stale),
-                Err(lifecycle::Error::LogUnavailable(reason) | lifecycle::Error::NotYet(reason)) => {
-                    return Err(Error::Unavailable(reason));
-                }
+                Err(lifecycle::Error::NotYet(_, retry)) => return Err(Error::NotYet(retry)),
+                Err(lifecycle::Error::LogUnavailable(reason)) => return Err(Error::Unavailable(reason)),
                 Err(
                     fault @ (lifecycle::Error::Unavailable(_) | lifecycle::Error::PreparationFailure(..)),
                 ) => {
@@ -365,8 +370,8 @@ fn exec_id(operation: OperationId) -> String {
 fn stopped(fault: lifecycle::Error) -> Error {
     match fault {
         lifecycle::Error::Stale => Error::Stale,
+        lifecycle::Error::NotYet(_, retry) => Error::NotYet(retry),
         lifecycle::Error::LogUnavailable(reason)
-        | lifecycle::Error::NotYet(reason)
         | lifecycle::Error::Unavailable(reason)
         | lifecycle::Error::PreparationFailure(_, reason) => Error::Unavailable(reason),
     }
@@ -388,7 +393,7 @@ fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
         }
         lifecycle::Error::PreparationFailure(PreparationFailure::NotAdmitted, reason)
         | lifecycle::Error::Unavailable(reason)
-        | lifecycle::Error::NotYet(reason)
+        | lifecycle::Error::NotYet(reason, _)
         | lifecycle::Error::LogUnavailable(reason) => (Failure::SandboxUnavailable, reason),
         lifecycle::Error::Stale => (Failure::SandboxUnavailable, "another worker holds it".to_owned()),
     }

@@ -348,9 +348,10 @@ pub enum Fault {
     /// The database or a blob is unreachable: make the call again later.
     #[error("the log is unreachable: {0}")]
     LogUnavailable(String),
-    /// The node of the sandbox does not answer now: release the job, and make the call again later.
-    #[error("the sandbox is not available yet: {0}")]
-    NotYet(String),
+    /// The node of the sandbox does not answer now, or there is no capacity for one: release the job, and make the call
+    /// again after this time.
+    #[error("the sandbox is not available yet")]
+    NotYet(Duration),
     /// The call waits for other sessions: the turn waits without a worker, and makes the call again when one of them
     /// has changed, or at `until`.
     #[error("the sessions still work")]

@@ -36,7 +36,8 @@ use crate::{
         tool::{Replay, ToolCall, ToolSpec},
     },
     file::{self, Files},
-    lifecycle::LeasedSandbox,
+    harness::Halt,
+    lifecycle::{self, LeasedSandbox},
     mcp::{Answer, CallState, Clients, Endpoint, Failure, Image},
     store::Store,
     tool::{self, Call, CallResult, Fault, LazySchema},
@@ -147,38 +148,47 @@ impl McpTools {
         Some(checked.map(|()| call()))
     }
 
-    /// Lists the tools of the servers whose list is due for a turn that started at `since`, or that changed.
-    pub(super) async fn list(&self, known: &McpLists, since: Timestamp) -> Vec<Body> {
+    /// Lists the tools of the servers whose list is due for a turn that started at `since`, or that changed. Returns also why
+    /// the turn cannot go on now: those in the sandbox are not listed without one.
+    pub(super) async fn list(&self, known: &McpLists, since: Timestamp) -> (Vec<Body>, Option<Halt>) {
         let mut due = Vec::new();
         for server in &self.servers {
             if known.is_due(&server.config, since) || server.has_changed().await {
                 due.push(self.list_one(server));
             }
         }
-        join_all(due).await
+        let (mut listed, mut halt) = (Vec::new(), None);
+        for one in join_all(due).await {
+            match one {
+                Ok(body) => listed.push(body),
+                Err(reason) => halt = Some(reason),
+            }
+        }
+        (listed, halt)
     }
 
-    async fn list_one(&self, server: &Server) -> Body {
+    async fn list_one(&self, server: &Server) -> Result<Body, Halt> {
         let started = Instant::now();
         let time = if server.is_process() { MCP_PROCESS_LIST_TIMEOUT } else { MCP_LIST_TIMEOUT };
         let left = || time.saturating_sub(started.elapsed());
         let _use = server.begin_use();
         let listed = async {
             let connection =
-                server.connect(Purpose::Call, left()).await.map_err(|obstacle| match obstacle {
-                    Obstacle::Failure(failure) => failure,
-                    Obstacle::Sandbox(error) => Failure::Unreachable(error.to_string()),
-                })?;
-            match connection.list(&server.config.name, left()).await {
-                Ok(listing) => Ok(listing),
-                Err(failure) => {
-                    server.forget(&connection).await;
-                    Err(failure)
-                }
+                match server.connect(Purpose::Call, left()).await {
+                    Ok(connection) => connection,
+                    Err(Obstacle::Failure(failure)) => return Ok(Err(failure)),
+                    Err(Obstacle::Sandbox(lifecycle::Error::Stale)) => return Err(Halt::Stale),
+                    Err(Obstacle::Sandbox(lifecycle::Error::NotYet(_, retry))) => return Err(Halt::Wait(retry)),
+                    Err(Obstacle::Sandbox(error)) => return Ok(Err(Failure::Unreachable(error.to_string()))),
+                };
+            let listing = connection.list(&server.config.name, left()).await;
+            if listing.is_err() {
+                server.forget(&connection).await;
             }
+            Ok(listing)
         };
         let config = &server.config;
-        match listed.await {
+        Ok(match listed.await? {
             Ok(listing) => {
                 server.note_version(&listing.protocol_version);
                 let (tools, skipped) = usable(listing.tools).await;
@@ -192,7 +202,7 @@ impl McpTools {
                 code: failure.code().to_owned(),
                 message: failure.to_string(),
             }),
-        }
+        })
     }
 
     /// Returns the first server that the agent needs and that could not list its tools for a turn that started at

@@ -22,7 +22,7 @@ use crate::{
         question::Question,
         tool::{ToolCall, ToolSpec},
     },
-    harness::{self, Delta, Model},
+    harness::{self, Delta, Halt, Model},
     model,
     store::column::word,
     tool::{Call, CallResult, ExecSummary, Fault},
@@ -137,7 +137,7 @@ impl harness::Tools for TracedTools<'_> {
         self.0.specs()
     }
 
-    async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> Vec<Body> {
+    async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> (Vec<Body>, Option<Halt>) {
         self.0.list_mcp(known, since).await
     }
 

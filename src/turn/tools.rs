@@ -29,7 +29,7 @@ use crate::{
         tool::{ASK, CHILD_SESSION_TOOLS, Replay, SUBMIT_OUTPUT, ToolCall, ToolSpec},
         turn_settings::AskMode,
     },
-    harness,
+    harness::{self, Halt},
     journal::Writer,
     lifecycle::{self, LeasedSandbox, Sandboxes},
     mcp,
@@ -86,7 +86,7 @@ impl From<lifecycle::Error> for Fault {
                 Self::EndTurn { code: what.code(), reason, is_final: true }
             }
             lifecycle::Error::LogUnavailable(reason) => Self::LogUnavailable(reason),
-            lifecycle::Error::NotYet(reason) => Self::NotYet(reason),
+            lifecycle::Error::NotYet(_, retry) => Self::NotYet(retry),
         }
     }
 }
@@ -353,7 +353,7 @@ impl harness::Tools for LeasedTools {
         self.all_specs()
     }
 
-    async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> Vec<Body> {
+    async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> (Vec<Body>, Option<Halt>) {
         self.mcp.list(known, since).await
     }
 

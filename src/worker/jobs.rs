@@ -69,6 +69,7 @@ impl Worker {
             served = server.serve_all() => match served {
                 Ok(()) => lease.finish().await.map(|()| "served"),
                 Err(operation::Error::Stale) => Ok("the lease was lost"),
+                Err(operation::Error::NotYet(retry)) => lease.release(retry).await.map(|()| "waits"),
                 Err(operation::Error::Unavailable(reason)) => {
                     tracing::warn!(session.id = %session.id, reason, "a sandbox is unreachable; retrying");
                     lease.release(SANDBOX_BACKOFF.1).await.map(|()| "waits")

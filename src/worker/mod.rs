@@ -2,10 +2,9 @@
 //!
 //! One loop claims as many jobs as there are free slots; each runs in a task of its own under its
 //! lease. A job that ends makes its slot free, and the loop claims again: what waited for that job is found
-//! without a notification. Sandboxes are maintained beside it (`maintenance`), and a turn that waits for capacity for
-//! its sandbox lends its slot to another. On shutdown the worker claims nothing more, lets every turn reach its next
-//! checkpoint, and leaves running commands to the next worker. If one of its loops ends, the process stops: a worker that no
-//! longer renews leases or sends heartbeats does harm.
+//! without a notification. Sandboxes are maintained beside it (`maintenance`). On shutdown the worker claims nothing
+//! more, lets every turn reach its next checkpoint, and leaves running commands to the next worker. If one of its loops
+//! ends, the process stops: a worker that no longer renews leases or sends heartbeats does harm.
 
 mod events;
 mod jobs;
@@ -69,7 +68,6 @@ impl Worker {
             let ended = Arc::clone(&claimable);
             self.clone().maintain(stop.clone(), draining.clone(), (Arc::clone(&maintainable), ended))
         });
-        let mut waiting = self.runtime.sandboxes.waiting.changes();
         let mut outcome = Ok(());
         let mut slots = JoinSet::new();
         let mut polls = interval(CLAIM_POLL);
@@ -82,16 +80,15 @@ impl Worker {
                 maintainable.notify_one();
             }
             tokio::select! {
-                () = self.queue.ready(), if slots.len() < self.slots_max() => is_told = true,
+                () = self.queue.ready(), if slots.len() < self.slots => is_told = true,
                 _ = polls.tick() => self.ready_due_jobs().await,
                 Some(_) = slots.join_next() => {}
-                // A turn that waited for the job that was done there, or a slot that was lent.
+                // A turn that waited for the job that was done there.
                 () = claimable.notified() => {
-                    if slots.len() >= self.slots_max() {
+                    if slots.len() >= self.slots {
                         self.queue.pass_on();
                     }
                 }
-                _ = waiting.changed() => {}
                 () = stop.cancelled() => {}
                 ended = first_ended(&mut loops, &mut maintenance) => {
                     if !stop.is_cancelled() {
@@ -135,12 +132,6 @@ impl Worker {
         }
     }
 
-    /// Returns the number of jobs that may be held now: a session that waits for capacity lends its slot, for as many as
-    /// there are slots. With its sandbox it goes on at once, and the next job that ends is not replaced.
-    fn slots_max(&self) -> usize {
-        self.slots + self.runtime.sandboxes.waiting.count().min(self.slots)
-    }
-
     async fn ready_due_jobs(&self) {
         if let Err(error) = self.queue.ready_due_jobs().await {
             tracing::warn!(%error, "jobs whose time has come could not be made ready; retrying");
@@ -152,7 +143,7 @@ impl Worker {
         while slots.try_join_next().is_some() {}
         let mut jobs = 0;
         loop {
-            let free = self.slots_max().saturating_sub(slots.len());
+            let free = self.slots.saturating_sub(slots.len());
             self.queue.set_free_slots(free);
             let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
             if wanted == 0 {
@@ -169,11 +160,11 @@ impl Worker {
             for lease in claimed.leases {
                 slots.spawn(self.clone().work(lease, draining.clone()));
             }
-            self.queue.set_free_slots(self.slots_max().saturating_sub(slots.len()));
+            self.queue.set_free_slots(self.slots.saturating_sub(slots.len()));
             if !claimed.has_more {
                 return jobs;
             }
-            if slots.len() >= self.slots_max() {
+            if slots.len() >= self.slots {
                 self.queue.pass_on();
                 return jobs;
             }

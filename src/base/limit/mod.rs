@@ -220,8 +220,8 @@ pub const MAINTENANCE_JOBS_MAX: usize = 8;
 pub const MAINTENANCE_WINDOW: i64 = 256;
 /// Delay of a job of a sandbox that a turn or an operation uses: an idle sandbox is frozen that much later at most.
 pub const MAINTENANCE_RETRY: Duration = Duration::from_secs(1);
-/// Time in which a sandbox that replaces an idle one must be admitted.
-pub const IDLE_ROTATION_WAIT: Duration = Duration::from_secs(5);
+/// Time for which a sandbox that replaces another waits for the capacity of that one under the lease of its job.
+pub const ROTATION_WAIT: Duration = Duration::from_secs(5);
 /// Jobs that one statement makes ready when their time has come.
 pub const READY_JOBS_MAX: i64 = 256;
 /// Concurrently leased jobs of one organization, unless it has its own limit.

@@ -7,12 +7,14 @@ use std::time::Duration;
 pub const SANDBOX_START_TIMEOUT: Duration = Duration::from_secs(20);
 /// Tries to start a sandbox before the turn ends with `sandbox_unavailable`.
 pub const SANDBOX_START_ATTEMPTS_MAX: u32 = 3;
-/// Interval at which a session that waits for capacity for its sandbox asks again.
-pub const SANDBOX_WAIT_POLL: Duration = Duration::from_secs(1);
+/// Shortest and longest time after which a session that waits for capacity for its sandbox asks again, and the part of
+/// it for each session that is served before.
+pub const SANDBOX_WAIT_POLL: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(5));
+pub const SANDBOX_WAIT_POLL_STEP: Duration = Duration::from_millis(50);
 /// Interval at which its position in the queue is recorded again.
 pub const SANDBOX_WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
 /// Time after which a session that did not ask again waits no more.
-pub const SANDBOX_WAIT_SEEN: Duration = Duration::from_secs(10);
+pub const SANDBOX_WAIT_SEEN: Duration = Duration::from_secs(20);
 /// Output of one command that is stored, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of the input of a service that are sent to it in one call; escaped as JSON, they fit a frame.

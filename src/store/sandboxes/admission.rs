@@ -3,12 +3,14 @@
 //! Called by `lifecycle` before a sandbox is created. Creations on one node are decided one after the other, under a
 //! lock of the node's row; those that find no capacity wait in the order in which they first asked.
 
+use std::time::Duration;
+
 use sqlx::FromRow;
 use uuid::Uuid;
 
 use super::sandbox::{NewSandbox, millis};
 use crate::{
-    base::limit::SANDBOX_WAIT_SEEN,
+    base::limit::{SANDBOX_WAIT_LOG_INTERVAL, SANDBOX_WAIT_SEEN},
     domain::{OrgId, SessionId},
     store::{Error, Result, Store, record::fence},
 };
@@ -24,17 +26,26 @@ pub struct OrganizationMaxima {
 /// Whether a sandbox may be created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
-    /// Its row is inserted.
-    Admitted,
+    /// Its row is inserted, after this wait.
+    Admitted(Duration),
     /// Another worker holds the session.
     Stale,
-    Waiting(Shortage, QueuePosition),
+    Waiting(Wait),
     /// The node can never have capacity for it.
     TooLarge(Shortage),
 }
 
-/// Number of sessions that are served before, plus 1.
-pub type QueuePosition = u32;
+/// A session that waits for capacity.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wait {
+    pub shortage: Shortage,
+    /// Number of sessions that are served before, plus 1.
+    pub queue_position: u32,
+    /// Time since it first asked.
+    pub waited: Duration,
+    /// The log does not have this reason, or has had it for `SANDBOX_WAIT_LOG_INTERVAL`.
+    pub is_news: bool,
+}
 
 /// Reason why a sandbox waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +107,9 @@ struct Decided {
     /// The node will never have enough of it.
     is_too_large: Option<bool>,
     ahead: Option<i64>,
+    /// Time for which the session has waited.
+    waited_ms: i64,
+    is_news: bool,
 }
 
 impl Store {
@@ -134,10 +148,12 @@ impl Store {
             .bind(queue.is_some())
             .bind(millis(SANDBOX_WAIT_SEEN))
             .bind(queue.unwrap_or(&[new.node]))
+            .bind(SANDBOX_WAIT_LOG_INTERVAL.as_secs_f64())
             .fetch_one(&self.system)
             .await?;
+        let waited = Duration::from_millis(u64::try_from(decided.waited_ms).unwrap_or_default());
         let Some(shortage) = decided.shortage else {
-            return Ok(if decided.is_held { Admission::Admitted } else { Admission::Stale });
+            return Ok(if decided.is_held { Admission::Admitted(waited) } else { Admission::Stale });
         };
         let known = Shortage::ALL.into_iter().find(|known| known.word() == shortage);
         let shortage = known.ok_or_else(|| Error::Corrupt(format!("a shortage: {shortage}")))?;
@@ -145,7 +161,8 @@ impl Store {
             Some(true) => Admission::TooLarge(shortage),
             _ => {
                 let ahead = u32::try_from(decided.ahead.unwrap_or(0)).unwrap_or(u32::MAX);
-                Admission::Waiting(shortage, ahead.saturating_add(1))
+                let queue_position = ahead.saturating_add(1);
+                Admission::Waiting(Wait { shortage, queue_position, waited, is_news: decided.is_news })
             }
         })
     }
@@ -180,6 +197,10 @@ const ADMIT: &str = concat!(
     fence!(),
     "
         returning u.session_id
+     ), before as materialized (
+        select shortage, since, seen_at
+        from sandbox_wait
+        where org_id = $1 and session_id = $2 and seen_at >= now() - $17 * interval '1 millisecond'
      ), decided as materialized (
         select held.session_id, too_large.shortage is not null as is_too_large,
                case when missing.shortage like 'organization%' then r.org_ahead else r.node_ahead end as ahead,
@@ -249,7 +270,12 @@ const ADMIT: &str = concat!(
                 else sandbox_wait.since
             end
      )
-     select exists (select from held) as is_held, d.shortage, d.is_too_large, d.ahead
+     select exists (select from held) as is_held, d.shortage, d.is_too_large, d.ahead,
+            coalesce(greatest(extract(epoch from now() - b.since) * 1000, 0), 0)::bigint as waited_ms,
+            b.shortage is distinct from d.shortage
+                or floor(extract(epoch from now() - b.since) / $19)
+                   <> floor(extract(epoch from b.seen_at - b.since) / $19) as is_news
      from (select) one
-     left join decided d on true"
+     left join decided d on true
+     left join before b on true"
 );

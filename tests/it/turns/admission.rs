@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use reqwest::Method;
 use serde_json::{Value, json};
 use sojourn::{
     domain::{
@@ -10,7 +11,7 @@ use sojourn::{
         environment::{NodeCapacity, Size},
     },
     store::{
-        admission::{Admission, OrganizationMaxima, Shortage},
+        admission::{Admission, OrganizationMaxima, Shortage, Wait},
         sandbox::NewSandbox,
     },
 };
@@ -129,11 +130,16 @@ async fn sandboxes_are_frozen_while_waiting_turns_keep_every_worker_busy() {
     let owner = &scene.owner;
     let idle = short(owner).await;
     owner.settled(&idle, 1).await;
-    // Twice as many as may run: the worker has no place left for a turn.
-    let (first, second) = (short(owner).await, short(owner).await);
-    let frozen = until(owner, &idle, "sandbox.frozen").await;
-    assert_eq!(of(&frozen, "sandbox.frozen").len(), 1);
-    for waited in [&first, &second] {
+    // Many more than may run, and one of the session whose sandbox has the capacity.
+    let mut waited = Vec::new();
+    for _ in 0..6 {
+        waited.push(short(owner).await);
+    }
+    until(owner, &waited[0], "sandbox.waiting").await;
+    super::steer(owner, &idle, &super::script(json!([run("echo own"), { "text": "Done." }]))).await;
+    let served = owner.settled(&idle, 2).await;
+    assert!(outputs(&served)[1].contains("own"), "{served:?}");
+    for waited in &waited {
         let ended = owner.settled(waited, 1).await;
         assert_eq!(ends(&ended), ["completed"], "{ended:?}");
     }
@@ -141,18 +147,61 @@ async fn sandboxes_are_frozen_while_waiting_turns_keep_every_worker_busy() {
 }
 
 #[tokio::test]
-async fn a_turn_that_waits_lends_its_slot() {
+async fn a_turn_that_waits_holds_no_slot_and_repeats_nothing() {
     let scene = Scene::open(&[ONE[0], ONE[1], "--max-concurrent-turns=2"]).await;
     let owner = &scene.owner;
     let holder = holder(owner).await;
     appears(&scene.ground, "ready").await;
-    let waiting = short(owner).await;
-    until(owner, &waiting, "sandbox.waiting").await;
+    let mut waiting = Vec::new();
+    for _ in 0..5 {
+        let id = short(owner).await;
+        until(owner, &id, "sandbox.waiting").await;
+        waiting.push(id);
+    }
     let passing = owner.play(json!([{ "text": "No sandbox." }])).await;
     assert_eq!(ends(&owner.settled(&passing, 1).await), ["completed"]);
-    assert!(of(&log(owner, &waiting).await, "sandbox.created").is_empty(), "it still waits");
+    // It leaves the queue with its turn.
+    owner.post(&format!("/sessions/{}/cancel", waiting[0]), json!({})).await.ok();
+    assert_eq!(ends(&owner.settled(&waiting[0], 1).await), ["canceled"]);
+    assert_eq!(owner.get("/capacity").await.ok()["sessions_waiting"], 4);
     archive(owner, &holder).await;
-    assert_eq!(ends(&owner.settled(&waiting, 1).await), ["completed"]);
+    let served = owner.settled(&waiting[1], 1).await;
+    assert_eq!(ends(&served), ["completed"]);
+    let kinds = served.iter().filter_map(|event| event["type"].as_str());
+    let kinds: Vec<_> = kinds.filter(|kind| !matches!(*kind, "sandbox.waiting" | "sandbox.egress")).collect();
+    let mut without_wait = Vec::from(&kinds[..]);
+    without_wait.dedup();
+    assert_eq!((kinds.len(), waits(&served)[0]), (without_wait.len(), ("node_memory", 2)), "{kinds:?}");
+    assert_eq!((of(&served, "turn.started").len(), of(&served, "sandbox.created").len()), (1, 1), "{kinds:?}");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn an_operation_waits_for_capacity_without_a_worker() {
+    let scene = Scene::open(&[ONE[0], ONE[1], "--max-concurrent-turns=2"]).await;
+    let owner = &scene.owner;
+    let holder = holder(owner).await;
+    appears(&scene.ground, "ready").await;
+    let mut starting = Vec::new();
+    for _ in 0..3 {
+        let id = owner.play(json!([{ "text": "No sandbox." }])).await;
+        owner.settled(&id, 1).await;
+        let command = json!({ "command": "echo served" });
+        let begin = owner.request(Method::POST, &format!("/sessions/{id}/exec")).header("Prefer", "wait=0");
+        let begun = send(begin.json(&command)).await;
+        let exec = begun.ok()["id"].as_str().expect("an id").to_owned();
+        until(owner, &id, "sandbox.waiting").await;
+        starting.push((id, exec));
+    }
+    let passing = owner.play(json!([{ "text": "No sandbox." }])).await;
+    assert_eq!(ends(&owner.settled(&passing, 1).await), ["completed"]);
+    archive(owner, &holder).await;
+    for (id, exec) in &starting {
+        let exec = format!("/sessions/{id}/exec/{exec}");
+        let ended = owner.until(&exec, |exec| exec["status"] == "completed").await;
+        assert_eq!(ended["stdout"], "served\n", "{ended}");
+        archive(owner, id).await;
+    }
     scene.close().await;
 }
 
@@ -239,12 +288,14 @@ async fn creations_at_one_moment_never_exceed_the_node() {
         world.store.admit_sandbox(&new, fence.epoch, &maxima, Some(&[node])).await.expect("an answer")
     };
     let decided = futures::future::join_all(fences.iter().map(admit)).await;
-    let admitted = decided.iter().filter(|decided| **decided == Admission::Admitted).count();
+    let admitted = decided.iter().filter(|decided| matches!(decided, Admission::Admitted(_))).count();
     assert_eq!(admitted as u64, CAPACITY, "{decided:?}");
     let mut positions: Vec<_> = decided
         .iter()
         .filter_map(|decided| match decided {
-            Admission::Waiting(Shortage::NodeMemory, position) => Some(*position),
+            Admission::Waiting(Wait { shortage: Shortage::NodeMemory, queue_position, .. }) => {
+                Some(*queue_position)
+            }
             _ => None,
         })
         .collect();
@@ -279,7 +330,7 @@ async fn a_session_that_waits_for_two_nodes_is_ahead_on_both() {
     };
     let [first, second] = nodes;
     let (held, admitted) = admit(0, first, &nodes).await;
-    assert_eq!(admitted, Admission::Admitted);
+    assert_eq!(admitted, Admission::Admitted(Duration::ZERO));
     let size = Size { cpu_millis: 1_000, memory_bytes: 1 << 30, pids: 10, disk_bytes: 1 << 30 };
     let candidates = world.store.nodes_by_free_capacity(&nodes, size).await.expect("an answer");
     let candidates: Vec<_> = candidates.iter().map(|one| (one.node_id, one.fits, one.has_capacity)).collect();
@@ -287,14 +338,28 @@ async fn a_session_that_waits_for_two_nodes_is_ahead_on_both() {
     let larger = Size { memory_bytes: 2 << 30, ..size };
     let candidates = world.store.nodes_by_free_capacity(&nodes, larger).await.expect("an answer");
     assert!(candidates.iter().all(|one| !one.fits), "{candidates:?}");
-    assert_eq!(admit(1, second, &nodes).await.1, Admission::Admitted);
-    for node in nodes {
-        assert_eq!(admit(2, node, &nodes).await.1, Admission::Waiting(Shortage::NodeMemory, 1));
-    }
-    assert_eq!(admit(3, first, &[first]).await.1, Admission::Waiting(Shortage::NodeMemory, 2));
+    assert!(matches!(admit(1, second, &nodes).await.1, Admission::Admitted(_)));
+    let wait = async |of, node, queue| match admit(of, node, queue).await.1 {
+        Admission::Waiting(wait) => (wait.shortage, wait.queue_position, wait.is_news),
+        decided => panic!("{decided:?}"),
+    };
+    // The second node says nothing new of the same wait.
+    assert_eq!(wait(2, first, &nodes[..]).await, (Shortage::NodeMemory, 1, true));
+    assert_eq!(wait(2, second, &nodes[..]).await, (Shortage::NodeMemory, 1, false));
+    assert_eq!(wait(3, first, &nodes[..1]).await, (Shortage::NodeMemory, 2, true));
     world.store.end_sandbox(fences[0].org, fences[0].session, held).await.expect("an end");
-    assert_eq!(admit(3, first, &[first]).await.1, Admission::Waiting(Shortage::Queue, 2));
-    assert_eq!(admit(2, first, &nodes).await.1, Admission::Admitted);
+    assert_eq!(wait(3, first, &nodes[..1]).await, (Shortage::Queue, 2, true));
+    // It waits since it first asked, and the log is told every ten seconds.
+    let earlier = "update sandbox_wait set since = since - interval '12 s', seen_at = seen_at - interval '9 s'";
+    sqlx::raw_sql(earlier).execute(&mut world.database.superuser().await).await.expect("a change");
+    match admit(3, first, &nodes[..1]).await.1 {
+        Admission::Waiting(wait) => assert!(wait.is_news && wait.waited >= Duration::from_secs(12), "{wait:?}"),
+        decided => panic!("{decided:?}"),
+    }
+    match admit(2, first, &nodes).await.1 {
+        Admission::Admitted(waited) => assert!(waited >= Duration::from_secs(12), "{waited:?}"),
+        decided => panic!("{decided:?}"),
+    }
     world.store.close().await;
 }
 
@@ -323,9 +388,9 @@ async fn a_creation_that_waits_for_its_session_delays_no_other() {
     let started = tokio::time::timeout(Duration::from_millis(500), waiting.as_mut()).await;
     assert!(started.is_err(), "its session is locked");
     let other = tokio::time::timeout(Duration::from_secs(5), admit(&free)).await;
-    assert_eq!(other.expect("it does not wait"), Admission::Admitted);
+    assert_eq!(other.expect("it does not wait"), Admission::Admitted(Duration::ZERO));
     sqlx::raw_sql("rollback").execute(&mut frozen).await.expect("the end");
-    assert_eq!(waiting.await, Admission::Admitted);
+    assert_eq!(waiting.await, Admission::Admitted(Duration::ZERO));
     world.store.close().await;
 }
 

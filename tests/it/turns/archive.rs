@@ -1,5 +1,7 @@
 //! Archive: everything open is settled at once, and the remaining resources are removed.
 
+use std::time::Duration;
+
 use serde_json::json;
 use sojourn::{
     domain::{
@@ -108,7 +110,7 @@ async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
         node: uuid::Uuid::from_u128(2),
         life: None,
         size: Size { cpu_millis: 0, memory_bytes: 0, pids: 0, disk_bytes: 0 },
-        first_check_after: std::time::Duration::from_secs(60),
+        first_check_after: Duration::from_secs(60),
     };
     let admit = async |row: &NewSandbox, epoch| {
         let maxima = OrganizationMaxima::default();
@@ -116,7 +118,7 @@ async fn no_sandbox_is_begun_for_a_session_that_is_closed_or_lost() {
     };
     assert_eq!(admit(&row(), first).await, Admission::Stale);
     let held = row();
-    assert_eq!(admit(&held, second).await, Admission::Admitted);
+    assert_eq!(admit(&held, second).await, Admission::Admitted(Duration::ZERO));
     world.store.end_sandbox(held.org, held.session, held.sandbox).await.expect("an end");
     world.command(id, Command::Archive).await.expect("an archive");
     assert_eq!(admit(&row(), second).await, Admission::Stale);

@@ -188,6 +188,8 @@ impl Tx {
         let enqueued: Option<(Option<Uuid>,)> = sqlx::query_as(
             "with gone as (
                 delete from job where org_id = $1 and session_id = $2 and kind in ('turn', 'idle', 'operation')
+             ), unqueued as (
+                delete from sandbox_wait where org_id = $1 and session_id = $2
              )
              insert into job (org_id, session_id, kind, ready_at, node_id)
              select org_id, session_id, 'cleanup', now(), node_id
@@ -335,6 +337,11 @@ impl Store {
                 set worker_id = null, ready_at = now()
                 from s
                 where org_id = $1 and session_id = $2 and kind = $3 and worker_id = $4 and s.more
+             ), unqueued as (
+                -- Nothing of the session waits for capacity any more.
+                delete from sandbox_wait w
+                using s
+                where w.org_id = $1 and w.session_id = $2 and not s.more
              )
              delete from job
              using s

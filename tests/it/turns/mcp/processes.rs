@@ -156,6 +156,20 @@ async fn a_call_whose_process_dies_is_unknown_and_the_next_one_starts_another() 
 }
 
 #[tokio::test]
+async fn a_server_is_listed_once_there_is_capacity_for_its_sandbox() {
+    let scene = Scene::open(&["--node-memory=3Gi", "--sandbox-freeze-after-seconds=600"]).await;
+    let owner = &scene.owner;
+    let holder = owner.play(json!([run("touch ready; sleep 600"), { "text": "Never." }])).await;
+    appears(&scene.ground, "ready").await;
+    let id = play(owner, json!([strict(json!({}))]), steps(&["count"])).await;
+    until(owner, &id, "sandbox.waiting").await;
+    owner.post(&format!("/sessions/{holder}/archive"), json!({})).await.ok();
+    let log = owner.settled(&id, 1).await;
+    assert_eq!((outputs(&log), of(&log, "mcp.failed").len()), (vec!["count: 1"], 0), "{log:?}");
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_program_that_cannot_run_is_an_event_with_its_words() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
