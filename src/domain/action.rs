@@ -51,9 +51,18 @@ pub struct Action {
     /// Rules that `always` may grant; none if no rule can allow the call.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub always: Vec<Rule>,
-    /// The questions of the agent.
+    /// The questions of the agent, or of an MCP server.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub questions: Vec<Question>,
+    /// The MCP server that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub server: Option<String>,
+    /// What the server says to the person who answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub message: Option<String>,
+    /// State of the server, sealed: for the service only.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub continuation: Option<String>,
 }
 
 /// Why a call needs a confirmation.

@@ -15,6 +15,7 @@ pub(crate) mod cost;
 pub mod custom_tool;
 pub mod decide;
 pub mod delta;
+pub mod elicitation;
 pub(crate) mod entry;
 pub mod environment;
 pub mod event;

@@ -1,6 +1,6 @@
 //! Calls of a turn that have no result yet, read from its events, for a command that may end the turn.
 
-use serde::Deserialize;
+use serde::{Deserialize, de::IgnoredAny};
 
 use super::{
     action::{ActionKind, Closed, Confirmation, Decision, REJECTED_TOO, ToolAnswer},
@@ -40,8 +40,10 @@ pub struct OpenCall {
     pub is_denied: bool,
     /// Whether it started after a confirmation.
     pub is_started: bool,
-    /// Its action, and how that ended.
+    /// Its newest action, and how that ended.
     pub action: Option<(ActionId, ActionKind, Option<CallEnd>)>,
+    /// Whether a server began it, and asks a person.
+    pub is_elicited: bool,
 }
 
 impl OpenWork {
@@ -66,7 +68,7 @@ impl OpenWork {
             "tool.call" => {
                 let CallFields { call_id, tool, policy } = serde_json::from_str(body)?;
                 let is_denied = policy == Some(Policy::Deny);
-                self.0.push(OpenCall { call_id, tool, is_denied, is_started: false, action: None });
+                self.0.push(OpenCall { call_id, tool, is_denied, is_started: false, action: None, is_elicited: false });
             }
             "tool.started" => {
                 let StartedFields { call_id } = serde_json::from_str(body)?;
@@ -82,7 +84,10 @@ impl OpenWork {
             "action.required" => {
                 let action: ActionFields = serde_json::from_str(body)?;
                 let calls = self.0.iter_mut().filter(|call| call.call_id == action.call_id);
-                calls.for_each(|call| call.action = Some((action.id, action.kind, None)));
+                calls.for_each(|call| {
+                    call.action = Some((action.id, action.kind, None));
+                    call.is_elicited = action.continuation.is_some();
+                });
             }
             "action.closed" => {
                 let closed: ClosedFields = serde_json::from_str(body)?;
@@ -106,9 +111,13 @@ impl OpenWork {
     }
 
     fn end(&mut self, id: ActionId, end: impl FnOnce(ActionKind) -> Option<CallEnd>) {
-        let mut actions = self.0.iter_mut().filter_map(|call| call.action.as_mut());
-        if let Some((_, kind, found)) = actions.find(|(action, ..)| *action == id) {
-            *found = end(*kind);
+        for call in &mut self.0 {
+            if let Some((_, kind, found)) = call.action.as_mut().filter(|(action, ..)| *action == id) {
+                // With whatever response, the call goes on at its server.
+                let goes_on = |end| if call.is_elicited { CallEnd::Confirmed } else { end };
+                *found = end(*kind).map(goes_on);
+                return;
+            }
         }
     }
 }
@@ -162,6 +171,8 @@ struct ActionFields {
     id: ActionId,
     kind: ActionKind,
     call_id: String,
+    #[serde(default)]
+    continuation: Option<IgnoredAny>,
 }
 
 #[derive(Deserialize)]

@@ -1,11 +1,12 @@
-//! Questions that an agent asks within a turn, and the answers of a caller.
+//! Questions that an agent, or an MCP server, asks within a turn, and the answers of a caller.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Number;
 use utoipa::ToSchema;
 
 use super::ids::ActionId;
 
-/// A question of an agent.
+/// A question of an agent or of an MCP server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Question {
     pub question: String,
@@ -21,6 +22,46 @@ pub struct Question {
     /// Whether an answer may be written, beside or instead of the options. Without options it always may.
     #[serde(default = "yes")]
     pub free_text: bool,
+    /// Form of a written answer; any text if it is not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<AnswerFormat>,
+    /// Whether its answer may be empty.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub optional: bool,
+    /// An address that an MCP server asks a person to open. Show its host; it is not checked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// Form of a written answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AnswerFormat {
+    pub r#type: AnswerType,
+    /// Smallest and largest number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub minimum: Option<Number>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Option<f64>)]
+    pub maximum: Option<Number>,
+    /// Fewest and most characters of a text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_length: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_length: Option<u32>,
+    /// Format of a text by JSON Schema, such as `email`. The server checks it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub format: Option<String>,
+}
+
+/// Type of a written answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum AnswerType {
+    String,
+    Integer,
+    Number,
 }
 
 /// An answer to choose.
@@ -37,6 +78,10 @@ pub struct QuestionOption {
 pub struct Answers {
     pub action_id: ActionId,
     pub answers: Vec<Answer>,
+    /// Whether nobody answers the questions of an MCP server: it is told so. Then there are no answers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    #[schema(required = false)]
+    pub declined: bool,
 }
 
 /// The answer to one question: options by their labels, a text, or both.
@@ -77,8 +122,46 @@ impl Question {
         match text.as_deref().map(str::trim) {
             Some(_) if !self.takes_text() => Some(("text", "is not offered; choose an option".to_owned())),
             Some("") => Some(("text", "is empty".to_owned())),
-            None if labels.is_empty() => Some(("labels", "or `text` is needed".to_owned())),
-            Some(_) | None => None,
+            Some(text) => Some(("text", self.format.as_ref()?.problem(text)?)),
+            None if labels.is_empty() && !self.optional => {
+                Some(("labels", "or `text` is needed".to_owned()))
+            }
+            None => None,
+        }
+    }
+}
+
+impl AnswerFormat {
+    /// Returns why a text does not fit.
+    fn problem(&self, text: &str) -> Option<String> {
+        if self.r#type == AnswerType::String {
+            let length = u32::try_from(text.chars().count()).unwrap_or(u32::MAX);
+            if self.min_length.is_some_and(|least| length < least) {
+                return Some(format!("has {length} characters; at least {} are needed", self.min_length?));
+            }
+            if self.max_length.is_some_and(|most| length > most) {
+                return Some(format!("has {length} characters; at most {} are accepted", self.max_length?));
+            }
+            return None;
+        }
+        let Some(number) = self.number(text).and_then(|number| number.as_f64()) else {
+            let what = if self.r#type == AnswerType::Integer { "a whole number" } else { "a number" };
+            return Some(format!("is not {what}"));
+        };
+        let bound = |bound: &Option<Number>| bound.as_ref().and_then(Number::as_f64);
+        if let Some(least) = bound(&self.minimum).filter(|least| number < *least) {
+            return Some(format!("is below {least}"));
+        }
+        let most = bound(&self.maximum).filter(|most| number > *most)?;
+        Some(format!("is above {most}"))
+    }
+
+    /// Returns the number that a text is; `None` for another text.
+    pub fn number(&self, text: &str) -> Option<Number> {
+        match self.r#type {
+            AnswerType::String => None,
+            AnswerType::Integer => text.trim().parse::<i64>().ok().map(Number::from),
+            AnswerType::Number => text.trim().parse::<f64>().ok().and_then(Number::from_f64),
         }
     }
 }
@@ -103,6 +186,7 @@ impl Answers {
     /// Returns the text for the model: that of the only answer, or one line with a number for each.
     pub fn text(&self) -> String {
         match self.answers.as_slice() {
+            [] => "declined".to_owned(),
             [answer] => answer.words(),
             answers => {
                 let line = |(index, answer): (usize, &Answer)| format!("{}. {}", index + 1, answer.words());
@@ -169,7 +253,7 @@ mod tests {
     #[test]
     fn the_model_reads_what_was_chosen_and_written() {
         let text = |answers: &[Answer]| {
-            Answers { action_id: ActionId::from_uuid(uuid::Uuid::nil()), answers: answers.to_vec() }.text()
+            Answers { action_id: ActionId::from_uuid(uuid::Uuid::nil()), answers: answers.to_vec(), declined: false }.text()
         };
         assert_eq!(text(&[answer(&["staging"], None)]), "staging");
         assert_eq!(text(&[answer(&["a", "b"], Some("soon"))]), "a, b: soon");

@@ -2,13 +2,19 @@
 
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::{Halt, turn::Run};
 use crate::{
-    base::{Timestamp, limit::LOOP_EXPIRES_SECONDS},
+    base::{
+        Timestamp,
+        limit::{ELICITATION_INPUT_BYTES_MAX, ELICITATIONS_MAX, LOOP_EXPIRES_SECONDS},
+    },
     domain::{
         ActionId, Actor, EventId,
         action::{Action, ActionKind, Closed, ConfirmationReason},
         custom_tool::OnExpiry,
+        elicitation::Elicitation,
         event::{Body, Draft},
         log_fold::ActionEnd,
         permission::{Grant, Policy, PolicyDecision},
@@ -30,26 +36,7 @@ impl Run<'_> {
         call_event_id: EventId,
         repeats: Option<Repetition>,
     ) -> Option<Draft> {
-        let id: EventId = self.ports.origin.id();
-        let action = |kind, expires_seconds: u64| {
-            let expires_after = time::Duration::seconds(i64::try_from(expires_seconds).unwrap_or(i64::MAX));
-            Action {
-                id: ActionId::from_uuid(id.uuid()),
-                kind,
-                call_id: call.call_id.clone(),
-                call_event_id,
-                tool: call.tool.clone(),
-                input: call.input.clone(),
-                expires_at: self.ports.origin.now().saturating_add(expires_after),
-                on_expiry: OnExpiry::default(),
-                reason: None,
-                rule: None,
-                args_hash: None,
-                schema_hash: None,
-                always: Vec::new(),
-                questions: Vec::new(),
-            }
-        };
+        let action = |kind, expires_seconds| self.new_action(call, call_event_id, kind, expires_seconds);
         let decision = self.decision(call);
         let action = if let Some(tool) = self.ports.tools.caller_tool(call) {
             Action { on_expiry: tool.on_expiry, ..action(ActionKind::ToolResult, tool.expires_seconds) }
@@ -78,7 +65,63 @@ impl Run<'_> {
                 ..action(ActionKind::Confirmation, expires_seconds)
             }
         };
-        Some(Draft { id, ..self.draft(Body::ActionRequired(Box::new(action)), Actor::agent()) })
+        Some(self.opened(action))
+    }
+
+    /// An action of a call without what its kind needs.
+    fn new_action(
+        &self,
+        call: &ToolCall,
+        call_event_id: EventId,
+        kind: ActionKind,
+        expires_seconds: u64,
+    ) -> Action {
+        let expires_after = time::Duration::seconds(i64::try_from(expires_seconds).unwrap_or(i64::MAX));
+        Action {
+            id: self.ports.origin.id(),
+            kind,
+            call_id: call.call_id.clone(),
+            call_event_id,
+            tool: call.tool.clone(),
+            input: call.input.clone(),
+            expires_at: self.ports.origin.now().saturating_add(expires_after),
+            on_expiry: OnExpiry::default(),
+            reason: None,
+            rule: None,
+            args_hash: None,
+            schema_hash: None,
+            always: Vec::new(),
+            questions: Vec::new(),
+            server: None,
+            message: None,
+            continuation: None,
+        }
+    }
+
+    /// The event of an action, with the same id.
+    fn opened(&self, action: Action) -> Draft {
+        let id = EventId::from_uuid(action.id.uuid());
+        Draft { id, ..self.draft(Body::ActionRequired(Box::new(action)), Actor::agent()) }
+    }
+
+    /// Returns the action of a call whose server asks a person; the result of one that has asked too often.
+    pub(super) fn elicitation(&self, call: &ToolCall, elicitation: Elicitation) -> Vec<Draft> {
+        let Elicitation { server, message, questions, continuation, expires_seconds } = elicitation;
+        let Some(turn) = self.own() else { return Vec::new() };
+        let rounds = turn.elicitations(&call.call_id);
+        let event = turn.call_event(&call.call_id).filter(|_| rounds < ELICITATIONS_MAX);
+        let Some(call_event_id) = event else {
+            let words = format!(
+                "The server has asked {rounds} times and did not finish, so the call was given up; its outcome is unknown."
+            );
+            return self.result_events(call, CallResult::unknown(words));
+        };
+        let action = self.new_action(call, call_event_id, ActionKind::Question, expires_seconds);
+        // The state must not be cut from a large body: the event of the call has its arguments.
+        let is_large = call.input.to_string().len() > ELICITATION_INPUT_BYTES_MAX;
+        let input = if is_large { Value::Null } else { call.input.clone() };
+        let (server, message, continuation) = (Some(server), Some(message), Some(continuation));
+        vec![self.opened(Action { input, questions, server, message, continuation, ..action })]
     }
 
     /// Evaluates the permissions for a call of the model.
@@ -142,7 +185,7 @@ impl Run<'_> {
                 }
                 (words, false) => CallResult::not_run(words),
             },
-            ActionEnd::Confirmed => return None,
+            ActionEnd::Confirmed | ActionEnd::Elicited(_) => return None,
         })
     }
 

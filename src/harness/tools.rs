@@ -52,7 +52,7 @@ impl Run<'_> {
             return Ok(false);
         }
         let checked = match self.ports.tools.check(first) {
-            Ok(checked) => checked,
+            Ok(checked) => self.with_response(checked),
             Err(words) => {
                 let result = self.result_events(first, CallResult::not_run(words));
                 self.record(result).await?;
@@ -92,6 +92,12 @@ impl Run<'_> {
         self.take_results(batch, settled).await
     }
 
+    /// A call with the response for its server, if that has asked a person.
+    fn with_response(&self, mut call: Call) -> Call {
+        call.elicited = self.own().and_then(|turn| turn.elicited(call.id()));
+        call
+    }
+
     /// The calls that run together: read-only ones in parallel; whatever changes something runs alone.
     fn batch(&self, first: Call, others: &[ToolCall]) -> Vec<Call> {
         let mut batch = vec![first];
@@ -110,7 +116,7 @@ impl Run<'_> {
             }
             let is_run_here = call.tool != ASK && call.tool != SUBMIT_OUTPUT;
             let checked = is_run_here.then(|| self.ports.tools.check(call).ok())??;
-            (checked.replay == Replay::ReadOnly).then_some(checked)
+            (checked.replay == Replay::ReadOnly).then(|| self.with_response(checked))
         };
         batch.extend(others.iter().map_while(read_only).take(limit::PARALLEL_TOOLS_MAX - 1));
         batch
@@ -136,6 +142,7 @@ impl Run<'_> {
                 }
                 Err(Fault::LogUnavailable(reason)) => waits = Some(Halt::Unavailable(reason)),
                 Err(Fault::NotYet(retry)) => waits = Some(Halt::Wait(retry)),
+                Err(Fault::Asks(elicitation)) => drafts.extend(self.elicitation(&call.origin, *elicitation)),
                 Err(Fault::Waits { sessions, until }) => {
                     let (ids, earliest) = working.get_or_insert_with(|| (Vec::new(), until));
                     ids.extend(sessions);

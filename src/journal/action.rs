@@ -101,8 +101,12 @@ impl Unit {
         }
         let mut open = self.open_questions(id, is_alone).await?;
         let (Some(action), true) = (open.pop(), open.is_empty()) else { return Ok(None) };
+        // What goes to an MCP server is answered on purpose.
+        if action.server.is_some() {
+            return Ok(None);
+        }
         let answer = question::Answer { labels: Vec::new(), text: Some(text.to_owned()) };
-        let answers = Answers { action_id: action.id, answers: vec![answer] };
+        let answers = Answers { action_id: action.id, answers: vec![answer], declined: false };
         let is_too_long =
             serde_json::to_vec(&answers.answers).is_ok_and(|json| json.len() > TOOL_OUTPUT_BYTES_MAX);
         if is_too_long || question::problem(&action.questions, &answers.answers).is_some() {

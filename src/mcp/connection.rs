@@ -13,9 +13,9 @@ use std::{
 use rmcp::{
     ErrorData, RoleClient, Service, ServiceError,
     model::{
-        CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientResult, ErrorCode, Implementation,
-        InitializeRequestParams, PaginatedRequestParams, ProtocolVersion, RequestMetaObject,
-        ServerNotification, ServerRequest, Tool,
+        CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientResult, ElicitationCapability,
+        ErrorCode, FormElicitationCapability, Implementation, InitializeRequestParams, PaginatedRequestParams,
+        ProtocolVersion, RequestMetaObject, ServerNotification, ServerRequest, Tool, UrlElicitationCapability,
     },
     service::{
         ClientCacheConfig, ClientLifecycleMode, NotificationContext, RequestContext, RunningService,
@@ -31,14 +31,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Answer, CallState, Clients, Endpoint, Failure, Program, breaker::Key, process::Process,
-    transcript::CALL_ID, transport::Http,
+    Answer, Asked, CallState, Clients, Continuation, Endpoint, Failure, Program, breaker::Key,
+    process::Process, transcript::CALL_ID, transport::Http,
 };
 use crate::{
     base::limit::{
         MCP_CLOSE_TIMEOUT, MCP_LIST_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_NOTICES_MAX, MCP_PAGES_MAX,
     },
-    domain::mcp::McpTool,
+    domain::{elicitation::Response, mcp::McpTool},
 };
 
 /// A connection to a server. Dropping it ends it; [`Connection::close`] also tells the server.
@@ -66,6 +66,13 @@ pub struct Listing {
     pub ttl: Option<Duration>,
 }
 
+/// Outcome of a call.
+pub enum CallOutcome {
+    Answered(Answer),
+    /// The server asks a person first.
+    Asked(Asked),
+}
+
 /// Messages that the server sent without being asked.
 #[derive(Default)]
 struct Notices {
@@ -73,7 +80,7 @@ struct Notices {
     tools_changed: AtomicBool,
 }
 
-/// The client's side of the protocol. It offers the server neither its model nor its user.
+/// The client's side of the protocol. It offers the server no model; questions to a person end the request that needs them.
 struct Handler {
     notices: Arc<Notices>,
     /// Ends the connection.
@@ -116,7 +123,10 @@ impl Service<RoleClient> for Handler {
 
     fn get_info(&self) -> InitializeRequestParams {
         let client = Implementation::new("sojourn", env!("CARGO_PKG_VERSION"));
-        InitializeRequestParams::new(ClientCapabilities::default(), client)
+        let mut capabilities = ClientCapabilities::default();
+        let (form, url) = (FormElicitationCapability::default(), UrlElicitationCapability::default());
+        capabilities.elicitation = Some(ElicitationCapability::new().with_form(form).with_url(url));
+        InitializeRequestParams::new(capabilities, client)
     }
 }
 
@@ -331,7 +341,7 @@ impl Connection {
     }
 
     /// Calls a tool, within `time`. `call_id` names the call for the server; a process is sent it again only if it
-    /// `may_repeat`.
+    /// `may_repeat`. `response`: to what the server has asked a person in the call before.
     ///
     /// # Errors
     /// Any [`Failure`]; an error that the server reports is an [`Answer`].
@@ -340,12 +350,18 @@ impl Connection {
         tool: &str,
         arguments: Map<String, Value>,
         (call_id, may_repeat): (&str, bool),
+        response: Option<&(Continuation, Response)>,
         time: Duration,
-    ) -> Result<Answer, Failure> {
+    ) -> Result<CallOutcome, Failure> {
         if let Some(process) = self.process.as_ref().filter(|_| may_repeat) {
             process.allow_again(call_id);
         }
         let mut params = CallToolRequestParams::new(Cow::Owned(tool.to_owned())).with_arguments(arguments);
+        if let Some((continuation, response)) = response {
+            let (state, responses) = continuation.responses(response);
+            params.request_state = state;
+            params.input_responses = Some(responses);
+        }
         let mut meta = RequestMetaObject::default();
         meta.insert(CALL_ID.to_owned(), Value::String(call_id.to_owned()));
         params.meta = Some(meta);
@@ -357,12 +373,10 @@ impl Connection {
             self.cancel(call_id).await;
         }
         let answered = match answered {
-            Ok(Ok(CallToolResponse::Complete(result))) => Ok(Answer::of(result, tool)),
-            Ok(Ok(CallToolResponse::InputRequired(_))) => {
-                Err(Failure::Protocol("it wants an input from a person, which is not supported".to_owned()))
-            }
+            Ok(Ok(CallToolResponse::Complete(result))) => Ok(CallOutcome::Answered(Answer::of(result, tool))),
+            Ok(Ok(CallToolResponse::InputRequired(wanted))) => Asked::read(wanted).map(CallOutcome::Asked),
             Ok(Ok(_)) => Err(Failure::Protocol("it answered with a task, which is not supported".to_owned())),
-            Ok(Err(ServiceError::McpError(error))) => Ok(Answer::of_error(&error)),
+            Ok(Err(ServiceError::McpError(error))) => Ok(CallOutcome::Answered(Answer::of_error(&error))),
             Ok(Err(error)) => Err(Failure::of_request(&error)),
             Err(failure) => Err(failure),
         };

@@ -7,6 +7,7 @@
 mod answer;
 mod breaker;
 mod connection;
+mod elicitation;
 mod exec;
 mod failure;
 mod lines;
@@ -31,7 +32,8 @@ use crate::{
 };
 
 pub use answer::{Answer, Image};
-pub use connection::{Connection, Listing};
+pub use connection::{CallOutcome, Connection, Listing};
+pub use elicitation::{Asked, Continuation};
 pub use failure::Failure;
 pub use oauth::NoToken;
 pub use program::Program;

@@ -166,14 +166,15 @@ impl Process {
         self.state().transcript.calls.get(call_id).map(|sent| sent.state.clone())
     }
 
-    /// Tells the server that a call is given up, if it has it.
+    /// Tells the server that a call is given up, if it has a request of it.
     pub(super) async fn cancel(self: Arc<Self>, call_id: &str) -> Result<(), SendError> {
         let request = {
             let mut state = self.state();
-            let sent = state.transcript.calls.get_mut(call_id);
-            let Some(sent) = sent.filter(|sent| sent.state == CallState::Open) else { return Ok(()) };
+            let is_of_call = |name: &str| name.strip_prefix(call_id).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+            let open = |(name, sent): &(&String, &mut SentCall)| is_of_call(name) && sent.state == CallState::Open;
+            let Some((name, sent)) = state.transcript.calls.iter_mut().find(open) else { return Ok(()) };
             sent.state = CallState::Canceled;
-            call_request(call_id, sent.attempt)
+            call_request(name, sent.attempt)
         };
         let told = json!({
             "jsonrpc": "2.0", "method": CANCEL, "params": { "requestId": request },

@@ -10,6 +10,7 @@ use rmcp::{
 use tokio::time::sleep;
 
 use super::{
+    elicitation::not_for_sessions,
     lines::Lines,
     process::{Process, SendError},
 };
@@ -84,8 +85,9 @@ impl Transport<RoleClient> for ProcessOutput {
 
     fn send(
         &mut self,
-        message: TxJsonRpcMessage<RoleClient>,
+        mut message: TxJsonRpcMessage<RoleClient>,
     ) -> impl Future<Output = Result<(), SendError>> + Send + 'static {
+        not_for_sessions(&mut message);
         let process = Arc::clone(&self.process);
         async move { process.send(serde_json::to_value(message)?).await }
     }

@@ -21,7 +21,7 @@ use rmcp::{
 use sse_stream::Sse;
 use tokio::time::sleep;
 
-use super::{Access, AccessSource, failure::NoAccess};
+use super::{Access, AccessSource, elicitation::not_for_sessions, failure::NoAccess};
 use crate::{
     base::{
         ExposeSecret, SecretString,
@@ -105,12 +105,13 @@ impl StreamableHttpClient for Http {
     async fn post_message_with_response_limits(
         &self,
         uri: Arc<str>,
-        message: ClientJsonRpcMessage,
+        mut message: ClientJsonRpcMessage,
         session_id: Option<Arc<str>>,
         _auth_header: Option<String>,
         custom_headers: HashMap<HeaderName, HeaderValue>,
         limits: StreamableHttpResponseLimits,
     ) -> Result<StreamableHttpPostResponse, Fault> {
+        not_for_sessions(&mut message);
         let post = async |authorized: Authorized| {
             let Authorized { bearer, headers, .. } = authorized;
             let (uri, message, session) = (Arc::clone(&uri), message.clone(), session_id.clone());

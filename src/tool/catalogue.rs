@@ -75,6 +75,7 @@ impl Catalog {
         let arguments = entry.schema.check(&call.tool, &call.input)?;
         let invocation = (entry.tool.parse)(arguments);
         Ok(Call {
+            elicited: None,
             origin: call.clone(),
             replay: entry.spec.replay,
             timeout: invocation.timeout(),

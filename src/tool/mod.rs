@@ -35,6 +35,7 @@ use crate::{
     domain::{
         SessionId,
         content::{Content, FileRef},
+        elicitation::{Elicitation, Elicited},
         event::Outcome,
         scheduled_wake::When,
         tool::{Replay, ToolCall, ToolSpec},
@@ -190,6 +191,8 @@ pub struct Call {
     pub timeout: Option<Duration>,
     /// Whether it runs at a server outside of the sandbox, of which the log alone says later whether it began.
     pub is_remote: bool,
+    /// The response for its server, which has asked a person.
+    pub elicited: Option<Elicited>,
     invocation: Arc<dyn Invocation>,
 }
 
@@ -202,7 +205,7 @@ impl Invocation for External {}
 impl Call {
     /// A checked call of a tool that the port runs itself, outside of the catalogue.
     pub fn external(origin: ToolCall, replay: Replay, timeout: Option<Duration>) -> Self {
-        Self { origin, replay, timeout, is_remote: false, invocation: Arc::new(External) }
+        Self { origin, replay, timeout, is_remote: false, elicited: None, invocation: Arc::new(External) }
     }
 
     /// A checked call that runs at a server.
@@ -356,6 +359,9 @@ pub enum Fault {
     /// has changed, or at `until`.
     #[error("the sessions still work")]
     Waits { sessions: Vec<SessionId>, until: Timestamp },
+    /// The server asks a person: the call waits for the response, and then goes on.
+    #[error("the server asks a person")]
+    Asks(Box<Elicitation>),
     /// No sandbox is available after bounded retries, or it cannot be prepared: the turn ends with
     /// this error code. `is_final`: another try of the call does not help.
     #[error("{reason}")]

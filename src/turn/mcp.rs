@@ -10,10 +10,11 @@ use std::{
 };
 
 use futures::future::join_all;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use url::Url;
 
 use super::{
+    elicitation::Elicitations,
     mcp_access::StoredAccess,
     mcp_server::{Obstacle, Purpose, Reach, Server},
     pinned_tools::{McpPlace, McpTarget},
@@ -22,14 +23,15 @@ use crate::{
     base::{
         Origin, Timestamp,
         limit::{
-            MCP_LIST_TIMEOUT, MCP_PROCESS_LIST_TIMEOUT, MCP_SKIPPED_MAX, MCP_TOOLS_MAX,
-            MODEL_REASON_BYTES_MAX, NAME_BYTES_MAX, SANDBOX_CALL_ATTEMPTS_MAX,
+            ELICITATIONS_MAX, MCP_LIST_TIMEOUT, MCP_PROCESS_LIST_TIMEOUT, MCP_REPEAT_DELAY, MCP_SKIPPED_MAX,
+            MCP_TOOLS_MAX, MODEL_REASON_BYTES_MAX, NAME_BYTES_MAX, SANDBOX_CALL_ATTEMPTS_MAX,
         },
         text,
     },
     domain::{
         CredentialId, OrgId, SessionId,
         content::Content,
+        elicitation::Response,
         event::Body,
         log_fold::McpLists,
         mcp::{McpFailed, McpListed, McpSkipped, McpTool},
@@ -38,7 +40,7 @@ use crate::{
     file::{self, Files},
     harness::Halt,
     lifecycle::{self, LeasedSandbox},
-    mcp::{Answer, CallState, Clients, Endpoint, Failure, Image},
+    mcp::{Answer, CallOutcome, CallState, Clients, Continuation, Endpoint, Failure, Image},
     store::Store,
     tool::{self, Call, CallResult, Fault, LazySchema},
 };
@@ -49,11 +51,24 @@ const ATTEMPTS: u32 = 2;
 const INTERRUPTED: &str = "This call was interrupted and may have reached its server, so its outcome is unknown. Check \
                            what it did before you call the tool again.";
 
+/// Told of a call whose server asked a person, when its state cannot be read.
+const UNREADABLE: &str = "The server of this call asked a person, and its state cannot be read here, so the call was given \
+                          up; its outcome is unknown.";
+
+/// A request of a call.
+struct Request {
+    /// State of the server, and the response of a person.
+    response: Option<(Continuation, Response)>,
+    /// How often the server wanted to be called again since.
+    repetition: u32,
+}
+
 /// The MCP servers of an agent, for one lease.
 pub(super) struct McpTools {
     files: Files,
     /// Sandbox of the servers that are processes.
     sandbox: Arc<LeasedSandbox>,
+    elicitations: Elicitations,
     org: OrgId,
     session: SessionId,
     servers: Vec<Server>,
@@ -73,12 +88,12 @@ struct Offered {
 }
 
 impl McpTools {
-    /// The tools as they were listed last.
+    /// The tools as they were listed last. `expires_seconds`: time in which a person must answer a server.
     pub(super) fn new(
         clients: Clients,
         (store, files, origin): (&Store, &Files, &Origin),
         sandbox: &Arc<LeasedSandbox>,
-        (servers, tools_max): (Vec<McpTarget>, usize),
+        (servers, tools_max, expires_seconds): (Vec<McpTarget>, usize, u64),
         known: &McpLists,
     ) -> Self {
         let (org, session) = (sandbox.writer().fence().org, sandbox.writer().fence().session);
@@ -98,6 +113,7 @@ impl McpTools {
         let tools = Self {
             files: files.clone(),
             sandbox: Arc::clone(sandbox),
+            elicitations: Elicitations::new((store, origin), (org, session), expires_seconds),
             org,
             session,
             servers,
@@ -233,9 +249,30 @@ impl McpTools {
         let server = &self.servers[place];
         let mut attempts_left = if call.replay == Replay::Unsafe { 1 } else { ATTEMPTS };
         let mut connections_left = SANDBOX_CALL_ATTEMPTS_MAX;
+        let Ok(response) = self.elicitations.open(call).await? else {
+            return Ok(CallResult::unknown(UNREADABLE));
+        };
+        let mut request = Request { response, repetition: 0 };
         loop {
-            let (is_sent, failure) = match self.call(server, &name, call).await? {
-                Ok(answer) => return Ok(self.result(&server.config.name, &name, answer).await),
+            let (is_sent, failure) = match self.call(server, &name, call, &request).await? {
+                Ok(CallOutcome::Answered(answer)) => {
+                    return Ok(self.result(&server.config.name, &name, answer).await);
+                }
+                // It only wants to be called again.
+                Ok(CallOutcome::Asked(asked)) if asked.is_empty() && request.repetition < ELICITATIONS_MAX => {
+                    sleep(MCP_REPEAT_DELAY).await;
+                    let response = Some((asked.continuation, Response::Canceled));
+                    request = Request { response, repetition: request.repetition + 1 };
+                    continue;
+                }
+                Ok(CallOutcome::Asked(asked)) if asked.is_empty() => {
+                    let words = format!("it wanted to be called again {ELICITATIONS_MAX} times");
+                    (true, Failure::Protocol(words))
+                }
+                Ok(CallOutcome::Asked(asked)) => {
+                    let elicitation = self.elicitations.seal(call, &server.config.name, asked).await?;
+                    return Err(Fault::Asks(Box::new(elicitation)));
+                }
                 Err(failed) => failed,
             };
             may_have_run |= is_sent && failure.may_have_run();
@@ -259,7 +296,7 @@ impl McpTools {
         }
         let _use = server.begin_use();
         let connected = server.connect(Purpose::Recovery, MCP_PROCESS_LIST_TIMEOUT).await;
-        let state = connected.ok().and_then(|connection| connection.call_state(&self.call_id(call.id())));
+        let state = connected.ok().and_then(|connection| connection.call_state(&self.request_name(call, 0)));
         matches!(state, Some(CallState::Open | CallState::Answered(Some(_))))
     }
 
@@ -275,7 +312,7 @@ impl McpTools {
         let _use = server.begin_use();
         let connected = server.connect(Purpose::Recovery, MCP_PROCESS_LIST_TIMEOUT).await;
         let state = match connected {
-            Ok(connection) => connection.call_state(&self.call_id(call.id())),
+            Ok(connection) => connection.call_state(&self.request_name(call, 0)),
             Err(Obstacle::Failure(_)) => Some(CallState::Lost),
             Err(Obstacle::Sandbox(error)) => return Err(error.into()),
         };
@@ -313,13 +350,23 @@ impl McpTools {
         format!("{}/{call_id}", self.session)
     }
 
-    /// Sends a call. The inner error says whether it was sent.
+    /// Name of a request of a call for its server: a call has another one after each response of a person.
+    fn request_name(&self, call: &Call, repetition: u32) -> String {
+        let name = self.call_id(call.id());
+        match (call.elicited.as_ref().map_or(0, |elicited| elicited.round), repetition) {
+            (0, 0) => name,
+            (round, repetition) => format!("{name}/{round}.{repetition}"),
+        }
+    }
+
+    /// Sends a request of a call. The inner error says whether it was sent.
     async fn call(
         &self,
         server: &Server,
         name: &str,
         call: &Call,
-    ) -> Result<Result<Answer, (bool, Failure)>, Fault> {
+        request: &Request,
+    ) -> Result<Result<CallOutcome, (bool, Failure)>, Fault> {
         let _use = server.begin_use();
         let time = Duration::from_secs(server.config.timeout_seconds());
         let start = if server.is_process() { MCP_PROCESS_LIST_TIMEOUT } else { MCP_LIST_TIMEOUT.min(time) };
@@ -336,21 +383,22 @@ impl McpTools {
             return Ok(Err((false, failure)));
         }
         let arguments = call.origin.input.as_object().cloned().unwrap_or_default();
-        let call_id = self.call_id(call.id());
+        let call_id = self.request_name(call, request.repetition);
         let may_repeat = call.replay != Replay::Unsafe;
+        let response = request.response.as_ref();
         let answered = tokio::select! {
-            answered = connection.call(name, arguments, (&call_id, may_repeat), time) => answered,
+            answered = connection.call(name, arguments, (&call_id, may_repeat), response, time) => answered,
             () = self.sandbox.end_of_life(), if server.is_process() => {
                 connection.cancel(&call_id).await;
                 Err(Failure::Lost("its sandbox has expired".to_owned()))
             }
         };
         Ok(match answered {
-            Ok(answer) => {
-                if answer.is_unknown_tool {
+            Ok(outcome) => {
+                if matches!(&outcome, CallOutcome::Answered(answer) if answer.is_unknown_tool) {
                     server.note_unknown_tool();
                 }
-                Ok(answer)
+                Ok(outcome)
             }
             Err(failure) => {
                 server.forget(&connection).await;

@@ -4,6 +4,7 @@
 //! the leased sandbox and the catalogue of tools.
 
 mod child_sessions;
+mod elicitation;
 mod end_early;
 mod halt;
 mod journal;

@@ -16,7 +16,7 @@ use crate::{
     base::{
         Timestamp,
         backoff::Backoff,
-        limit::{AGENT_TOOLS_MAX, SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
+        limit::{ACTION_EXPIRES_SECONDS, AGENT_TOOLS_MAX, SANDBOX_BACKOFF, SANDBOX_CALL_ATTEMPTS_MAX},
     },
     domain::{
         TurnId,
@@ -110,6 +110,7 @@ impl LeasedTools {
             None => !CHILD_SESSION_TOOLS.contains(&spec.name.as_str()),
         };
         let mut specs: Vec<_> = catalogue.specs().into_iter().filter(is_allowed).collect();
+        let expires_seconds = agent.settings.ask.map_or(ACTION_EXPIRES_SECONDS.1, |ask| ask.expires_seconds());
         let ask = agent.settings.ask.filter(|ask| ask.mode == AskMode::Wait);
         let ask = ask.map(|ask| WaitingAsk::new(ask.expires_seconds()));
         if ask.is_some() {
@@ -126,7 +127,7 @@ impl LeasedTools {
             clients,
             (&sandboxes.store, &sandboxes.files, sandboxes.journal.origin()),
             &sandbox,
-            (servers, AGENT_TOOLS_MAX.saturating_sub(specs.len())),
+            (servers, AGENT_TOOLS_MAX.saturating_sub(specs.len()), expires_seconds),
             fold.mcp(),
         );
         let tools = Self {

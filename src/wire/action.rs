@@ -14,7 +14,7 @@ use crate::{
     base::json,
     base::limit::{
         ACTION_CLAIM_SECONDS, CONFIRMATION_MESSAGE_BYTES_MAX, EVENTS_SENT_MAX, MESSAGE_CONTENT_MAX,
-        QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
+        ELICITATION_QUESTIONS_MAX, RESULT_CONTENT_MAX, TEXT_BYTES_MAX, TOOL_OUTPUT_BYTES_MAX,
     },
     domain::{
         ActionId, ClaimId, EventId, SessionId,
@@ -94,10 +94,14 @@ pub(crate) enum SentEvent {
     Answer {
         #[garde(skip)]
         action_id: ActionId,
-        /// One for each question of the action, in order. At most 30,000 bytes as JSON.
-        #[garde(length(min = 1, max = QUESTIONS_MAX), custom(validate_size))]
-        #[serde(deserialize_with = "json::objects")]
+        /// One for each question of the action, in order; none with `declined`. At most 30,000 bytes as JSON.
+        #[garde(length(max = ELICITATION_QUESTIONS_MAX), custom(validate_size))]
+        #[serde(default, deserialize_with = "json::objects")]
         answers: Vec<Answer>,
+        /// Whether nobody answers: the MCP server that asks is told so. Only for an action with `server`.
+        #[garde(skip)]
+        #[serde(default)]
+        declined: bool,
         /// The caller's claim of the action, if it has one.
         #[garde(skip)]
         #[serde(default)]

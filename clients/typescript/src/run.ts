@@ -21,7 +21,10 @@ export type Decision = "once" | "reject" | Omit<Confirmation, "type" | "action_i
 
 type Confirmation = Extract<components["schemas"]["SentEvent"], { type: "user.tool_confirmation" }>;
 
-/** An answer to a question: labels of options, a text, or both. A string that is the label of an option chooses it. */
+/**
+ * An answer to a question: labels of options, a text, or both. A string that is the label of an option chooses it; an empty one
+ * answers an optional question.
+ */
 export type Reply = string | { labels?: string[]; text?: string };
 
 /** Options of `run`. */
@@ -29,15 +32,15 @@ export interface RunOptions {
   /** Decides on a call that a person must confirm. Without a value, the decision is left to others. */
   onConfirmation?: (action: Action) => Decision | undefined | Promise<Decision | undefined>;
   /**
-   * Answers the questions of an agent: a list with an answer for each, or the answer if there is one question. Without a
-   * value, the answers are left to others.
+   * Answers the questions of an agent or an MCP server: a list with an answer for each, or the answer if there is one
+   * question; `{ declined: true }` for a server that gets none. Without a value, the answers are left to others.
    */
   onQuestion?: (action: Action) => Replies | undefined | Promise<Replies | undefined>;
   signal?: AbortSignal;
 }
 
 /** The answers to the questions of an action. */
-export type Replies = Reply | Reply[];
+export type Replies = Reply | Reply[] | { declined: true };
 
 type Sent = components["schemas"]["SentEvent"];
 
@@ -111,8 +114,10 @@ async function answer(
   }
   const given = await onQuestion?.(action);
   if (given === undefined) return undefined;
+  if (typeof given === "object" && "declined" in given) return { type: "user.answer", action_id, answers: [], declined: true };
   const answers = (Array.isArray(given) ? given : [given]).map((reply, at) => {
     if (typeof reply !== "string") return reply;
+    if (!reply) return {};
     return questions[at]?.options?.some(({ label }) => label === reply) ? { labels: [reply] } : { text: reply };
   });
   return { type: "user.answer", action_id, answers };

@@ -82,3 +82,16 @@ pub const MCP_ACCESS_TTL: Duration = Duration::from_secs(30);
 pub const OAUTH_POLL: Duration = Duration::from_millis(200);
 /// Bytes of the answer of a token endpoint that are read.
 pub const OAUTH_RESPONSE_BYTES_MAX: usize = 64 << 10;
+/// Times that a server may ask a person during one call.
+pub const ELICITATIONS_MAX: u32 = 8;
+/// Questions of one elicitation.
+pub const ELICITATION_QUESTIONS_MAX: usize = 16;
+/// Max size of the words and questions of an elicitation, as JSON, in bytes. With the next two it fits the body of one event, which
+/// is never truncated.
+pub const ELICITATION_BYTES_MAX: usize = 8_000;
+/// Max size of the state that a server gives with them, in bytes, with the form of its questions.
+pub const ELICITATION_STATE_BYTES_MAX: usize = 9_000;
+/// Max size of the arguments of the call that the action shows, as JSON, in bytes.
+pub const ELICITATION_INPUT_BYTES_MAX: usize = 8_000;
+/// Delay before a call is made again that its server wants again without asking anything.
+pub const MCP_REPEAT_DELAY: Duration = Duration::from_secs(1);

@@ -16,9 +16,12 @@ pub(crate) enum Use {
     Answer {
         session: String,
         /// Answer or result; - for standard input. Several questions take an answer each. The label of an option
-        /// chooses it
-        #[arg(required = true)]
+        /// chooses it; an empty text leaves an optional question out
+        #[arg(required_unless_present = "decline")]
         text: Vec<String>,
+        /// Decline the questions of an MCP server
+        #[arg(long, conflicts_with_all = ["text", "error"])]
+        decline: bool,
         /// Action to answer, if several are open
         #[arg(long)]
         action: Option<String>,
@@ -72,9 +75,9 @@ pub(crate) enum Use {
 /// Runs a command.
 pub(super) async fn run(client: &Client, command: Use, json: bool) -> anyhow::Result<u8> {
     match command {
-        Use::Answer { session, text, action, error, watch } => {
+        Use::Answer { session, text, decline, action, error, watch } => {
             let texts = if text == ["-"] { vec![input::text(Path::new("-"))?] } else { text };
-            let given = Answer { session: &session, texts, action, error };
+            let given = Answer { session: &session, texts, action, error, decline };
             let sent = answer(client, given).await?;
             answered(client, &session, sent, watch, json).await
         }
@@ -132,15 +135,18 @@ struct Answer<'a> {
     texts: Vec<String>,
     action: Option<String>,
     error: bool,
+    decline: bool,
 }
 
 /// Sends an answer. Returns the appended event and its `seq`.
 async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i64)> {
-    let Answer { session, texts, action, error } = answer;
+    let Answer { session, texts, action, error, decline } = answer;
     let now = client.get(&format!("/sessions/{session}")).await?;
     if now["last_turn"]["state"] == "waiting" || action.is_some() {
         let action = only_action(client, session, action.as_deref(), &["tool_result", "question"]).await?;
-        let event = if action["kind"] == "question" && !error {
+        let event = if decline {
+            json!({ "type": "user.answer", "action_id": action["id"], "answers": [], "declined": true })
+        } else if action["kind"] == "question" && !error {
             replies(&action, &texts)?
         } else {
             let content = json!([{ "type": "text", "text": one(&texts)? }]);
@@ -153,6 +159,9 @@ async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i
     if now["status"] != "awaiting_input" {
         let status = print::cell(&now["status"]);
         bail!("the session is {status} and asks no question; use `steer` to send a message");
+    }
+    if decline {
+        bail!("--decline is for the questions of an MCP server; the session asks another one");
     }
     if error {
         bail!("--error is for the result of a custom tool; the session asks a question");
@@ -168,12 +177,17 @@ fn replies(action: &Value, texts: &[String]) -> anyhow::Result<Value> {
     if texts.len() != questions.len() {
         let asked: String =
             questions.iter().map(|one| format!("\n  {}", print::cell(&one["question"]))).collect();
-        bail!("the agent asks {} questions and {} were answered:{asked}", questions.len(), texts.len());
+        let who = action["server"].as_str().map_or("the agent".to_owned(), |name| format!("the server {name}"));
+        bail!("{who} asks {} questions and {} were answered:{asked}", questions.len(), texts.len());
     }
     let reply = |(question, text): (&Value, &String)| {
         let options = question["options"].as_array().map(Vec::as_slice).unwrap_or_default();
         let is_label = options.iter().any(|option| option["label"] == **text);
-        if is_label { json!({ "labels": [text] }) } else { json!({ "text": text }) }
+        match text.is_empty() {
+            true => json!({}),
+            false if is_label => json!({ "labels": [text] }),
+            false => json!({ "text": text }),
+        }
     };
     let answers: Vec<_> = questions.iter().zip(texts).map(reply).collect();
     Ok(json!({ "type": "user.answer", "action_id": action["id"], "answers": answers }))

@@ -10,6 +10,7 @@ use crate::{
         action::{Action, ActionKind, ConfirmationReason},
         content::Content,
         custom_tool::{CustomTool, OnExpiry},
+        elicitation::{Elicited, Response},
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
         open_work::CallEnd,
@@ -104,6 +105,9 @@ struct TurnAction {
     opened_at: Timestamp,
     #[serde(with = "time::serde::rfc3339")]
     expires_at: Timestamp,
+    /// Sealed state of the server that asks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    continuation: Option<String>,
     end: Option<ActionEnd>,
 }
 
@@ -124,6 +128,8 @@ pub enum ActionEnd {
     Rejected { words: String },
     /// Nobody answered in time; whether that ends the turn.
     Expired { kind: ActionKind, ends_turn: bool },
+    /// The server that asked goes on with this response.
+    Elicited(Response),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,6 +148,8 @@ struct Waiting {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct OpenCall {
     call: ToolCall,
+    /// The event of the call.
+    event: EventId,
     replay: Replay,
     /// Whether a sandbox was created or lost since the call was announced, or started after a confirmation.
     met_sandbox: bool,
@@ -185,7 +193,8 @@ impl TurnFold {
                 self.note_call(&call, *repeats);
                 let denied_by = rule.clone().filter(|_| *policy == Some(Policy::Deny));
                 let (met_sandbox, is_started) = (false, false);
-                self.open.push(OpenCall { call, replay: *replay, met_sandbox, is_started, denied_by });
+                let event = event.draft.id;
+                self.open.push(OpenCall { call, event, replay: *replay, met_sandbox, is_started, denied_by });
             }
             Body::ToolStarted { call_id } => {
                 for open in self.open.iter_mut().filter(|open| open.call.call_id == *call_id) {
@@ -240,22 +249,31 @@ impl TurnFold {
     /// Processes an event of an action.
     fn take_action(&mut self, event: &Event) {
         match &event.draft.body {
-            Body::ActionRequired(action) => self.actions.push(TurnAction::of(action, event.ts)),
+            Body::ActionRequired(action) => {
+                self.actions.push(TurnAction::of(action, event.ts));
+                if action.continuation.is_some() {
+                    // Its next request is another one.
+                    let asks = |open: &&mut OpenCall| open.call.call_id == action.call_id;
+                    self.open.iter_mut().filter(asks).for_each(|open| open.is_started = false);
+                }
+            }
             Body::UserCustomToolResult(answer) => {
-                self.end_action(answer.action_id, event, CallEnd::result(answer));
+                self.end_action(answer.action_id, event, CallEnd::result(answer), Response::Canceled);
             }
             Body::UserToolConfirmation(confirmation) => {
-                self.end_action(confirmation.action_id, event, CallEnd::decided(confirmation));
+                let end = CallEnd::decided(confirmation);
+                self.end_action(confirmation.action_id, event, end, Response::Canceled);
             }
             Body::UserAnswer(answers) => {
-                self.end_action(answers.action_id, event, CallEnd::answers(answers));
+                let end = CallEnd::answers(answers);
+                self.end_action(answers.action_id, event, end, Response::of(answers));
             }
             Body::ActionClosed { action_id, reason } => {
                 let action = self.actions.iter().find(|one| one.id == *action_id);
                 if let Some(action) = action
                     && let Some(end) = CallEnd::closed(*reason, action.kind)
                 {
-                    self.end_action(*action_id, event, end);
+                    self.end_action(*action_id, event, end, Response::Canceled);
                 }
             }
             _ => {}
@@ -346,7 +364,7 @@ impl TurnFold {
 
     /// Returns how the result of a call ends the turn, if it does.
     fn ends_turn(&self, call_id: &str, tool: &str, outcome: Outcome) -> Option<YieldReason> {
-        match self.actions.iter().find(|one| one.call_id == call_id) {
+        match self.action(call_id) {
             Some(action) => match action.end {
                 Some(ActionEnd::Expired { ends_turn: true, .. }) => Some(YieldReason::RequiresAction),
                 Some(_) | None => None,
@@ -357,13 +375,22 @@ impl TurnFold {
         }
     }
 
-    fn end_action(&mut self, id: ActionId, event: &Event, end: CallEnd) {
+    /// The newest action of a call.
+    fn action(&self, call_id: &str) -> Option<&TurnAction> {
+        self.actions.iter().rfind(|one| one.call_id == call_id)
+    }
+
+    /// `response`: what it is for a server that asked.
+    fn end_action(&mut self, id: ActionId, event: &Event, end: CallEnd, response: Response) {
         let open = |one: &&mut TurnAction| one.id == id && one.end.is_none();
         if let Some(action) = self.actions.iter_mut().find(open) {
             if action.is_loop && end == CallEnd::Confirmed {
                 self.loops = 0;
             }
-            action.end = Some(action.ended(end, millis(event.ts - action.opened_at)));
+            action.end = Some(match action.continuation {
+                Some(_) => ActionEnd::Elicited(response),
+                None => action.ended(end, millis(event.ts - action.opened_at)),
+            });
         }
         let continues = self.continues();
         if let Some(waiting) = self.waiting.as_mut().filter(|_| continues) {
@@ -374,25 +401,40 @@ impl TurnFold {
     /// Returns whether a wait ends: no action is open, or a call can run or has been rejected. The counterpart for the
     /// job is in `journal`.
     fn continues(&self) -> bool {
-        let action = |call_id: &str| self.actions.iter().find(|one| one.call_id == call_id);
-        let is_runnable = |open: &OpenCall| match action(&open.call.call_id) {
+        let is_runnable = |open: &OpenCall| match self.action(&open.call.call_id) {
             None => true,
-            Some(action) => matches!(action.end, Some(ActionEnd::Confirmed | ActionEnd::Rejected { .. })),
+            Some(action) => matches!(
+                action.end,
+                Some(ActionEnd::Confirmed | ActionEnd::Rejected { .. } | ActionEnd::Elicited(_))
+            ),
         };
         self.open_actions().next().is_none() || self.open.iter().any(is_runnable)
     }
 
-    /// Returns the end of the action of a call, if it has one whose end is its result: a confirmed call still runs.
+    /// Returns the end of the action of a call, if it has one whose end is its result: a confirmed call still runs, and one
+    /// whose server asked goes on.
     pub fn ended_action(&self, call_id: &str) -> Option<&ActionEnd> {
-        let end = self.actions.iter().find(|one| one.call_id == call_id)?.end.as_ref();
-        end.filter(|end| **end != ActionEnd::Confirmed)
+        let end = self.action(call_id)?.end.as_ref();
+        end.filter(|end| !matches!(end, ActionEnd::Confirmed | ActionEnd::Elicited(_)))
+    }
+
+    /// Returns the newest elicitation of a call, if it has ended.
+    pub fn elicited(&self, call_id: &str) -> Option<Elicited> {
+        let action = self.action(call_id)?;
+        let Some(ActionEnd::Elicited(response)) = &action.end else { return None };
+        let (continuation, response) = (action.continuation.clone()?, response.clone());
+        Some(Elicited { round: self.elicitations(call_id), continuation, response })
+    }
+
+    /// Returns how often the server of a call has asked.
+    pub fn elicitations(&self, call_id: &str) -> u32 {
+        let asked = |one: &&TurnAction| one.call_id == call_id && one.continuation.is_some();
+        u32::try_from(self.actions.iter().filter(asked).count()).unwrap_or(u32::MAX)
     }
 
     /// Returns what the confirmation of a call is bound to, if it was confirmed and has not started.
     pub fn confirmed(&self, call_id: &str) -> Option<&str> {
-        let is_confirmed =
-            |one: &&TurnAction| one.call_id == call_id && one.end == Some(ActionEnd::Confirmed);
-        let action = self.actions.iter().find(is_confirmed)?;
+        let action = self.action(call_id).filter(|one| one.end == Some(ActionEnd::Confirmed))?;
         if self.is_started(call_id) { None } else { action.args_hash.as_deref() }
     }
 
@@ -405,9 +447,14 @@ impl TurnFold {
     /// forbids it, or it was confirmed and has not started.
     pub fn has_not_begun(&self, call_id: &str) -> bool {
         self.final_loop.is_some()
-            || self.needs_caller(call_id)
+            || (self.needs_caller(call_id) && self.elicitations(call_id) == 0)
             || self.confirmed(call_id).is_some()
             || self.denied_by(call_id).is_some()
+    }
+
+    /// Returns the event of a call without a result.
+    pub fn call_event(&self, call_id: &str) -> Option<EventId> {
+        Some(self.open.iter().find(|open| open.call.call_id == call_id)?.event)
     }
 
     /// Returns the rule that forbids a call without a result, if one does.
@@ -469,6 +516,7 @@ impl TurnAction {
             on_expiry: action.on_expiry,
             opened_at,
             expires_at: action.expires_at,
+            continuation: action.continuation.clone(),
             end: None,
         }
     }

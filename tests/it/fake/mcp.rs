@@ -2,7 +2,7 @@
 //! without the right headers, versions, sessions or metadata.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     convert::Infallible,
     sync::{
         Arc, Mutex,
@@ -51,6 +51,9 @@ pub enum Reply {
     NewTools { tools: Vec<Value>, is_told: bool, result: Value },
     /// The server forgets its sessions, then answers.
     EndedSessions(Value),
+    /// It asks a person by these requests, with a state of its own. The next call has to bring the state back, with a
+    /// response to each: `decide` finds them in the arguments as `inputResponses`.
+    Ask(Value),
 }
 
 /// A request that the server read.
@@ -80,6 +83,8 @@ struct Shared {
     hangs: AtomicBool,
     /// Tools of one page of a list.
     page: AtomicUsize,
+    /// What it has asked, by the state that it gave.
+    asked: Mutex<BTreeMap<String, Value>>,
 }
 
 /// The server; stops on drop.
@@ -144,6 +149,7 @@ impl McpFake {
             status: Mutex::default(),
             hangs: AtomicBool::default(),
             page: AtomicUsize::new(2),
+            asked: Mutex::default(),
         });
         let routes = Router::new().route("/mcp", any(serve)).with_state(Arc::clone(&shared));
         let task = tokio::spawn(async move { axum::serve(listener, routes).await.expect("it serves") });
@@ -263,7 +269,7 @@ impl Shared {
         }
         let params = message["params"].clone();
         let refused = if self.is_legacy {
-            self.check_legacy(headers, id, method)
+            self.check_legacy(headers, id, method, &params)
         } else {
             self.check_stateless(headers, id, method, &params)
         };
@@ -283,9 +289,18 @@ impl Shared {
         self.answer(id, method, &params).await
     }
 
-    fn check_legacy(&self, headers: &HeaderMap, id: &Value, method: &str) -> Option<Response> {
+    fn check_legacy(
+        &self,
+        headers: &HeaderMap,
+        id: &Value,
+        method: &str,
+        params: &Value,
+    ) -> Option<Response> {
         let session = header(headers, "mcp-session-id");
         match (method, session) {
+            ("initialize", None) if !params["capabilities"]["elicitation"].is_null() => {
+                Some(self.refuse(id, "a client that can be asked only in the other era"))
+            }
             ("initialize", None) => None,
             ("initialize", Some(_)) => Some(self.refuse(id, "initialize in a session")),
             // What servers of these versions say to a probe of the newer one.
@@ -378,7 +393,34 @@ impl Shared {
         if !is_known {
             return json_response(&failure(id, -32_602, "Unknown tool"));
         }
-        match (self.decide)(name, &params["arguments"]) {
+        let mut arguments = params["arguments"].clone();
+        if let Some(state) = params["requestState"].as_str() {
+            let asked = self.asked.lock().expect("no panic").get(state).cloned();
+            let keys = |object: &Value| {
+                object.as_object().map(|object| object.keys().cloned().collect::<BTreeSet<_>>())
+            };
+            let responses = &params["inputResponses"];
+            if asked.is_none() || asked.as_ref().and_then(keys) != keys(responses) {
+                return self.refuse(id, "a state that was not given, or other responses than were asked for");
+            }
+            arguments["inputResponses"] = responses.clone();
+        } else if !params["inputResponses"].is_null() {
+            return self.refuse(id, "responses without the state");
+        }
+        match (self.decide)(name, &arguments) {
+            Reply::Ask(requests) => {
+                let capabilities = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"];
+                if capabilities["form"].is_null() || capabilities["url"].is_null() {
+                    return self.refuse(id, "a client that cannot be asked");
+                }
+                let mut asked = self.asked.lock().expect("no panic");
+                let state = format!("secret-state-{}", asked.len() + 1);
+                asked.insert(state.clone(), requests.clone());
+                let result = json!({
+                    "resultType": "input_required", "inputRequests": requests, "requestState": state,
+                });
+                json_response(&self.message(id, result))
+            }
             Reply::Result(result) => json_response(&self.message(id, result)),
             Reply::Error(code, words) => json_response(&failure(id, code, words)),
             Reply::Status(status) => StatusCode::from_u16(status).expect("a status").into_response(),

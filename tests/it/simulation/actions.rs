@@ -189,6 +189,7 @@ pub async fn answer(world: Arc<World>) {
             ActionKind::Question => ActionAnswer::Answers(Answers {
                 action_id: *action_id,
                 answers: vec![written(format!("Answer {}.", world.number()))],
+                declined: false,
             }),
         };
         // Its turn may end, its time may pass, and others may answer meanwhile.

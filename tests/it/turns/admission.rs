@@ -17,7 +17,7 @@ use sojourn::{
 };
 
 use super::{Scene, appears, ends, fold::World, log, of, outputs, run, until};
-use crate::support::service::Caller;
+use crate::support::service::{Caller, send};
 
 /// Capacity for one sandbox of the default size, of which another cannot wait to be frozen.
 const ONE: [&str; 2] = ["--node-memory=3Gi", "--sandbox-freeze-after-seconds=600"];

@@ -104,8 +104,10 @@ function Reply({ action }: { action: Action }) {
 
 function AnswerQuestions({ action }: { action: Action }) {
   const { mutate, ...call } = useAnswer(action);
-  const send = (answers: Schemas["QuestionAnswer"][]) => mutate({ type: "user.answer", action_id: action.id, answers });
-  return <Questions questions={action.questions ?? []} send={{ ...call, mutate: send }} />;
+  const send = (answers: Schemas["QuestionAnswer"][] | undefined) =>
+    mutate({ type: "user.answer", action_id: action.id, answers: answers ?? [], declined: answers === undefined });
+  const { questions, server, message } = action;
+  return <Questions questions={questions ?? []} server={server} message={message} send={{ ...call, mutate: send }} />;
 }
 
 function SendResult({ action }: { action: Action }) {

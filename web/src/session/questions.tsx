@@ -1,4 +1,4 @@
-// The form that answers the questions of an agent.
+// The form that answers the questions of an agent or of an MCP server.
 import { type FormEvent, useState } from "react";
 import type { Schemas } from "../api/client";
 import { Trouble } from "../parts/basics";
@@ -6,21 +6,28 @@ import { Trouble } from "../parts/basics";
 type Question = Schemas["Question"];
 type Answer = Required<Schemas["QuestionAnswer"]>;
 
-/** Answers all questions of an action at once. `send` is the call that sends them. */
+/** Answers all questions of an action at once. `send` is the call that sends them; nothing declines those of a server. */
 export function Questions(props: {
   questions: Question[];
-  send: { mutate: (answers: Schemas["QuestionAnswer"][]) => void; isPending: boolean; isSuccess: boolean; error: unknown };
+  server?: string | null;
+  message?: string | null;
+  send: { mutate: (answers: Schemas["QuestionAnswer"][] | undefined) => void; isPending: boolean; isSuccess: boolean; error: unknown };
 }) {
-  const { questions, send } = props;
+  const { questions, server, message, send } = props;
   const [answers, setAnswers] = useState<Answer[]>(() => questions.map(() => ({ labels: [], text: "" })));
   const change = (at: number, answer: Answer) => setAnswers(answers.map((one, index) => (index === at ? answer : one)));
-  const isAnswered = answers.every(({ labels, text }) => labels.length > 0 || text?.trim());
+  const isAnswered = answers.every(({ labels, text }, at) => labels.length > 0 || text?.trim() || questions[at]!.optional);
   const submit = (event: FormEvent) => {
     event.preventDefault();
     send.mutate(answers.map(({ labels, text }) => ({ labels, ...(text?.trim() && { text }) })));
   };
   return (
     <form onSubmit={submit}>
+      {server && (
+        <p>
+          The server <span className="badge">{server}</span> asks: {message}
+        </p>
+      )}
       {questions.map((question, at) => (
         <Asked key={at} question={question} answer={answers[at]!} onChange={(answer) => change(at, answer)} />
       ))}
@@ -28,6 +35,11 @@ export function Questions(props: {
         <button type="submit" className="main" disabled={!isAnswered || send.isPending || send.isSuccess}>
           {send.isPending ? "Sending…" : send.isSuccess ? "Sent" : "Answer"}
         </button>
+        {server && (
+          <button type="button" disabled={send.isPending || send.isSuccess} onClick={() => send.mutate(undefined)}>
+            Decline
+          </button>
+        )}
       </div>
       <Trouble error={send.error} />
     </form>
@@ -45,7 +57,9 @@ function Asked(props: { question: Question; answer: Answer; onChange: (answer: A
     <fieldset className="question">
       <legend>
         {question.header && <span className="badge">{question.header}</span>} {question.question}
+        {question.optional && <span className="quiet small"> (optional)</span>}
       </legend>
+      {question.url && <Address url={question.url} />}
       {options.map(({ label, description }) => (
         <label key={label} className="check">
           <input
@@ -68,5 +82,16 @@ function Asked(props: { question: Question; answer: Answer; onChange: (answer: A
         />
       )}
     </fieldset>
+  );
+}
+
+/** An address that a server wants to be opened: its host stands out, and nothing but a web address is a link. */
+function Address({ url }: { url: string }) {
+  const parsed = URL.canParse(url) ? new URL(url) : undefined;
+  if (!parsed || !["http:", "https:"].includes(parsed.protocol)) return <p className="bad">The server gave an address that cannot be opened: {url}</p>;
+  return (
+    <p>
+      Opens <strong>{parsed.host}</strong>: <a href={parsed.href} target="_blank" rel="noopener noreferrer">{parsed.href}</a>
+    </p>
   );
 }

@@ -53,8 +53,12 @@ def deciding(action: Any, decision: Any) -> Call:
 def replying(action: Any, answers: Any) -> Call:
     """The call that answers questions, with a list of an answer for each, or the answer to the only one.
 
-    A text that is the label of an option chooses it; another text is written.
+    A text that is the label of an option chooses it; another text is written, and an empty one answers an optional
+    question. `{"declined": True}` declines the questions of an MCP server.
     """
+    if isinstance(answers, dict) and answers.get("declined"):
+        event = {"type": "user.answer", "action_id": action["id"], "answers": [], "declined": True}
+        return Call("POST", at("sessions", action["session_id"], "events"), json={"events": [event]})
     given = answers if isinstance(answers, list) else [answers]
     replies = [_reply(question, one) for question, one in zip(action["questions"], given, strict=True)]
     event = {"type": "user.answer", "action_id": action["id"], "answers": replies}
@@ -64,6 +68,8 @@ def replying(action: Any, answers: Any) -> Call:
 def _reply(question: Any, answer: Any) -> Any:
     if not isinstance(answer, str):
         return answer
+    if not answer:
+        return {}
     is_offered = any(option["label"] == answer for option in question["options"])
     return {"labels": [answer]} if is_offered else {"text": answer}
 

@@ -245,9 +245,9 @@ class AsyncSojourn:
         the fields of `user.tool_confirmation`, such as `{"decision": "reject", "message": "..."}`, or None to leave
         the decision to others.
 
-        `on_question` gets the questions of an agent, as their action. It returns a list with an answer for each,
+        `on_question` gets the questions of an agent or an MCP server, as their action. It returns a list with an answer for each,
         or the answer if there is one question: a text, which may be the label of an option, or the fields `labels`
-        and `text`; or None to leave the answers to others.
+        and `text`; `{"declined": True}` for a server that gets none; or None to leave the answers to others.
         """
         tools = tools or {}
         told: set[str] = set()

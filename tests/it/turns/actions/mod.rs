@@ -39,7 +39,7 @@ fn weather(city: &str) -> Value {
 }
 
 /// The open actions of a session, once there are `count` and the turn waits for them.
-async fn pending(owner: &Caller, id: &str, count: usize) -> Vec<Value> {
+pub(super) async fn pending(owner: &Caller, id: &str, count: usize) -> Vec<Value> {
     let open = |page: &Value| page["data"].as_array().expect("a page").clone();
     // The actions first: after the last answer the phase stays until a worker continues the turn.
     owner.until(&format!("/sessions/{id}/pending"), |page| open(page).len() >= count).await;
@@ -54,7 +54,7 @@ fn result(action: &Value, text: &str) -> Value {
     json!({ "type": "user.custom_tool_result", "action_id": action["id"], "content": content })
 }
 
-async fn answer(owner: &Caller, id: &str, events: Value) -> Answer {
+pub(super) async fn answer(owner: &Caller, id: &str, events: Value) -> Answer {
     owner.post(&format!("/sessions/{id}/events"), json!({ "events": events })).await
 }
 

@@ -1,6 +1,7 @@
 //! Tools of MCP servers: listed when a turn starts, offered to the model, and called at their server.
 
 mod calls;
+mod elicitation;
 mod faults;
 mod lists;
 mod oauth;
