@@ -143,6 +143,7 @@ impl SessionServices {
             false => Vec::new(),
         }
         .into_iter()
+        .filter(|action| action.server.is_none())
         .flat_map(|action| action.questions)
         .collect();
         drop(unit);

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Whether the session `c` has nothing to do for now: it has no turn, or its turn asks one question that a text answers,
-/// which the session above may send. Results of tools and confirmations come from others.
+/// which the session above may send. Results of tools, confirmations and answers for MCP servers come from others.
 macro_rules! is_settled {
     () => {
         "(c.status not in ('queued', 'running')
@@ -33,6 +33,7 @@ macro_rules! is_settled {
                  and a.session_id = c.session_id
                  and a.kind = 'question'
                  and a.outcome is null
+                 and e.body ->> 'server' is null
                  and json_array_length(e.body -> 'questions') = 1
                  and (e.body #>> '{questions,0,free_text}' = 'true'
                       or json_array_length(e.body #> '{questions,0,options}') = 0)
