@@ -12,6 +12,7 @@ use sojourn::{
         },
         content::Content,
         decide::{Command, Rejection, Stamp},
+        elicitation::{Elicited, Response},
         event::Body,
         open_work::{CallEnd, OpenCall},
         permission::{Grant, Rule},
@@ -31,6 +32,8 @@ pub struct Found {
     turn: TurnId,
     pub kind: ActionKind,
     pub always: Vec<Rule>,
+    /// Whether an MCP server asks.
+    is_of_server: bool,
     expires_at: Timestamp,
     ended: Option<(Ended, Timestamp)>,
     answer: Option<ActionAnswer>,
@@ -53,6 +56,7 @@ impl Database {
                         turn,
                         kind: action.kind,
                         always: action.always.clone(),
+                        is_of_server: action.server.is_some(),
                         expires_at: action.expires_at,
                         ended: None,
                         answer: None,
@@ -78,6 +82,26 @@ impl Database {
             }
         }
         actions
+    }
+
+    /// The newest question of a call's server, if it has ended.
+    pub fn elicited(&self, call_id: &str) -> Option<Elicited> {
+        let of_call = self.log.iter().filter_map(|event| match &event.draft.body {
+            Body::ActionRequired(action) if action.call_id == call_id => Some(action),
+            _ => None,
+        });
+        let asked: Vec<_> = of_call.filter(|action| action.continuation.is_some()).collect();
+        let newest = asked.last()?;
+        let response = self.log.iter().find_map(|event| match &event.draft.body {
+            Body::UserAnswer(answers) if answers.action_id == newest.id => Some(match answers.declined {
+                true => Response::Declined,
+                false => Response::Accepted(answers.answers.clone()),
+            }),
+            Body::ActionClosed { action_id, .. } if *action_id == newest.id => Some(Response::Canceled),
+            _ => None,
+        })?;
+        let round = u32::try_from(asked.len()).expect("few");
+        Some(Elicited { round, continuation: newest.continuation.clone()?, response })
     }
 
     /// The open actions, oldest first.
@@ -186,6 +210,9 @@ pub async fn answer(world: Arc<World>) {
                 })
             }
             ActionKind::Confirmation => ActionAnswer::Confirmation(confirmation(&world, *action_id, found)),
+            ActionKind::Question if found.is_of_server && chance.one_in(3) => {
+                ActionAnswer::Answers(Answers { action_id: *action_id, answers: Vec::new(), declined: true })
+            }
             ActionKind::Question => ActionAnswer::Answers(Answers {
                 action_id: *action_id,
                 answers: vec![written(format!("Answer {}.", world.number()))],
@@ -238,7 +265,8 @@ fn another(answer: ActionAnswer) -> ActionAnswer {
             ActionAnswer::Result(ToolAnswer { is_error: !answer.is_error, ..answer })
         }
         ActionAnswer::Answers(one) => {
-            ActionAnswer::Answers(Answers { answers: vec![written("Something else.".to_owned())], ..one })
+            let answers = vec![written("Something else.".to_owned())];
+            ActionAnswer::Answers(Answers { answers, declined: false, ..one })
         }
         ActionAnswer::Confirmation(one) => ActionAnswer::Confirmation(Confirmation {
             decision: if one.decision == Decision::Once { Decision::Reject } else { Decision::Once },

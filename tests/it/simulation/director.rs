@@ -57,6 +57,7 @@ impl Report {
         all.expired += one.expired;
         all.retries += one.retries;
         all.fallbacks += one.fallbacks;
+        all.elicitations += one.elicitations;
         all.slowest_cancel = all.slowest_cancel.max(one.slowest_cancel);
         all.worst_overshoot = all.worst_overshoot.max(one.worst_overshoot);
         self.refused += run.refused;

@@ -77,6 +77,7 @@ pub struct Counts {
     pub steers: u64,
     pub retries: u64,
     pub fallbacks: u64,
+    pub elicitations: u64,
     pub slowest_cancel: Duration,
     pub worst_overshoot: Duration,
 }
@@ -91,7 +92,10 @@ struct Call {
     is_started: bool,
     /// Whether it runs at a server.
     is_remote: bool,
+    /// Its newest action.
     action: Option<ActionId>,
+    /// Whether that one is of its server.
+    is_elicited: bool,
 }
 
 /// How an action ended.
@@ -167,7 +171,9 @@ impl Ledger {
                 let is_denied = *policy == Some(Policy::Deny);
                 let (is_answered, is_started, is_remote) = (false, false, tool.starts_with(MCP_PREFIX));
                 let replay = *replay;
-                let call = Call { turn, replay, is_answered, is_denied, is_started, is_remote, action: None };
+                let (action, is_elicited) = (None, false);
+                let call =
+                    Call { turn, replay, is_answered, is_denied, is_started, is_remote, action, is_elicited };
                 assert!(self.calls.insert(call_id.clone(), call).is_none(), "a call was announced twice");
             }
             Body::ActionRequired(_)
@@ -316,7 +322,16 @@ impl Ledger {
             Body::ActionRequired(action) => {
                 let call = self.calls.get_mut(&action.call_id).expect("an action belongs to a call");
                 assert!(!call.is_answered, "an action of a call that has its result: {event:?}");
-                assert_eq!(call.action.replace(action.id), None, "a call has two actions: {event:?}");
+                let before = call.action.replace(action.id);
+                if action.continuation.is_some() {
+                    // A server asks in the middle of a call, again and again.
+                    let is_over = before.is_none_or(|before| self.actions[&before].is_some());
+                    assert!(call.is_remote && call.is_started && is_over, "a server asks too early: {event:?}");
+                    (call.is_started, call.is_elicited) = (false, true);
+                    self.counts.elicitations += 1;
+                } else {
+                    assert_eq!(before, None, "a call has two actions: {event:?}");
+                }
                 assert!(self.actions.insert(action.id, None).is_none(), "an action was opened twice");
             }
             Body::UserCustomToolResult(answer) => {
@@ -335,7 +350,10 @@ impl Ledger {
                 let call = self.calls.get_mut(call_id).expect("a call is announced before it starts");
                 assert!(!std::mem::replace(&mut call.is_started, true), "a call started twice: {event:?}");
                 let end = call.action.map(|action| &self.actions[&action]);
-                let is_allowed = may_run(end) || call.is_remote && end.is_none();
+                let is_answered = matches!(end, Some(Some(End::Answered(_) | End::Closed(Closed::Expired))));
+                let is_allowed = may_run(end)
+                    || (call.is_remote && end.is_none())
+                    || (call.is_elicited && is_answered);
                 assert!(is_allowed, "a call started that nobody confirmed: {event:?}");
             }
             Body::ActionClosed { action_id, reason } => {
@@ -483,6 +501,9 @@ fn check_result(end: Option<&Option<End>>, call: &Call, outcome: Outcome, output
     let is_known = !call.is_remote || call.is_started || outcome != Outcome::Ran;
     assert!(is_known, "a call at a server ran whose start is not in the log: {output}");
     match (end, outcome) {
+        _ if call.is_elicited => {
+            assert!(outcome == Outcome::Unknown || call.is_started && outcome == Outcome::Ran, "{outcome:?}");
+        }
         (end, _) if call.is_started => assert!(end.is_none() || may_run(end)),
         (Some(Some(End::Decided(_) | End::Closed(_))), Outcome::NotRun) => {}
         (None, _) | (Some(Some(End::Answered(_))), Outcome::Unknown) => {}

@@ -9,6 +9,7 @@ use sojourn::{
     domain::{
         Actor, Body, SandboxId, SessionId,
         custom_tool::{CustomTool, CustomToolType},
+        elicitation::Elicitation,
         event::{Draft, Outcome},
         log_fold::{self, ReadTo},
         permission::{Grant, Policy, PolicyDecision, Rule},
@@ -317,8 +318,23 @@ impl Tools for LeasedTools {
         }
         if call.is_remote {
             self.world.latency().await;
-            self.world.look(|log| self.world.sandboxes.run_outside(call.id(), log));
+            let round = call.elicited.as_ref().map_or(0, |elicited| elicited.round);
+            self.world.look(|log| {
+                assert_eq!(call.elicited, log.elicited(call.id()), "the server gets another response");
+                self.world.sandboxes.run_outside(call.id(), round, log);
+            });
             self.world.latency().await;
+            if self.world.mishap(3) {
+                let continuation = format!("{}/{round}", call.id());
+                let questions = serde_json::from_value(json!([{ "question": "Which?" }])).expect("a question");
+                return Err(Fault::Asks(Box::new(Elicitation {
+                    server: "server".to_owned(),
+                    message: "It asks.".to_owned(),
+                    questions,
+                    continuation,
+                    expires_seconds: self.custom.expires_seconds,
+                })));
+            }
             // The answer may get lost.
             let is_lost = self.world.mishap(8);
             return Ok(done(call, if is_lost { Outcome::Unknown } else { Outcome::Ran }));
