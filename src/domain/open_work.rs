@@ -68,7 +68,14 @@ impl OpenWork {
             "tool.call" => {
                 let CallFields { call_id, tool, policy } = serde_json::from_str(body)?;
                 let is_denied = policy == Some(Policy::Deny);
-                self.0.push(OpenCall { call_id, tool, is_denied, is_started: false, action: None, is_elicited: false });
+                self.0.push(OpenCall {
+                    call_id,
+                    tool,
+                    is_denied,
+                    is_started: false,
+                    action: None,
+                    is_elicited: false,
+                });
             }
             "tool.started" => {
                 let StartedFields { call_id } = serde_json::from_str(body)?;

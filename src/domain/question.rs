@@ -123,9 +123,7 @@ impl Question {
             Some(_) if !self.takes_text() => Some(("text", "is not offered; choose an option".to_owned())),
             Some("") => Some(("text", "is empty".to_owned())),
             Some(text) => Some(("text", self.format.as_ref()?.problem(text)?)),
-            None if labels.is_empty() && !self.optional => {
-                Some(("labels", "or `text` is needed".to_owned()))
-            }
+            None if labels.is_empty() && !self.optional => Some(("labels", "or `text` is needed".to_owned())),
             None => None,
         }
     }
@@ -253,7 +251,12 @@ mod tests {
     #[test]
     fn the_model_reads_what_was_chosen_and_written() {
         let text = |answers: &[Answer]| {
-            Answers { action_id: ActionId::from_uuid(uuid::Uuid::nil()), answers: answers.to_vec(), declined: false }.text()
+            Answers {
+                action_id: ActionId::from_uuid(uuid::Uuid::nil()),
+                answers: answers.to_vec(),
+                declined: false,
+            }
+            .text()
         };
         assert_eq!(text(&[answer(&["staging"], None)]), "staging");
         assert_eq!(text(&[answer(&["a", "b"], Some("soon"))]), "a, b: soon");

@@ -235,11 +235,8 @@ impl SandboxSession {
             }
             // The turn or the operation gets a new sandbox in the queue.
             Err(Error::NotYet(reason, retry)) => {
-                let body = Body::SandboxRotationFailed {
-                    sandbox_id: from,
-                    reason: reason.clone(),
-                    failed: false,
-                };
+                let body =
+                    Body::SandboxRotationFailed { sandbox_id: from, reason: reason.clone(), failed: false };
                 self.record(vec![body]).await?;
                 Err(Error::NotYet(reason, retry))
             }

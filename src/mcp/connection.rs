@@ -14,8 +14,9 @@ use rmcp::{
     ErrorData, RoleClient, Service, ServiceError,
     model::{
         CallToolRequestParams, CallToolResponse, ClientCapabilities, ClientResult, ElicitationCapability,
-        ErrorCode, FormElicitationCapability, Implementation, InitializeRequestParams, PaginatedRequestParams,
-        ProtocolVersion, RequestMetaObject, ServerNotification, ServerRequest, Tool, UrlElicitationCapability,
+        ErrorCode, FormElicitationCapability, Implementation, InitializeRequestParams,
+        PaginatedRequestParams, ProtocolVersion, RequestMetaObject, ServerNotification, ServerRequest, Tool,
+        UrlElicitationCapability,
     },
     service::{
         ClientCacheConfig, ClientLifecycleMode, NotificationContext, RequestContext, RunningService,

@@ -6,7 +6,8 @@
 use std::collections::BTreeMap;
 
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, ElicitRequestParams, InputRequest, InputRequiredResult, InputResponses,
+    ClientJsonRpcMessage, ClientRequest, ElicitRequestParams, InputRequest, InputRequiredResult,
+    InputResponses,
 };
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
@@ -117,14 +118,17 @@ impl Asked {
         let mut words = Vec::new();
         for (key, request) in wanted.input_requests.unwrap_or_default() {
             let InputRequest::Elicitation(request) = request else {
-                return Err(protocol("it wants a model or the directories of the client, which are not offered"));
+                return Err(protocol(
+                    "it wants a model or the directories of the client, which are not offered",
+                ));
             };
             let (message, fields) = asked.take(request.params)?;
             words.push(message);
             asked.continuation.requests.insert(key, fields);
         }
         asked.message = words.join("\n");
-        let bytes = serde_json::to_vec(&(&asked.message, &asked.questions)).map_or(usize::MAX, |json| json.len());
+        let bytes =
+            serde_json::to_vec(&(&asked.message, &asked.questions)).map_or(usize::MAX, |json| json.len());
         let state_bytes = serde_json::to_vec(&asked.continuation).map_or(usize::MAX, |json| json.len());
         if asked.questions.len() > ELICITATION_QUESTIONS_MAX || bytes > ELICITATION_BYTES_MAX {
             return Err(protocol(&format!(
@@ -155,7 +159,8 @@ impl Asked {
                 Ok((message, Vec::new()))
             }
             ElicitRequestParams::FormElicitationParams { message, requested_schema, .. } => {
-                let schema = serde_json::to_value(requested_schema).map_err(|error| protocol(&error.to_string()))?;
+                let schema =
+                    serde_json::to_value(requested_schema).map_err(|error| protocol(&error.to_string()))?;
                 let required: Vec<String> =
                     serde_json::from_value(schema["required"].clone()).unwrap_or_default();
                 let mut fields = Vec::new();
@@ -221,7 +226,8 @@ impl Choices {
             }
             (None, None) => return None,
         };
-        let is_one = |title: &String| named.iter().filter(|one| one.title.as_ref() == Some(title)).count() == 1;
+        let is_one =
+            |title: &String| named.iter().filter(|one| one.title.as_ref() == Some(title)).count() == 1;
         let choice = |one: &Named| Choice {
             label: one.title.clone().filter(is_one).unwrap_or_else(|| one.r#const.clone()),
             value: one.r#const.clone(),
@@ -272,7 +278,9 @@ fn field(name: &str, schema: &Value, optional: bool) -> Result<(Question, Field)
         ("integer", None) => FieldValue::Written(AnswerFormat { r#type: AnswerType::Integer, ..format }),
         ("number", None) => FieldValue::Written(AnswerFormat { r#type: AnswerType::Number, ..format }),
         ("string", None) => FieldValue::Written(format),
-        (other, None) => return Err(protocol(&format!("its field `{name}` of the type {other} cannot be shown"))),
+        (other, None) => {
+            return Err(protocol(&format!("its field `{name}` of the type {other} cannot be shown")));
+        }
     };
     let labels = match &value {
         FieldValue::Boolean => vec![YES.to_owned(), NO.to_owned()],
@@ -346,7 +354,10 @@ mod tests {
     }
 
     fn answer(labels: &[&str], text: Option<&str>) -> Answer {
-        Answer { labels: labels.iter().map(|&label| label.to_owned()).collect(), text: text.map(str::to_owned) }
+        Answer {
+            labels: labels.iter().map(|&label| label.to_owned()).collect(),
+            text: text.map(str::to_owned),
+        }
     }
 
     #[test]

@@ -170,8 +170,11 @@ impl Process {
     pub(super) async fn cancel(self: Arc<Self>, call_id: &str) -> Result<(), SendError> {
         let request = {
             let mut state = self.state();
-            let is_of_call = |name: &str| name.strip_prefix(call_id).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-            let open = |(name, sent): &(&String, &mut SentCall)| is_of_call(name) && sent.state == CallState::Open;
+            let is_of_call = |name: &str| {
+                name.strip_prefix(call_id).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            let open =
+                |(name, sent): &(&String, &mut SentCall)| is_of_call(name) && sent.state == CallState::Open;
             let Some((name, sent)) = state.transcript.calls.iter_mut().find(open) else { return Ok(()) };
             sent.state = CallState::Canceled;
             call_request(name, sent.attempt)

@@ -41,7 +41,9 @@ pub async fn views(tx: &mut Tx, sessions: Vec<Session>) -> Result<Vec<SessionVie
             }
             phase => phase,
         };
-        let view = SessionView { phase, ..view }.waiting(waits.get(&id).copied());
+        // Its job is tried again for the capacity alone.
+        let wait = waits.get(&id).copied().filter(|_| phase != Some("waiting_for_capacity"));
+        let view = SessionView { phase, ..view }.waiting(wait);
         SessionView {
             sandbox: shown.map(|shown| sandbox(&shown)),
             sandbox_wait,

@@ -38,7 +38,8 @@ impl Elicitations {
     /// `LogUnavailable`.
     pub(super) async fn seal(&self, call: &Call, server: &str, asked: Asked) -> Result<Elicitation, Fault> {
         let Asked { message, questions, continuation } = asked;
-        let plain = serde_json::to_vec(&continuation).map_err(|error| Fault::LogUnavailable(error.to_string()))?;
+        let plain =
+            serde_json::to_vec(&continuation).map_err(|error| Fault::LogUnavailable(error.to_string()))?;
         let key = self.store.data_key(self.org).await;
         let key = key.map_err(|error| Fault::LogUnavailable(error.to_string()))?;
         let sealed = key.seal(&plain, &self.context(call.id()), &self.origin);

@@ -4,7 +4,6 @@
 //! is a process stays in its sandbox. What the model is offered comes from the log alone, so a worker that takes the turn over offers the same.
 
 use std::{
-    collections::BTreeSet,
     sync::{Arc, PoisonError, RwLock},
     time::Duration,
 };
@@ -17,16 +16,16 @@ use super::{
     elicitation::Elicitations,
     mcp_access::StoredAccess,
     mcp_server::{Obstacle, Purpose, Reach, Server},
+    mcp_tools::usable,
     pinned_tools::{McpPlace, McpTarget},
 };
 use crate::{
     base::{
         Origin, Timestamp,
         limit::{
-            ELICITATIONS_MAX, MCP_LIST_TIMEOUT, MCP_PROCESS_LIST_TIMEOUT, MCP_REPEAT_DELAY, MCP_SKIPPED_MAX,
-            MCP_TOOLS_MAX, MODEL_REASON_BYTES_MAX, NAME_BYTES_MAX, SANDBOX_CALL_ATTEMPTS_MAX,
+            ELICITATIONS_MAX, MCP_LIST_TIMEOUT, MCP_PROCESS_LIST_TIMEOUT, MCP_REPEAT_DELAY,
+            SANDBOX_CALL_ATTEMPTS_MAX,
         },
-        text,
     },
     domain::{
         CredentialId, OrgId, SessionId,
@@ -34,7 +33,7 @@ use crate::{
         elicitation::Response,
         event::Body,
         log_fold::McpLists,
-        mcp::{McpFailed, McpListed, McpSkipped, McpTool},
+        mcp::{McpFailed, McpListed, McpTool},
         tool::{Replay, ToolCall, ToolSpec},
     },
     file::{self, Files},
@@ -42,7 +41,7 @@ use crate::{
     lifecycle::{self, LeasedSandbox},
     mcp::{Answer, CallOutcome, CallState, Clients, Continuation, Endpoint, Failure, Image},
     store::Store,
-    tool::{self, Call, CallResult, Fault, LazySchema},
+    tool::{Call, CallResult, Fault, LazySchema},
 };
 
 /// Attempts of a call that is safe to repeat.
@@ -189,14 +188,13 @@ impl McpTools {
         let left = || time.saturating_sub(started.elapsed());
         let _use = server.begin_use();
         let listed = async {
-            let connection =
-                match server.connect(Purpose::Call, left()).await {
-                    Ok(connection) => connection,
-                    Err(Obstacle::Failure(failure)) => return Ok(Err(failure)),
-                    Err(Obstacle::Sandbox(lifecycle::Error::Stale)) => return Err(Halt::Stale),
-                    Err(Obstacle::Sandbox(lifecycle::Error::NotYet(_, retry))) => return Err(Halt::Wait(retry)),
-                    Err(Obstacle::Sandbox(error)) => return Ok(Err(Failure::Unreachable(error.to_string()))),
-                };
+            let connection = match server.connect(Purpose::Call, left()).await {
+                Ok(connection) => connection,
+                Err(Obstacle::Failure(failure)) => return Ok(Err(failure)),
+                Err(Obstacle::Sandbox(lifecycle::Error::Stale)) => return Err(Halt::Stale),
+                Err(Obstacle::Sandbox(lifecycle::Error::NotYet(_, retry))) => return Err(Halt::Wait(retry)),
+                Err(Obstacle::Sandbox(error)) => return Ok(Err(Failure::Unreachable(error.to_string()))),
+            };
             let listing = connection.list(&server.config.name, left()).await;
             if listing.is_err() {
                 server.forget(&connection).await;
@@ -259,7 +257,9 @@ impl McpTools {
                     return Ok(self.result(&server.config.name, &name, answer).await);
                 }
                 // It only wants to be called again.
-                Ok(CallOutcome::Asked(asked)) if asked.is_empty() && request.repetition < ELICITATIONS_MAX => {
+                Ok(CallOutcome::Asked(asked))
+                    if asked.is_empty() && request.repetition < ELICITATIONS_MAX =>
+                {
                     sleep(MCP_REPEAT_DELAY).await;
                     let response = Some((asked.continuation, Response::Canceled));
                     request = Request { response, repetition: request.repetition + 1 };
@@ -468,46 +468,6 @@ impl McpTools {
     pub(super) async fn close(&self) {
         join_all(self.servers.iter().map(Server::close)).await;
     }
-}
-
-/// Returns the tools that a model can be offered, and the others with the reason.
-async fn usable(tools: Vec<McpTool>) -> (Vec<McpTool>, Vec<McpSkipped>) {
-    let (mut named, mut skipped, mut names) = (Vec::new(), Vec::new(), BTreeSet::new());
-    for tool in tools {
-        let reason = if tool.tool.is_empty() || tool.tool.len() > NAME_BYTES_MAX {
-            Some(format!("has a name that is empty or longer than {NAME_BYTES_MAX} bytes"))
-        } else if !names.insert(tool.name.clone()) {
-            Some("is listed twice".to_owned())
-        } else if named.len() >= MCP_TOOLS_MAX {
-            Some(format!("is beyond the first {MCP_TOOLS_MAX}"))
-        } else {
-            None
-        };
-        match reason {
-            Some(reason) => skipped.push(McpSkipped { tool: tool.tool, reason }),
-            None => named.push(tool),
-        }
-    }
-    let schemas = named.iter().map(|tool: &McpTool| tool.input_schema.clone()).collect();
-    let problems = tool::check_schemas(schemas).await;
-    let mut usable = Vec::new();
-    for (tool, problem) in named.into_iter().zip(problems) {
-        match problem {
-            Some(problem) => {
-                skipped.push(McpSkipped { tool: tool.tool, reason: format!("`inputSchema` {problem}") });
-            }
-            None => usable.push(tool),
-        }
-    }
-    if skipped.len() > MCP_SKIPPED_MAX {
-        skipped.truncate(MCP_SKIPPED_MAX);
-        skipped.push(McpSkipped { tool: String::new(), reason: "and others".to_owned() });
-    }
-    for one in &mut skipped {
-        one.tool = text::truncate(&one.tool, NAME_BYTES_MAX).to_owned();
-        one.reason = text::truncate(&one.reason, MODEL_REASON_BYTES_MAX).to_owned();
-    }
-    (usable, skipped)
 }
 
 /// Returns the result of a call that got no answer.

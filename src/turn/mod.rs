@@ -13,6 +13,7 @@ mod long_result;
 mod mcp;
 mod mcp_access;
 mod mcp_server;
+mod mcp_tools;
 mod models;
 mod pinned_tools;
 mod preflight;

@@ -110,7 +110,8 @@ impl LeasedTools {
             None => !CHILD_SESSION_TOOLS.contains(&spec.name.as_str()),
         };
         let mut specs: Vec<_> = catalogue.specs().into_iter().filter(is_allowed).collect();
-        let expires_seconds = agent.settings.ask.map_or(ACTION_EXPIRES_SECONDS.1, |ask| ask.expires_seconds());
+        let expires_seconds =
+            agent.settings.ask.map_or(ACTION_EXPIRES_SECONDS.1, |ask| ask.expires_seconds());
         let ask = agent.settings.ask.filter(|ask| ask.mode == AskMode::Wait);
         let ask = ask.map(|ask| WaitingAsk::new(ask.expires_seconds()));
         if ask.is_some() {

@@ -177,7 +177,8 @@ fn replies(action: &Value, texts: &[String]) -> anyhow::Result<Value> {
     if texts.len() != questions.len() {
         let asked: String =
             questions.iter().map(|one| format!("\n  {}", print::cell(&one["question"]))).collect();
-        let who = action["server"].as_str().map_or("the agent".to_owned(), |name| format!("the server {name}"));
+        let who =
+            action["server"].as_str().map_or("the agent".to_owned(), |name| format!("the server {name}"));
         bail!("{who} asks {} questions and {} were answered:{asked}", questions.len(), texts.len());
     }
     let reply = |(question, text): (&Value, &String)| {

@@ -97,7 +97,9 @@ pub(super) fn withdrawn(
             _ if call.is_denied => not_run(),
             _ if call.is_elicited => (
                 Outcome::Unknown,
-                format!("The turn was {why} before the server that asked had its answer; its outcome is unknown."),
+                format!(
+                    "The turn was {why} before the server that asked had its answer; its outcome is unknown."
+                ),
             ),
             Some((_, _, None)) => not_run(),
             Some((_, _, Some(CallEnd::Confirmed))) if !call.is_started => not_run(),

@@ -9,6 +9,7 @@ mod last_step;
 mod mcp;
 mod sandbox_trace;
 mod shorten;
+mod turn_actions;
 mod turn_fold;
 
 use serde::{Deserialize, Serialize};
@@ -30,8 +31,9 @@ pub use last_step::{LastStep, StepCall};
 pub use mcp::McpLists;
 pub use sandbox_trace::{SANDBOX_TRACE, SandboxTrace, may_have_run};
 pub use shorten::HistoryCut;
+pub use turn_actions::ActionEnd;
 use turn_fold::is_of_turn;
-pub use turn_fold::{ActionEnd, CONTEXT_TOO_LONG, FILES_REFUSED, TurnFold};
+pub use turn_fold::{CONTEXT_TOO_LONG, FILES_REFUSED, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
 pub const FOLDED: [&str; 33] = [

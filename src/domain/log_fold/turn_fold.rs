@@ -3,17 +3,17 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::LastStep;
+use super::{
+    LastStep,
+    turn_actions::{ActionEnd, TurnActions, millis},
+};
 use crate::{
     base::Timestamp,
     domain::{
-        action::{Action, ActionKind, ConfirmationReason},
-        content::Content,
-        custom_tool::{CustomTool, OnExpiry},
-        elicitation::{Elicited, Response},
+        custom_tool::CustomTool,
+        elicitation::Elicited,
         event::{Body, Event, Level, Outcome, StepCompleted},
         ids::*,
-        open_work::CallEnd,
         permission::{Policy, Rule},
         repetition::{RecentCalls, Repetition},
         tool::{ASK, Replay, SUBMIT_OUTPUT, ToolCall},
@@ -81,55 +81,13 @@ pub struct TurnFold {
     /// Calls without a result.
     open: Vec<OpenCall>,
     /// Actions of those calls.
-    actions: Vec<TurnAction>,
+    actions: TurnActions,
     /// Its wait for actions or sessions, until it is resumed.
     waiting: Option<Waiting>,
     /// Time that it has waited for actions, in milliseconds.
     pub waited_ms: u64,
     /// Registered tools as they were when it started.
     pub(super) tools: Vec<CustomTool>,
-}
-
-/// An action of an open call.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct TurnAction {
-    id: ActionId,
-    kind: ActionKind,
-    call_id: String,
-    /// Whether it confirms a call that repeats others.
-    is_loop: bool,
-    /// What a confirmation is bound to.
-    args_hash: Option<String>,
-    on_expiry: OnExpiry,
-    #[serde(with = "time::serde::rfc3339")]
-    opened_at: Timestamp,
-    #[serde(with = "time::serde::rfc3339")]
-    expires_at: Timestamp,
-    /// Sealed state of the server that asks.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    continuation: Option<String>,
-    end: Option<ActionEnd>,
-}
-
-/// The end of an action for the call that needs it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub enum ActionEnd {
-    /// A caller's result or answers, and the milliseconds until they came.
-    Answered {
-        text: String,
-        is_error: bool,
-        after_ms: u64,
-        /// Files of the answer.
-        content: Vec<Content>,
-    },
-    /// A person let it run.
-    Confirmed,
-    /// A person did not, with words for the model.
-    Rejected { words: String },
-    /// Nobody answered in time; whether that ends the turn.
-    Expired { kind: ActionKind, ends_turn: bool },
-    /// The server that asked goes on with this response.
-    Elicited(Response),
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -211,7 +169,7 @@ impl TurnFold {
             Body::ToolResult { call_id, tool, outcome, .. } => {
                 self.open.retain(|open| open.call.call_id != *call_id);
                 let ends_turn = self.ends_turn(call_id, tool, *outcome);
-                self.actions.retain(|one| one.call_id != *call_id);
+                self.actions.forget(call_id);
                 self.has_acted |= *outcome != Outcome::NotRun;
                 if let Some(step) = &mut self.step {
                     step.answer(call_id, *outcome, ends_turn);
@@ -248,35 +206,21 @@ impl TurnFold {
 
     /// Processes an event of an action.
     fn take_action(&mut self, event: &Event) {
-        match &event.draft.body {
-            Body::ActionRequired(action) => {
-                self.actions.push(TurnAction::of(action, event.ts));
-                if action.continuation.is_some() {
-                    // Its next request is another one.
-                    let asks = |open: &&mut OpenCall| open.call.call_id == action.call_id;
-                    self.open.iter_mut().filter(asks).for_each(|open| open.is_started = false);
-                }
+        if let Body::ActionRequired(action) = &event.draft.body {
+            self.actions.open(action, event.ts);
+            if action.continuation.is_some() {
+                // Its next request is another one.
+                let asks = |open: &&mut OpenCall| open.call.call_id == action.call_id;
+                self.open.iter_mut().filter(asks).for_each(|open| open.is_started = false);
             }
-            Body::UserCustomToolResult(answer) => {
-                self.end_action(answer.action_id, event, CallEnd::result(answer), Response::Canceled);
-            }
-            Body::UserToolConfirmation(confirmation) => {
-                let end = CallEnd::decided(confirmation);
-                self.end_action(confirmation.action_id, event, end, Response::Canceled);
-            }
-            Body::UserAnswer(answers) => {
-                let end = CallEnd::answers(answers);
-                self.end_action(answers.action_id, event, end, Response::of(answers));
-            }
-            Body::ActionClosed { action_id, reason } => {
-                let action = self.actions.iter().find(|one| one.id == *action_id);
-                if let Some(action) = action
-                    && let Some(end) = CallEnd::closed(*reason, action.kind)
-                {
-                    self.end_action(*action_id, event, end, Response::Canceled);
-                }
-            }
-            _ => {}
+            return;
+        }
+        if self.actions.take_end(event) {
+            self.loops = 0;
+        }
+        let continues = self.continues();
+        if let Some(waiting) = self.waiting.as_mut().filter(|_| continues) {
+            waiting.woken_at = Some(event.ts);
         }
     }
 
@@ -359,12 +303,12 @@ impl TurnFold {
 
     /// Returns whether a person had to confirm a call because it repeats others.
     pub fn is_loop(&self, call_id: &str) -> bool {
-        self.actions.iter().any(|one| one.call_id == call_id && one.is_loop)
+        self.actions.is_loop(call_id)
     }
 
     /// Returns how the result of a call ends the turn, if it does.
     fn ends_turn(&self, call_id: &str, tool: &str, outcome: Outcome) -> Option<YieldReason> {
-        match self.action(call_id) {
+        match self.actions.of(call_id) {
             Some(action) => match action.end {
                 Some(ActionEnd::Expired { ends_turn: true, .. }) => Some(YieldReason::RequiresAction),
                 Some(_) | None => None,
@@ -375,33 +319,10 @@ impl TurnFold {
         }
     }
 
-    /// The newest action of a call.
-    fn action(&self, call_id: &str) -> Option<&TurnAction> {
-        self.actions.iter().rfind(|one| one.call_id == call_id)
-    }
-
-    /// `response`: what it is for a server that asked.
-    fn end_action(&mut self, id: ActionId, event: &Event, end: CallEnd, response: Response) {
-        let open = |one: &&mut TurnAction| one.id == id && one.end.is_none();
-        if let Some(action) = self.actions.iter_mut().find(open) {
-            if action.is_loop && end == CallEnd::Confirmed {
-                self.loops = 0;
-            }
-            action.end = Some(match action.continuation {
-                Some(_) => ActionEnd::Elicited(response),
-                None => action.ended(end, millis(event.ts - action.opened_at)),
-            });
-        }
-        let continues = self.continues();
-        if let Some(waiting) = self.waiting.as_mut().filter(|_| continues) {
-            waiting.woken_at = Some(event.ts);
-        }
-    }
-
     /// Returns whether a wait ends: no action is open, or a call can run or has been rejected. The counterpart for the
     /// job is in `journal`.
     fn continues(&self) -> bool {
-        let is_runnable = |open: &OpenCall| match self.action(&open.call.call_id) {
+        let is_runnable = |open: &OpenCall| match self.actions.of(&open.call.call_id) {
             None => true,
             Some(action) => matches!(
                 action.end,
@@ -414,27 +335,23 @@ impl TurnFold {
     /// Returns the end of the action of a call, if it has one whose end is its result: a confirmed call still runs, and one
     /// whose server asked goes on.
     pub fn ended_action(&self, call_id: &str) -> Option<&ActionEnd> {
-        let end = self.action(call_id)?.end.as_ref();
+        let end = self.actions.of(call_id)?.end.as_ref();
         end.filter(|end| !matches!(end, ActionEnd::Confirmed | ActionEnd::Elicited(_)))
     }
 
     /// Returns the newest elicitation of a call, if it has ended.
     pub fn elicited(&self, call_id: &str) -> Option<Elicited> {
-        let action = self.action(call_id)?;
-        let Some(ActionEnd::Elicited(response)) = &action.end else { return None };
-        let (continuation, response) = (action.continuation.clone()?, response.clone());
-        Some(Elicited { round: self.elicitations(call_id), continuation, response })
+        self.actions.elicited(call_id)
     }
 
     /// Returns how often the server of a call has asked.
     pub fn elicitations(&self, call_id: &str) -> u32 {
-        let asked = |one: &&TurnAction| one.call_id == call_id && one.continuation.is_some();
-        u32::try_from(self.actions.iter().filter(asked).count()).unwrap_or(u32::MAX)
+        self.actions.elicitations(call_id)
     }
 
     /// Returns what the confirmation of a call is bound to, if it was confirmed and has not started.
     pub fn confirmed(&self, call_id: &str) -> Option<&str> {
-        let action = self.action(call_id).filter(|one| one.end == Some(ActionEnd::Confirmed))?;
+        let action = self.actions.of(call_id).filter(|one| one.end == Some(ActionEnd::Confirmed))?;
         if self.is_started(call_id) { None } else { action.args_hash.as_deref() }
     }
 
@@ -464,8 +381,7 @@ impl TurnFold {
 
     /// Returns the open actions: id, call and expiry.
     pub fn open_actions(&self) -> impl Iterator<Item = (ActionId, &str, Timestamp)> {
-        let open = self.actions.iter().filter(|one| one.end.is_none());
-        open.map(|one| (one.id, one.call_id.as_str(), one.expires_at))
+        self.actions.still_open()
     }
 
     /// Returns whether a call has an action that is open.
@@ -503,40 +419,6 @@ impl TurnFold {
     pub fn open_calls(&self) -> impl Iterator<Item = &ToolCall> {
         self.open.iter().map(|open| &open.call)
     }
-}
-
-impl TurnAction {
-    fn of(action: &Action, opened_at: Timestamp) -> Self {
-        Self {
-            id: action.id,
-            kind: action.kind,
-            call_id: action.call_id.clone(),
-            is_loop: action.reason == Some(ConfirmationReason::Loop),
-            args_hash: action.args_hash.clone(),
-            on_expiry: action.on_expiry,
-            opened_at,
-            expires_at: action.expires_at,
-            continuation: action.continuation.clone(),
-            end: None,
-        }
-    }
-
-    fn ended(&self, end: CallEnd, after_ms: u64) -> ActionEnd {
-        match end {
-            CallEnd::Answered { text, is_error, content } => {
-                ActionEnd::Answered { text, is_error, after_ms, content }
-            }
-            CallEnd::Confirmed => ActionEnd::Confirmed,
-            CallEnd::Rejected(words) => ActionEnd::Rejected { words },
-            CallEnd::Expired(kind) => {
-                ActionEnd::Expired { kind, ends_turn: self.on_expiry == OnExpiry::EndTurn }
-            }
-        }
-    }
-}
-
-fn millis(span: time::Duration) -> u64 {
-    u64::try_from(span.whole_milliseconds()).unwrap_or_default()
 }
 
 /// Returns whether a limit starts again with each turn.

@@ -290,8 +290,7 @@ async fn append(
             return Ok(Sent::answer(answered, "user.custom_tool_result"));
         }
         SentEvent::Answer { action_id, answers, declined, claim } => {
-            let answers =
-                Answers { action_id: *action_id, answers: answers.clone(), declined: *declined };
+            let answers = Answers { action_id: *action_id, answers: answers.clone(), declined: *declined };
             let answered = questions::answer(caller, unit, answers, *claim).await?;
             return Ok(Sent::answer(answered, "user.answer"));
         }

@@ -32,9 +32,13 @@ pub(super) async fn answer<S: Scope>(
 fn check(action: &Action, answers: &Answers) -> Result<()> {
     if answers.declined {
         return match (&action.server, answers.answers.as_slice()) {
-            (None, _) => Err(ApiError::invalid("declined", "only questions of an MCP server can be declined")),
+            (None, _) => {
+                Err(ApiError::invalid("declined", "only questions of an MCP server can be declined"))
+            }
             (Some(_), []) => Ok(()),
-            (Some(_), _) => Err(ApiError::invalid("answers", "`answers` must be empty when `declined` is true")),
+            (Some(_), _) => {
+                Err(ApiError::invalid("answers", "`answers` must be empty when `declined` is true"))
+            }
         };
     }
     match question::problem(&action.questions, &answers.answers) {

@@ -272,9 +272,12 @@ const ADMIT: &str = concat!(
      )
      select exists (select from held) as is_held, d.shortage, d.is_too_large, d.ahead,
             coalesce(greatest(extract(epoch from now() - b.since) * 1000, 0), 0)::bigint as waited_ms,
-            b.shortage is distinct from d.shortage
-                or floor(extract(epoch from now() - b.since) / $19)
-                   <> floor(extract(epoch from b.seen_at - b.since) / $19) as is_news
+            coalesce(
+                b.shortage is distinct from d.shortage
+                or floor(extract(epoch from greatest(now() - b.since, interval '0')) / $19)
+                   <> floor(extract(epoch from greatest(b.seen_at - b.since, interval '0')) / $19),
+                false
+            ) as is_news
      from (select) one
      left join decided d on true
      left join before b on true"

@@ -409,7 +409,8 @@ impl Shared {
         }
         match (self.decide)(name, &arguments) {
             Reply::Ask(requests) => {
-                let capabilities = &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"];
+                let capabilities =
+                    &params["_meta"]["io.modelcontextprotocol/clientCapabilities"]["elicitation"];
                 if capabilities["form"].is_null() || capabilities["url"].is_null() {
                     return self.refuse(id, "a client that cannot be asked");
                 }

@@ -10,7 +10,7 @@ use sojourn::{
     base::Timestamp,
     domain::{
         ActionId, Event, Message, TurnId,
-        action::{Closed, Decision},
+        action::Closed,
         event::{Body, Outcome, StepCompleted, TurnCompleted},
         log_fold,
         mcp::MCP_PREFIX,
@@ -20,6 +20,8 @@ use sojourn::{
         turn::YieldReason,
     },
 };
+
+use super::calls::{Call, End, check_result, may_run};
 
 /// A cancellation is settled within this time while its worker lives, in seconds.
 const CANCEL_SECONDS_MAX: i64 = 5;
@@ -80,31 +82,6 @@ pub struct Counts {
     pub elicitations: u64,
     pub slowest_cancel: Duration,
     pub worst_overshoot: Duration,
-}
-
-#[derive(Debug)]
-struct Call {
-    turn: TurnId,
-    replay: Replay,
-    is_answered: bool,
-    is_denied: bool,
-    /// Whether its start is in the log.
-    is_started: bool,
-    /// Whether it runs at a server.
-    is_remote: bool,
-    /// Its newest action.
-    action: Option<ActionId>,
-    /// Whether that one is of its server.
-    is_elicited: bool,
-}
-
-/// How an action ended.
-#[derive(Debug)]
-enum End {
-    /// With this text for the model.
-    Answered(String),
-    Decided(Decision),
-    Closed(Closed),
 }
 
 #[derive(Debug, Default)]
@@ -169,11 +146,7 @@ impl Ledger {
                 let turn = event.draft.turn_id.expect("a call belongs to a turn");
                 assert_eq!(self.running, Some(turn), "a call outside its turn");
                 let is_denied = *policy == Some(Policy::Deny);
-                let (is_answered, is_started, is_remote) = (false, false, tool.starts_with(MCP_PREFIX));
-                let replay = *replay;
-                let (action, is_elicited) = (None, false);
-                let call =
-                    Call { turn, replay, is_answered, is_denied, is_started, is_remote, action, is_elicited };
+                let call = Call::new(turn, *replay, is_denied, tool.starts_with(MCP_PREFIX));
                 assert!(self.calls.insert(call_id.clone(), call).is_none(), "a call was announced twice");
             }
             Body::ActionRequired(_)
@@ -326,7 +299,10 @@ impl Ledger {
                 if action.continuation.is_some() {
                     // A server asks in the middle of a call, again and again.
                     let is_over = before.is_none_or(|before| self.actions[&before].is_some());
-                    assert!(call.is_remote && call.is_started && is_over, "a server asks too early: {event:?}");
+                    assert!(
+                        call.is_remote && call.is_started && is_over,
+                        "a server asks too early: {event:?}"
+                    );
                     (call.is_started, call.is_elicited) = (false, true);
                     self.counts.elicitations += 1;
                 } else {
@@ -351,9 +327,8 @@ impl Ledger {
                 assert!(!std::mem::replace(&mut call.is_started, true), "a call started twice: {event:?}");
                 let end = call.action.map(|action| &self.actions[&action]);
                 let is_answered = matches!(end, Some(Some(End::Answered(_) | End::Closed(Closed::Expired))));
-                let is_allowed = may_run(end)
-                    || (call.is_remote && end.is_none())
-                    || (call.is_elicited && is_answered);
+                let is_allowed =
+                    may_run(end) || (call.is_remote && end.is_none()) || (call.is_elicited && is_answered);
                 assert!(is_allowed, "a call started that nobody confirmed: {event:?}");
             }
             Body::ActionClosed { action_id, reason } => {
@@ -488,31 +463,5 @@ impl Ledger {
         assert!(open.is_empty(), "calls without a result: {open:?}");
         let lasting = self.turns.iter().find(|(_, turn)| !turn.is_ended);
         assert!(lasting.is_none(), "a turn without an end: {lasting:?}");
-    }
-}
-
-/// Whether a call with this end of its action may run.
-fn may_run(end: Option<&Option<End>>) -> bool {
-    matches!(end, Some(Some(End::Decided(Decision::Once | Decision::Always) | End::Closed(Closed::Allowed))))
-}
-
-/// The result of a call with an action is what ended the action. An answer may be lost with the turn alone.
-fn check_result(end: Option<&Option<End>>, call: &Call, outcome: Outcome, output: &str) {
-    let is_known = !call.is_remote || call.is_started || outcome != Outcome::Ran;
-    assert!(is_known, "a call at a server ran whose start is not in the log: {output}");
-    match (end, outcome) {
-        _ if call.is_elicited => {
-            assert!(outcome == Outcome::Unknown || call.is_started && outcome == Outcome::Ran, "{outcome:?}");
-        }
-        (end, _) if call.is_started => assert!(end.is_none() || may_run(end)),
-        (Some(Some(End::Decided(_) | End::Closed(_))), Outcome::NotRun) => {}
-        (None, _) | (Some(Some(End::Answered(_))), Outcome::Unknown) => {}
-        (Some(Some(End::Answered(text))), Outcome::Ran) => assert_eq!(output, text),
-        (Some(Some(End::Closed(Closed::Expired))), Outcome::Unknown) => {}
-        // It is withdrawn in the same append.
-        (Some(None), Outcome::NotRun) => {}
-        (end, outcome) => {
-            panic!("a call whose action ended with {end:?} has the result {outcome:?}: {output}")
-        }
     }
 }

@@ -8,6 +8,7 @@
 
 mod actions;
 mod actors;
+mod calls;
 mod chance;
 mod database;
 mod director;

@@ -326,7 +326,8 @@ impl Tools for LeasedTools {
             self.world.latency().await;
             if self.world.mishap(3) {
                 let continuation = format!("{}/{round}", call.id());
-                let questions = serde_json::from_value(json!([{ "question": "Which?" }])).expect("a question");
+                let questions =
+                    serde_json::from_value(json!([{ "question": "Which?" }])).expect("a question");
                 return Err(Fault::Asks(Box::new(Elicitation {
                     server: "server".to_owned(),
                     message: "It asks.".to_owned(),

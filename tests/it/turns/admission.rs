@@ -172,7 +172,11 @@ async fn a_turn_that_waits_holds_no_slot_and_repeats_nothing() {
     let mut without_wait = Vec::from(&kinds[..]);
     without_wait.dedup();
     assert_eq!((kinds.len(), waits(&served)[0]), (without_wait.len(), ("node_memory", 2)), "{kinds:?}");
-    assert_eq!((of(&served, "turn.started").len(), of(&served, "sandbox.created").len()), (1, 1), "{kinds:?}");
+    assert_eq!(
+        (of(&served, "turn.started").len(), of(&served, "sandbox.created").len()),
+        (1, 1),
+        "{kinds:?}"
+    );
     scene.close().await;
 }
 
@@ -198,7 +202,7 @@ async fn an_operation_waits_for_capacity_without_a_worker() {
     archive(owner, &holder).await;
     for (id, exec) in &starting {
         let exec = format!("/sessions/{id}/exec/{exec}");
-        let ended = owner.until(&exec, |exec| exec["status"] == "completed").await;
+        let ended = owner.until(&exec, |exec| exec["state"] == "completed").await;
         assert_eq!(ended["stdout"], "served\n", "{ended}");
         archive(owner, id).await;
     }
@@ -350,10 +354,13 @@ async fn a_session_that_waits_for_two_nodes_is_ahead_on_both() {
     world.store.end_sandbox(fences[0].org, fences[0].session, held).await.expect("an end");
     assert_eq!(wait(3, first, &nodes[..1]).await, (Shortage::Queue, 2, true));
     // It waits since it first asked, and the log is told every ten seconds.
-    let earlier = "update sandbox_wait set since = since - interval '12 s', seen_at = seen_at - interval '9 s'";
+    let earlier =
+        "update sandbox_wait set since = since - interval '12 s', seen_at = seen_at - interval '9 s'";
     sqlx::raw_sql(earlier).execute(&mut world.database.superuser().await).await.expect("a change");
     match admit(3, first, &nodes[..1]).await.1 {
-        Admission::Waiting(wait) => assert!(wait.is_news && wait.waited >= Duration::from_secs(12), "{wait:?}"),
+        Admission::Waiting(wait) => {
+            assert!(wait.is_news && wait.waited >= Duration::from_secs(12), "{wait:?}")
+        }
         decided => panic!("{decided:?}"),
     }
     match admit(2, first, &nodes).await.1 {

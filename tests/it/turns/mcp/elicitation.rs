@@ -110,11 +110,12 @@ async fn a_person_declines_and_one_that_does_not_answer_cancels() {
     let visit = json!({ "method": "elicitation/create", "params": {
         "mode": "url", "message": "Sign in.", "url": "https://login.example.com/x",
     }});
-    let fake = McpFake::stateless(vec![tool("deploy")], move |_, arguments| match arguments.get("inputResponses") {
-        None => Reply::Ask(json!({ "deploy": visit })),
-        Some(responses) => told(responses.clone()),
-    })
-    .await;
+    let fake =
+        McpFake::stateless(vec![tool("deploy")], move |_, arguments| match arguments.get("inputResponses") {
+            None => Reply::Ask(json!({ "deploy": visit })),
+            Some(responses) => told(responses.clone()),
+        })
+        .await;
     let servers = json!([server(&fake, json!({}))]);
     let declined = play(owner, servers.clone(), steps()).await;
     let action = pending(owner, &declined, 1).await.remove(0);
