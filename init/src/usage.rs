@@ -25,6 +25,8 @@ const FILE_BYTES: u64 = 256;
 /// Permissions that the owner of a directory needs to read it.
 const OPEN: u32 = 0o500;
 const MODE_BITS: u32 = 0o7777;
+/// Attempts to read a directory whose permissions change meanwhile.
+const MEASURE_ATTEMPTS_MAX: u32 = 8;
 
 /// Whether writes to the workspace would fail.
 pub(crate) fn is_full() -> bool {
@@ -100,7 +102,7 @@ fn taken() -> u64 {
     let mut steps = [WORKSPACE, HOME, SKILLS].map(|root| Step::Measure(root.into())).to_vec();
     while let Some(step) = steps.pop() {
         let measured = match step {
-            Step::Measure(directory) => measure(directory, &mut steps),
+            Step::Measure(directory) => measure_open(&directory, &mut steps),
             Step::Close { directory, was } => close(&directory, was).map(|()| 0),
         };
         bytes = match measured {
@@ -124,23 +126,37 @@ enum Step {
     },
 }
 
+/// Size of the entries of a directory. Again, when a command or another helper closes it meanwhile.
+fn measure_open(directory: &Path, steps: &mut Vec<Step>) -> io::Result<u64> {
+    for _ in 1..MEASURE_ATTEMPTS_MAX {
+        match measure(directory, steps) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
+            measured => return measured,
+        }
+    }
+    measure(directory, steps)
+}
+
 /// Size of the entries of a directory; adds its directories to the steps.
 ///
 /// Directories without permissions for their owner are opened for as long as they are measured: they are not a
 /// reason to end commands, and not a place for uncounted files.
-fn measure(directory: PathBuf, steps: &mut Vec<Step>) -> io::Result<u64> {
-    let was = fs::symlink_metadata(&directory)?.mode() & MODE_BITS;
+fn measure(directory: &Path, steps: &mut Vec<Step>) -> io::Result<u64> {
+    let was = fs::symlink_metadata(directory)?.mode() & MODE_BITS;
     if was & OPEN != OPEN {
-        fs::set_permissions(&directory, Permissions::from_mode(was | OPEN))?;
-        steps.push(Step::Close { directory: directory.clone(), was });
+        fs::set_permissions(directory, Permissions::from_mode(was | OPEN))?;
+        steps.push(Step::Close { directory: directory.to_path_buf(), was });
     }
-    let mut bytes = 0u64;
+    let (mut bytes, before) = (0u64, steps.len());
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         let meta = match entry.metadata() {
             Ok(meta) => meta,
             Err(error) if is_gone(&error) => continue,
-            Err(error) => return Err(error),
+            Err(error) => {
+                steps.truncate(before);
+                return Err(error);
+            }
         };
         bytes = bytes.saturating_add(FILE_BYTES + meta.blocks().saturating_mul(512));
         if meta.is_dir() {

@@ -29,6 +29,11 @@ pub struct Question {
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     #[schema(required = false)]
     pub optional: bool,
+    /// Fewest and most options that may be chosen.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_options: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_options: Option<u32>,
     /// An address that an MCP server asks a person to open. Show its host; it is not checked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub url: Option<String>,
@@ -118,6 +123,13 @@ impl Question {
         }
         if labels.len() > 1 && !self.multiple {
             return Some(("labels", "takes one option".to_owned()));
+        }
+        let chosen = u32::try_from(labels.len()).unwrap_or(u32::MAX);
+        if chosen > 0 && self.min_options.is_some_and(|least| chosen < least) {
+            return Some(("labels", format!("needs at least {} options", self.min_options?)));
+        }
+        if self.max_options.is_some_and(|most| chosen > most) {
+            return Some(("labels", format!("takes at most {} options", self.max_options?)));
         }
         match text.as_deref().map(str::trim) {
             Some(_) if !self.takes_text() => Some(("text", "is not offered; choose an option".to_owned())),

@@ -117,9 +117,11 @@ impl Run<'_> {
             return self.result_events(call, CallResult::unknown(words));
         };
         let action = self.new_action(call, call_event_id, ActionKind::Question, expires_seconds);
-        // The state must not be cut from a large body: the event of the call has its arguments.
-        let is_large = call.input.to_string().len() > ELICITATION_INPUT_BYTES_MAX;
-        let input = if is_large { Value::Null } else { call.input.clone() };
+        // The state must not be cut from a large body, and Postgres reads the body, which no zero may be in: the event of the
+        // call has its arguments.
+        let json = call.input.to_string();
+        let is_shown = json.len() <= ELICITATION_INPUT_BYTES_MAX && !json.contains("\\u0000");
+        let input = if is_shown { call.input.clone() } else { Value::Null };
         let (server, message, continuation) = (Some(server), Some(message), Some(continuation));
         vec![self.opened(Action { input, questions, server, message, continuation, ..action })]
     }

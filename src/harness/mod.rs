@@ -154,6 +154,10 @@ pub trait Tools: Send + Sync {
     fn args_hash(&self, _call: &ToolCall) -> String {
         String::new()
     }
+    /// Reads what the response of a person to the server of a call needs, so that the call does not fail for the database.
+    async fn open_response(&self, _call: &Call) -> Result<(), Halt> {
+        Ok(())
+    }
     /// Runs a call whose `tool.call` is in the log. Dropping the future leaves a command running;
     /// [`Tools::cancel`] ends it.
     async fn run(&self, call: &Call) -> Result<CallResult, Fault>;

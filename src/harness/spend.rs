@@ -136,7 +136,7 @@ impl Run<'_> {
         let open = self.fold.open_calls(self.turn.id);
         let mut results = Vec::new();
         for call in open {
-            if self.fresh.contains(&call.call_id) {
+            if self.fresh.contains(&call.call_id) && !self.has_elicited(&call) {
                 let words = "This tool did not run: the spend limit is used up.".to_owned();
                 results.extend(self.result_events(&call, CallResult::not_run(words)));
             } else {

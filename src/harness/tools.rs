@@ -64,6 +64,8 @@ impl Run<'_> {
             self.record(result).await?;
             return Ok(false);
         }
+        // Before the start is in the log: nothing is sent if this fails.
+        self.ports.tools.open_response(&checked).await?;
         if checked.is_remote && checked.replay == Replay::Unsafe {
             self.start_remote(first).await?;
         }
@@ -157,7 +159,9 @@ impl Run<'_> {
                 }
             }
         }
-        if let Some(halt) = waits {
+        // What no retry can help ends the turn, whatever the others wait for.
+        let is_over = unavailable.as_ref().is_some_and(|(_, _, is_final)| *is_final);
+        if let Some(halt) = waits.filter(|_| !is_over) {
             // The other calls have run.
             if !drafts.is_empty() {
                 self.record(drafts).await?;
@@ -215,7 +219,13 @@ impl Run<'_> {
 
     /// Returns whether a call that got no sandbox has not begun at all.
     fn never_began(&self, call: &ToolCall) -> bool {
-        self.fresh.contains(&call.call_id) || !self.fold.may_have_run(self.turn.id, &call.call_id)
+        !self.has_elicited(call)
+            && (self.fresh.contains(&call.call_id) || !self.fold.may_have_run(self.turn.id, &call.call_id))
+    }
+
+    /// Returns whether the server of a call has asked a person, so it has begun the call.
+    pub(super) fn has_elicited(&self, call: &ToolCall) -> bool {
+        self.own().is_some_and(|turn| turn.elicitations(&call.call_id) > 0)
     }
 
     /// Returns the result of a call that got no sandbox.

@@ -57,6 +57,7 @@ impl SandboxSession {
         let placing = Placing { org, needs: needs?, kept, is_in_queue, held_for };
         let life = self.spec.life;
         let started = Instant::now();
+        let mut failed = None;
         for attempt in 1.. {
             let id: SandboxId = self.sandboxes.journal.origin().id();
             let mut new = NewSandbox {
@@ -70,7 +71,12 @@ impl SandboxSession {
                     .map_or(Duration::MAX, |life| life.rotates_in)
                     .min(self.sandboxes.idle.freeze_after),
             };
-            let sandbox = self.admit(&mut new, &placing).await?;
+            let sandbox = match (self.admit(&mut new, &placing).await, failed.take()) {
+                (Ok(sandbox), _) => sandbox,
+                // The next lease would count its attempts anew.
+                (Err(Error::NotYet(..)), Some(fault)) => return Err(Error::Unavailable(fault)),
+                (Err(error), _) => return Err(error),
+            };
             self.sandboxes.notifications.send(Notification::List(org));
             let spec = Spec {
                 sandbox: id,
@@ -102,6 +108,7 @@ impl SandboxSession {
                     if attempt >= SANDBOX_START_ATTEMPTS_MAX {
                         return Err(Error::Unavailable(fault.to_string()));
                     }
+                    failed = Some(fault.to_string());
                     tokio::time::sleep(BACKOFF.delay(attempt, self.sandboxes.journal.origin())).await;
                 }
             }

@@ -236,7 +236,7 @@ impl Sandboxes {
                 }
                 return Ok(Placements::one(one.clone()));
             }
-            if self.nodes.get(kept).is_some() && !self.is_lost(kept).await? {
+            if !self.is_lost(kept).await? {
                 return Err(Error::not_yet(NODE_SILENT));
             }
         }

@@ -3,7 +3,7 @@
 //! Versions from 2026-07-28 on: the server ends the request, and the call is made again with the responses and the state
 //! that the server gave. The form of the questions is kept beside that state, so the answers need nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 use rmcp::model::{
     ClientJsonRpcMessage, ClientRequest, ElicitRequestParams, InputRequest, InputRequiredResult,
@@ -14,7 +14,10 @@ use serde_json::{Map, Number, Value, json};
 
 use super::Failure;
 use crate::{
-    base::limit::{ELICITATION_BYTES_MAX, ELICITATION_QUESTIONS_MAX, ELICITATION_STATE_BYTES_MAX},
+    base::limit::{
+        ELICITATION_BYTES_MAX, ELICITATION_QUESTIONS_MAX, ELICITATION_REQUEST_BYTES_MAX,
+        ELICITATION_STATE_BYTES_MAX,
+    },
     domain::{
         elicitation::Response,
         question::{Answer, AnswerFormat, AnswerType, Question, QuestionOption},
@@ -85,6 +88,8 @@ struct Schema {
     maximum: Option<Number>,
     min_length: Option<u32>,
     max_length: Option<u32>,
+    min_items: Option<u32>,
+    max_items: Option<u32>,
     format: Option<String>,
 }
 
@@ -115,6 +120,13 @@ impl Asked {
             questions: Vec::new(),
             continuation: Continuation { state: wanted.request_state, requests: BTreeMap::new() },
         };
+        // What is read below is not linear in it.
+        let wanted_bytes = serde_json::to_vec(&wanted.input_requests).map_or(usize::MAX, |json| json.len());
+        if wanted_bytes > ELICITATION_REQUEST_BYTES_MAX {
+            return Err(protocol(&format!(
+                "it asks a person in {wanted_bytes} bytes; at most {ELICITATION_REQUEST_BYTES_MAX} are accepted"
+            )));
+        }
         let mut words = Vec::new();
         for (key, request) in wanted.input_requests.unwrap_or_default() {
             let InputRequest::Elicitation(request) = request else {
@@ -126,7 +138,7 @@ impl Asked {
             words.push(message);
             asked.continuation.requests.insert(key, fields);
         }
-        asked.message = words.join("\n");
+        asked.message = shown(&words.join("\n"));
         let bytes =
             serde_json::to_vec(&(&asked.message, &asked.questions)).map_or(usize::MAX, |json| json.len());
         let state_bytes = serde_json::to_vec(&asked.continuation).map_or(usize::MAX, |json| json.len());
@@ -148,10 +160,10 @@ impl Asked {
     /// Adds the questions of a request; returns its words and its fields.
     fn take(&mut self, params: ElicitRequestParams) -> Result<(String, Vec<Field>), Failure> {
         let accept = |question: &str, url: Option<String>| Question {
-            url,
+            url: url.as_deref().map(shown),
             free_text: false,
             options: vec![option(ACCEPT.to_owned())],
-            ..question_of(question.to_owned())
+            ..question_of(shown(question))
         };
         match params {
             ElicitRequestParams::UrlElicitationParams { message, url, .. } => {
@@ -216,7 +228,7 @@ impl Continuation {
 }
 
 impl Choices {
-    /// Returns the options, if the field has some. A name that two of them have is not used.
+    /// Returns the options, if the field has some. Names are used only if they are all different.
     fn read(self) -> Option<Vec<Choice>> {
         let named = match (self.one_of, self.r#enum) {
             (Some(named), _) => named,
@@ -226,13 +238,13 @@ impl Choices {
             }
             (None, None) => return None,
         };
-        let is_one =
-            |title: &String| named.iter().filter(|one| one.title.as_ref() == Some(title)).count() == 1;
-        let choice = |one: &Named| Choice {
-            label: one.title.clone().filter(is_one).unwrap_or_else(|| one.r#const.clone()),
-            value: one.r#const.clone(),
-        };
-        Some(named.iter().map(choice).collect())
+        let by_name = named.iter().map(|one| shown(one.title.as_ref().unwrap_or(&one.r#const)));
+        let mut labels: Vec<_> = by_name.collect();
+        if labels.iter().collect::<HashSet<_>>().len() < labels.len() {
+            labels = named.iter().map(|one| shown(&one.r#const)).collect();
+        }
+        let choice = |(label, one): (String, Named)| Choice { label, value: one.r#const };
+        Some(labels.into_iter().zip(named).map(choice).collect())
     }
 }
 
@@ -244,7 +256,8 @@ impl FieldValue {
             Self::Boolean => Some(Value::Bool(answer.labels.first()? == YES)),
             Self::Written(format) => {
                 let text = answer.text.as_ref()?;
-                Some(format.number(text).map_or_else(|| Value::String(text.clone()), Value::Number))
+                let text = text.trim();
+                Some(format.number(text).map_or_else(|| Value::String(text.to_owned()), Value::Number))
             }
             Self::One(choices) => Some(choices.iter().find(is_chosen)?.value.clone().into()),
             Self::Several(choices) => {
@@ -260,14 +273,19 @@ fn field(name: &str, schema: &Value, optional: bool) -> Result<(Question, Field)
     let schema: Schema = serde_json::from_value(schema.clone())
         .map_err(|error| protocol(&format!("its field `{name}` cannot be shown: {error}")))?;
     let title = schema.title.unwrap_or_else(|| name.to_owned());
-    let words = schema.description.unwrap_or_else(|| title.clone());
+    let (header, words) = match schema.description {
+        Some(description) => (Some(title), description),
+        None => (None, title),
+    };
+    let (header, words) = (header.as_deref().map(shown), shown(&words));
+    let (min_options, max_options) = (schema.min_items, schema.max_items);
     let format = AnswerFormat {
         r#type: AnswerType::String,
         minimum: schema.minimum,
         maximum: schema.maximum,
         min_length: schema.min_length,
         max_length: schema.max_length,
-        format: schema.format,
+        format: schema.format.as_deref().map(shown),
     };
     let is_of_several = schema.items.is_some();
     let choices = schema.choices.read().or_else(|| schema.items?.read());
@@ -289,8 +307,14 @@ fn field(name: &str, schema: &Value, optional: bool) -> Result<(Question, Field)
         }
         FieldValue::Written(_) => Vec::new(),
     };
+    if let FieldValue::One(choices) | FieldValue::Several(choices) = &value {
+        let labels: HashSet<_> = choices.iter().map(|choice| &choice.label).collect();
+        if choices.is_empty() || labels.len() < choices.len() {
+            return Err(protocol(&format!("its field `{name}` has no options, or equal ones")));
+        }
+    }
     let question = Question {
-        header: Some(title),
+        header,
         free_text: labels.is_empty(),
         options: labels.into_iter().map(option).collect(),
         multiple: is_of_several,
@@ -299,6 +323,8 @@ fn field(name: &str, schema: &Value, optional: bool) -> Result<(Question, Field)
             _ => None,
         },
         optional,
+        min_options,
+        max_options,
         ..question_of(words)
     };
     Ok((question, Field { name: name.to_owned(), value }))
@@ -313,8 +339,15 @@ fn question_of(question: String) -> Question {
         free_text: true,
         format: None,
         optional: false,
+        min_options: None,
+        max_options: None,
         url: None,
     }
+}
+
+/// A text as it can be shown and stored.
+fn shown(text: &str) -> String {
+    text.replace('\0', "\u{fffd}")
 }
 
 fn option(label: String) -> QuestionOption {
@@ -407,6 +440,31 @@ mod tests {
     }
 
     #[test]
+    fn options_have_different_labels_and_nothing_shown_has_a_zero() {
+        let named = json!({ "f": { "type": "string", "oneOf": [
+            { "const": "1", "title": "Same" }, { "const": "2", "title": "Same" }, { "const": "3", "title": "1" },
+        ]}});
+        let asked = Asked::read(wanted(json!({ "q": form(named, &["f"]) }))).expect("questions");
+        let labels: Vec<_> = asked.questions[0].options.iter().map(|option| option.label.as_str()).collect();
+        assert_eq!(labels, ["1", "2", "3"]);
+        let zero = json!({ "f\u{0}": { "type": "string", "enum": ["a\u{0}"], "description": "x\u{0}" } });
+        let asked = Asked::read(wanted(json!({ "q": form(zero, &["f"]) }))).expect("questions");
+        let json = serde_json::to_string(&(&asked.message, &asked.questions)).expect("JSON");
+        assert!(!json.contains("\\u0000"), "{json}");
+        let label = asked.questions[0].options[0].label.clone();
+        let answers = vec![Answer { labels: vec![label], text: None }];
+        let (_, responses) = asked.continuation.responses(&Response::Accepted(answers));
+        assert_eq!(responses["q"]["content"]["f\u{0}"], "a\u{0}");
+        let several = json!({ "f": { "type": "array", "minItems": 2, "maxItems": 2,
+            "items": { "type": "string", "enum": ["x", "y", "z"] } } });
+        let asked = Asked::read(wanted(json!({ "q": form(several, &["f"]) }))).expect("questions");
+        for (labels, fits) in [(&["x"][..], false), (&["x", "y"], true), (&["x", "y", "z"], false)] {
+            let problem = crate::domain::question::problem(&asked.questions, &[answer(labels, None)]);
+            assert_eq!(problem.is_none(), fits, "{labels:?}");
+        }
+    }
+
+    #[test]
     fn several_requests_share_the_answers_in_their_order() {
         let visit = json!({ "method": "elicitation/create", "params": {
             "mode": "url", "message": "Sign in.", "url": "https://login.example.com/x",
@@ -429,6 +487,16 @@ mod tests {
         let large = form(json!({ "f": { "type": "string", "description": "x".repeat(9_000) } }), &[]);
         for request in [json!({ "method": "roots/list" }), form(many.into(), &[]), large] {
             assert!(matches!(Asked::read(wanted(json!({ "q": request }))), Err(Failure::Protocol(_))));
+        }
+        let options = |schema: Value| form(json!({ "f": schema }), &[]);
+        let huge: Vec<_> = (0..20_000).map(|at| at.to_string()).collect();
+        for schema in [
+            json!({ "type": "string", "enum": [] }),
+            json!({ "type": "string", "enum": ["1", "1"] }),
+            json!({ "type": "string", "enum": huge }),
+        ] {
+            let asked = Asked::read(wanted(json!({ "q": options(schema) })));
+            assert!(matches!(asked, Err(Failure::Protocol(_))));
         }
         let state = InputRequiredResult::from_request_state("x".repeat(10_000));
         assert!(matches!(Asked::read(state), Err(Failure::Protocol(_))));

@@ -2,8 +2,10 @@
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 
+use tokio::sync::OnceCell;
+
 use crate::{
-    base::Origin,
+    base::{Origin, seal::DataKey},
     domain::{
         OrgId, SessionId,
         elicitation::{Elicitation, Response},
@@ -20,6 +22,7 @@ pub(super) struct Elicitations {
     org: OrgId,
     session: SessionId,
     expires_seconds: u64,
+    key: OnceCell<DataKey>,
 }
 
 impl Elicitations {
@@ -29,7 +32,17 @@ impl Elicitations {
         (org, session): (OrgId, SessionId),
         expires_seconds: u64,
     ) -> Self {
-        Self { store: store.clone(), origin: origin.clone(), org, session, expires_seconds }
+        let key = OnceCell::new();
+        Self { store: store.clone(), origin: origin.clone(), org, session, expires_seconds, key }
+    }
+
+    /// The key of the organization, read once.
+    ///
+    /// # Errors
+    /// `LogUnavailable`.
+    pub(super) async fn key(&self) -> Result<&DataKey, Fault> {
+        let key = self.key.get_or_try_init(|| self.store.data_key(self.org)).await;
+        key.map_err(|error| Fault::LogUnavailable(error.to_string()))
     }
 
     /// Returns what the server of a call asks, for its action.
@@ -40,9 +53,7 @@ impl Elicitations {
         let Asked { message, questions, continuation } = asked;
         let plain =
             serde_json::to_vec(&continuation).map_err(|error| Fault::LogUnavailable(error.to_string()))?;
-        let key = self.store.data_key(self.org).await;
-        let key = key.map_err(|error| Fault::LogUnavailable(error.to_string()))?;
-        let sealed = key.seal(&plain, &self.context(call.id()), &self.origin);
+        let sealed = self.key().await?.seal(&plain, &self.context(call.id()), &self.origin);
         let continuation = BASE64_STANDARD.encode(sealed);
         let (server, expires_seconds) = (server.to_owned(), self.expires_seconds);
         Ok(Elicitation { server, message, questions, continuation, expires_seconds })
@@ -58,8 +69,7 @@ impl Elicitations {
         call: &Call,
     ) -> Result<Result<Option<(Continuation, Response)>, Unreadable>, Fault> {
         let Some(elicited) = &call.elicited else { return Ok(Ok(None)) };
-        let key = self.store.data_key(self.org).await;
-        let key = key.map_err(|error| Fault::LogUnavailable(error.to_string()))?;
+        let key = self.key().await?;
         let read = || {
             let sealed = BASE64_STANDARD.decode(&elicited.continuation).ok()?;
             let plain = key.open(&sealed, &self.context(call.id())).ok()?;
@@ -76,5 +86,5 @@ impl Elicitations {
     }
 }
 
-/// The sealed state is that of another organization or session, as of an imported log.
+/// The sealed state cannot be opened with the key of the organization.
 pub(super) struct Unreadable;

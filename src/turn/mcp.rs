@@ -236,6 +236,11 @@ impl McpTools {
         self.target(&call.origin.tool).is_some_and(|(place, _)| self.servers[place].is_process())
     }
 
+    /// Reads the key of what a person has answered, before the call goes on.
+    pub(super) async fn open_response(&self, call: &Call) -> Result<(), Fault> {
+        if call.elicited.is_some() { self.elicitations.key().await.map(drop) } else { Ok(()) }
+    }
+
     /// Runs a call to its end. `may_have_run`: an earlier worker may have sent it.
     ///
     /// # Errors
@@ -245,6 +250,8 @@ impl McpTools {
             return Ok(CallResult::not_run("This tool is no longer offered, so it did not run."));
         };
         let server = &self.servers[place];
+        // The request before the question of its server has run.
+        may_have_run |= call.elicited.is_some();
         let mut attempts_left = if call.replay == Replay::Unsafe { 1 } else { ATTEMPTS };
         let mut connections_left = SANDBOX_CALL_ATTEMPTS_MAX;
         let Ok(response) = self.elicitations.open(call).await? else {
@@ -260,6 +267,7 @@ impl McpTools {
                 Ok(CallOutcome::Asked(asked))
                     if asked.is_empty() && request.repetition < ELICITATIONS_MAX =>
                 {
+                    may_have_run = true;
                     sleep(MCP_REPEAT_DELAY).await;
                     let response = Some((asked.continuation, Response::Canceled));
                     request = Request { response, repetition: request.repetition + 1 };

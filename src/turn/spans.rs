@@ -141,6 +141,10 @@ impl harness::Tools for TracedTools<'_> {
         self.0.list_mcp(known, since).await
     }
 
+    async fn open_response(&self, call: &Call) -> Result<(), Halt> {
+        self.0.open_response(call).await
+    }
+
     fn offer_mcp(&self, known: &McpLists) {
         self.0.offer_mcp(known);
     }

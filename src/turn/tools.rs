@@ -274,8 +274,13 @@ impl LeasedTools {
     async fn recover_timed(&self, call: &Call) -> Result<CallResult, Fault> {
         if self.mcp.has(call) {
             let is_unsafe_there = call.replay == Replay::Unsafe && self.mcp.is_in_sandbox(call);
-            let was_lost =
-                is_unsafe_there && !self.sandbox.still_exists().await? && self.may_have_run(call).await?;
+            let is_away = is_unsafe_there && !self.sandbox.still_exists().await?;
+            let was_lost = is_away && self.may_have_run(call).await?;
+            if is_away && !was_lost {
+                // No sandbox has met it: nothing was sent.
+                let result = self.mcp.run(call, false).await?;
+                return shortened(&self.sandbox, call, result).await;
+            }
             let result = self.mcp.recover(call, was_lost).await?;
             return shortened(&self.sandbox, call, result).await;
         }
@@ -357,6 +362,10 @@ impl harness::Tools for LeasedTools {
 
     async fn list_mcp(&self, known: &McpLists, since: Timestamp) -> (Vec<Body>, Option<Halt>) {
         self.mcp.list(known, since).await
+    }
+
+    async fn open_response(&self, call: &Call) -> Result<(), Halt> {
+        self.mcp.open_response(call).await.map_err(|fault| Halt::Unavailable(fault.to_string()))
     }
 
     fn offer_mcp(&self, known: &McpLists) {

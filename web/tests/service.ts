@@ -48,6 +48,7 @@ export class Service {
     const usual = {
       SOJOURN_BOOTSTRAP_API_KEY: KEY,
       SOJOURN_ALLOW_PRIVATE_WEBHOOKS: "on",
+      SOJOURN_ALLOW_PRIVATE_MCP: "on",
       SOJOURN_ALLOW_SHARED_HOST: "on",
       SOJOURN_FIRST_SESSION: "off",
       SOJOURN_LEASE_MS: "2000",

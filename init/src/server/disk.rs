@@ -64,17 +64,16 @@ impl Server {
 
     /// Packs for a connection that waited for the end of a measurement. More of them are refused.
     pub(super) fn pack_next(&mut self) {
-        let waits = |connection: &Connection| matches!(connection.pending, Some(Pending::Measured));
-        let tokens: Vec<_> = self
-            .connections
-            .iter()
-            .filter(|(_, connection)| waits(connection))
-            .map(|(&token, _)| token)
-            .collect();
-        for token in tokens {
-            let answered = match self.is_packing() {
-                true => self.answer(token, &busy_packing(), &[]),
-                false => self.pack(token),
+        let waiting = |(&token, connection): (&u64, &Connection)| match connection.pending {
+            Some(Pending::Measured { epoch }) => Some((token, epoch)),
+            _ => None,
+        };
+        let waiting: Vec<_> = self.connections.iter().filter_map(waiting).collect();
+        for (token, epoch) in waiting {
+            let answered = match self.fence(epoch) {
+                Err(stale) => self.answer(token, &stale, &[]),
+                Ok(()) if self.is_packing() => self.answer(token, &busy_packing(), &[]),
+                Ok(()) => self.pack(token),
             };
             if answered.is_err() {
                 self.connections.remove(&token);

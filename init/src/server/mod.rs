@@ -151,7 +151,7 @@ impl Server {
     fn next_time(&self, longest: Duration) -> Duration {
         let untils = self.connections.values().filter_map(|connection| match &connection.pending {
             Some(Pending::Exit { until, .. }) => *until,
-            Some(Pending::Gone { .. } | Pending::Measured) | None => None,
+            Some(Pending::Gone { .. } | Pending::Measured { .. }) | None => None,
         });
         let now = Instant::now();
         untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
@@ -303,7 +303,9 @@ impl Server {
             Call::Pack { epoch } => match self.fence(epoch) {
                 Ok(()) if self.is_packing() => busy_packing(),
                 // A measurement changes modes for a moment.
-                Ok(()) if self.usage.is_some() => return self.wait_for(token, Pending::Measured),
+                Ok(()) if self.usage.is_some() => {
+                    return self.wait_for(token, Pending::Measured { epoch });
+                }
                 Ok(()) => return self.pack(token),
                 Err(stale) => stale,
             },
@@ -409,7 +411,7 @@ impl Server {
         let now = Instant::now();
         let settled = |(&token, connection): (&u64, &Connection)| {
             let answer = match connection.pending.as_ref()? {
-                Pending::Measured => return None,
+                Pending::Measured { .. } => return None,
                 Pending::Gone { exec_id } => self.execs.is_gone(exec_id).then_some(Answer::Done {})?,
                 Pending::Exit { exec_id, until } => {
                     let outcome = self.execs.outcome(exec_id);

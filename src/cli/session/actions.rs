@@ -16,7 +16,7 @@ pub(crate) enum Use {
     Answer {
         session: String,
         /// Answer or result; - for standard input. Several questions take an answer each. The label of an option
-        /// chooses it; an empty text leaves an optional question out
+        /// chooses it, several with commas if the question takes them; an empty text leaves an optional question out
         #[arg(required_unless_present = "decline")]
         text: Vec<String>,
         /// Decline the questions of an MCP server
@@ -124,6 +124,7 @@ async fn pending(client: &Client, session: Option<&str>, children: bool, json: b
         ("KIND", "kind"),
         ("TOOL", "tool"),
         ("INPUT", "input"),
+        ("SERVER ASKS", "message"),
         ("EXPIRES", "expires_at"),
     ];
     print::page(client, &path, &columns, json).await
@@ -175,23 +176,35 @@ async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i
 fn replies(action: &Value, texts: &[String]) -> anyhow::Result<Value> {
     let questions = action["questions"].as_array().map(Vec::as_slice).unwrap_or_default();
     if texts.len() != questions.len() {
-        let asked: String =
-            questions.iter().map(|one| format!("\n  {}", print::cell(&one["question"]))).collect();
+        let asked: String = questions.iter().map(told).collect();
         let who =
             action["server"].as_str().map_or("the agent".to_owned(), |name| format!("the server {name}"));
         bail!("{who} asks {} questions and {} were answered:{asked}", questions.len(), texts.len());
     }
     let reply = |(question, text): (&Value, &String)| {
         let options = question["options"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let is_label = options.iter().any(|option| option["label"] == **text);
+        let is_label = |text: &str| options.iter().any(|option| option["label"] == *text);
+        let several: Vec<_> = text.split(',').map(str::trim).collect();
         match text.is_empty() {
             true => json!({}),
-            false if is_label => json!({ "labels": [text] }),
+            false if is_label(text) => json!({ "labels": [text] }),
+            false if question["multiple"] == true && several.iter().all(|one| is_label(one)) => {
+                json!({ "labels": several })
+            }
             false => json!({ "text": text }),
         }
     };
     let answers: Vec<_> = questions.iter().zip(texts).map(reply).collect();
     Ok(json!({ "type": "user.answer", "action_id": action["id"], "answers": answers }))
+}
+
+/// A line about a question: its words, its options, and the address that it wants to be opened.
+fn told(question: &Value) -> String {
+    let options = question["options"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let labels: Vec<_> = options.iter().map(|option| print::cell(&option["label"])).collect();
+    let offered = if labels.is_empty() { String::new() } else { format!(" [{}]", labels.join(" | ")) };
+    let url = question["url"].as_str().map(|url| format!(" <{url}>")).unwrap_or_default();
+    format!("\n  {}{offered}{url}", print::cell(&question["question"]))
 }
 
 fn one(texts: &[String]) -> anyhow::Result<&str> {

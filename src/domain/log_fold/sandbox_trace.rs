@@ -6,8 +6,8 @@
 use crate::domain::{Body, Event};
 
 /// Types of the events that [`SandboxTrace`] reads.
-pub const SANDBOX_TRACE: [&str; 5] =
-    ["sandbox.created", "sandbox.lost", "sandbox.terminated", "tool.call", "tool.started"];
+pub const SANDBOX_TRACE: [&str; 6] =
+    ["sandbox.created", "sandbox.lost", "sandbox.terminated", "tool.call", "tool.started", "action.required"];
 
 /// Search for the sandboxes that a call may have met. The newest event comes first.
 pub struct SandboxTrace<'a> {
@@ -39,6 +39,10 @@ impl<'a> SandboxTrace<'a> {
             // A confirmed call cannot have run before its start.
             Body::ToolCall { call_id, .. } | Body::ToolStarted { call_id } => {
                 self.announced |= call_id == self.call_id;
+            }
+            // After a question of its server, the call goes on with another request.
+            Body::ActionRequired(action) => {
+                self.announced |= action.continuation.is_some() && action.call_id == self.call_id;
             }
             _ => {}
         }

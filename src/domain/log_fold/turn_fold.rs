@@ -209,9 +209,11 @@ impl TurnFold {
         if let Body::ActionRequired(action) = &event.draft.body {
             self.actions.open(action, event.ts);
             if action.continuation.is_some() {
-                // Its next request is another one.
-                let asks = |open: &&mut OpenCall| open.call.call_id == action.call_id;
-                self.open.iter_mut().filter(asks).for_each(|open| open.is_started = false);
+                // Its next request is another one, which no sandbox has met.
+                self.has_acted = true;
+                for open in self.open.iter_mut().filter(|open| open.call.call_id == action.call_id) {
+                    (open.met_sandbox, open.is_started) = (false, false);
+                }
             }
             return;
         }

@@ -71,7 +71,7 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
           </span>
         )}
       </p>
-      {action.kind === "question" ? null : action.input == null ? (
+      {action.kind === "question" && !action.server ? null : action.input == null ? (
         <p className="quiet">The arguments are large; the timeline has them.</p>
       ) : (
         <Json value={action.input} label={`Arguments of ${action.tool}`} />

@@ -75,7 +75,7 @@ function Asked(props: { question: Question; answer: Answer; onChange: (answer: A
       {(question.free_text || options.length === 0) && (
         <textarea
           aria-label={`Your words for: ${question.question}`}
-          placeholder={options.length > 0 ? "Or in your own words" : "Your answer"}
+          placeholder={options.length > 0 ? "Or in your own words" : hint(question.format)}
           rows={Math.min(8, Math.max(1, (answer.text ?? "").split("\n").length))}
           value={answer.text ?? ""}
           onChange={(event) => onChange({ ...answer, text: event.target.value })}
@@ -83,6 +83,17 @@ function Asked(props: { question: Question; answer: Answer; onChange: (answer: A
       )}
     </fieldset>
   );
+}
+
+/** What a written answer has to be, in a few words. */
+function hint(format: Schemas["AnswerFormat"] | null | undefined): string {
+  if (!format) return "Your answer";
+  const { type, minimum, maximum, min_length, max_length } = format;
+  const what = type === "integer" ? "A whole number" : type === "number" ? "A number" : format.format ? `Text: ${format.format}` : "Your answer";
+  const [least, most] = type === "string" ? [min_length, max_length] : [minimum, maximum];
+  const bounds = [least != null && `at least ${least}`, most != null && `at most ${most}`].filter(Boolean).join(", ");
+  const unit = type === "string" && bounds ? " characters" : "";
+  return bounds ? `${what}, ${bounds}${unit}` : what;
 }
 
 /** An address that a server wants to be opened: its host stands out, and nothing but a web address is a link. */

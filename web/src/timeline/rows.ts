@@ -107,6 +107,8 @@ export class Timeline {
   private readonly calls = new Map<string, number>();
   /** Calls by the id of their action. */
   private readonly actions = new Map<string, string>();
+  /** Actions of MCP servers. */
+  private readonly elicitations = new Set<string>();
   private readonly turns = new Map<string, number>();
   /** Seconds of each turn that ended; a retry continues one. */
   private readonly seconds = new Map<string, number>();
@@ -141,6 +143,7 @@ export class Timeline {
       }
       case "action.required":
         this.actions.set(event.body.id, event.body.call_id);
+        if (event.body.server) this.elicitations.add(event.body.id);
         return this.call(event.body.call_id, { state: "waiting" });
       case "user.custom_tool_result":
         return this.call(this.actions.get(event.body.action_id), {
@@ -148,7 +151,11 @@ export class Timeline {
           files: this.named(event),
         });
       case "user.answer":
-        return this.call(this.actions.get(event.body.action_id), { by: `answered by ${event.actor.display ?? "a caller"}` });
+        return this.call(this.actions.get(event.body.action_id), {
+          by: `answered by ${event.actor.display ?? "a caller"}`,
+          // The server goes on with the call.
+          ...(this.elicitations.has(event.body.action_id) && { state: "running" as const }),
+        });
       case "user.tool_confirmation": {
         const who = event.actor.display ?? "a caller";
         const allows = event.body.decision !== "reject";

@@ -342,6 +342,14 @@ impl Store {
                 delete from sandbox_wait w
                 using s
                 where w.org_id = $1 and w.session_id = $2 and not s.more
+                  and exists (
+                      select from job j
+                      where j.org_id = $1 and j.session_id = $2 and j.kind = $3 and j.worker_id = $4
+                  )
+                  and not exists (
+                      select from job j
+                      where j.org_id = $1 and j.session_id = $2 and j.kind in ('turn', 'operation') and j.kind <> $3
+                  )
              )
              delete from job
              using s

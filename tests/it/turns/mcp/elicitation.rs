@@ -71,7 +71,7 @@ async fn a_server_asks_a_person_and_goes_on_with_the_answers() {
     );
     let questions = &action["questions"];
     assert_eq!(
-        (&questions[0]["header"], &questions[0]["format"]),
+        (&questions[0]["question"], &questions[0]["format"]),
         (&json!("Copies"), &json!({ "type": "integer", "minimum": 1, "maximum": 9 }))
     );
     assert_eq!(questions[1]["options"], json!([{ "label": "Production" }, { "label": "Staging" }]));
