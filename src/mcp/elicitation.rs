@@ -5,10 +5,7 @@
 
 use std::collections::{BTreeMap, HashSet};
 
-use rmcp::model::{
-    ClientJsonRpcMessage, ClientRequest, ElicitRequestParams, InputRequest, InputRequiredResult,
-    InputResponses,
-};
+use rmcp::model::{ElicitRequestParams, InputRequest, InputRequiredResult, InputResponses};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Number, Value, json};
 
@@ -352,16 +349,6 @@ fn shown(text: &str) -> String {
 
 fn option(label: String) -> QuestionOption {
     QuestionOption { label, description: None }
-}
-
-/// Takes the capability out of the message that begins a session: the versions with sessions would ask while a call is
-/// held.
-pub(super) fn not_for_sessions(message: &mut ClientJsonRpcMessage) {
-    if let ClientJsonRpcMessage::Request(request) = message
-        && let ClientRequest::InitializeRequest(initialize) = &mut request.request
-    {
-        initialize.params.capabilities.elicitation = None;
-    }
 }
 
 fn protocol(words: &str) -> Failure {

@@ -10,9 +10,9 @@ use rmcp::{
 use tokio::time::sleep;
 
 use super::{
-    elicitation::not_for_sessions,
     lines::Lines,
     process::{Process, SendError},
+    transport::not_for_sessions,
 };
 use crate::{
     base::limit::{EXEC_OUTPUT_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_PROCESS_IDLE_POLL, MCP_PROCESS_POLL},

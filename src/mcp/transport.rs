@@ -12,7 +12,7 @@ use std::{
 use futures::stream::BoxStream;
 use http::{HeaderName, HeaderValue};
 use rmcp::{
-    model::ClientJsonRpcMessage,
+    model::{ClientJsonRpcMessage, ClientRequest},
     transport::streamable_http_client::{
         SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
         StreamableHttpResponseLimits,
@@ -21,7 +21,7 @@ use rmcp::{
 use sse_stream::Sse;
 use tokio::time::sleep;
 
-use super::{Access, AccessSource, elicitation::not_for_sessions, failure::NoAccess};
+use super::{Access, AccessSource, failure::NoAccess};
 use crate::{
     base::{
         ExposeSecret, SecretString,
@@ -74,6 +74,16 @@ impl Http {
             headers.insert(name, value);
         }
         Ok(Authorized { token, bearer, headers })
+    }
+}
+
+/// Takes the capability to be asked out of the message that begins a session: the versions with sessions would ask while a call is
+/// held.
+pub(super) fn not_for_sessions(message: &mut ClientJsonRpcMessage) {
+    if let ClientJsonRpcMessage::Request(request) = message
+        && let ClientRequest::InitializeRequest(initialize) = &mut request.request
+    {
+        initialize.params.capabilities.elicitation = None;
     }
 }
 
