@@ -41,13 +41,13 @@ pub async fn run(runtime: &str, config: &str, scratch: &Path) -> anyhow::Result<
         .arg("raw")
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status()
+        .output()
         .await;
     let took = began.elapsed();
     match ran {
-        Ok(status) => {
-            anyhow::ensure!(status.success(), "{runtime} ended with {status}");
+        Ok(ran) => {
+            let words = String::from_utf8_lossy(&ran.stderr);
+            anyhow::ensure!(ran.status.success(), "{runtime} ended with {}: {}", ran.status, words.trim());
             Ok(Some(took))
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),

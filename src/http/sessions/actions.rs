@@ -139,11 +139,15 @@ pub(super) async fn send(
             SentEvent::ToolConfirmation { .. } => caller.check::<ApproveActions>()?,
         }
     }
-    if wanted.events.iter().any(|event| content::has_new_files(content_of(event))) {
+    if let Some(index) = wanted.events.iter().position(|event| content::has_new_files(content_of(event))) {
         if let Some(answer) = once.replay(&caller.app, caller.org).await? {
             return Ok(Answer { status: StatusCode::OK, ..answer });
         }
-        content::check_open(&caller.app, caller.org, caller.session).await?;
+        let open = content::check_open(&caller.app, caller.org, caller.session).await;
+        open.map_err(|error| match error.status() {
+            StatusCode::NOT_FOUND => error,
+            _ => at_event(index, error),
+        })?;
     }
     let mut parts = Vec::with_capacity(wanted.events.len());
     for (index, event) in wanted.events.iter().enumerate() {

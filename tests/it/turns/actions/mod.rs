@@ -188,6 +188,12 @@ async fn a_wrong_answer_is_refused_and_changes_nothing() {
 
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     assert_eq!(answer(owner, &id, json!([result(&action, "sun")])).await.error(409)["code"], "archived");
+    // Before a file of it is stored.
+    let file = json!({ "type": "document", "source": { "type": "base64", "data": "MA==" } });
+    let with_file =
+        json!({ "type": "user.custom_tool_result", "action_id": action["id"], "content": [file] });
+    let error = answer(owner, &id, json!([with_file])).await.error(409);
+    assert_eq!((&error["code"], &error["param"]), (&json!("archived"), &json!("events[0]")));
     scene.close().await;
 }
 
