@@ -25,12 +25,10 @@ async fn an_unsafe_call_without_an_answer_is_made_once_and_its_outcome_is_unknow
         (
             Reply::Result(json!({
                 "resultType": "input_required", "requestState": "s",
-                "inputRequests": { "who": { "method": "elicitation/create", "params": {
-                    "mode": "form", "message": "Who?", "requestedSchema": { "type": "object", "properties": {} },
-                }}},
+                "inputRequests": { "where": { "method": "roots/list" } },
             })),
             "unknown",
-            "wants an input from a person",
+            "which are not offered",
         ),
         (Reply::Status(429), "not_run", "The tool did not run"),
         (Reply::Redirect("http://127.0.0.2:9/mcp".to_owned()), "not_run", "another origin"),
