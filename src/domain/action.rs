@@ -57,7 +57,7 @@ pub struct Action {
     /// The MCP server that asks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub server: Option<String>,
-    /// What the server says to the person who answers.
+    /// Words of the server for the person who answers.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// State of the server, sealed: for the service only.

@@ -1,4 +1,4 @@
-//! Elicitations: what an MCP server asks a person before it goes on with a call.
+//! Elicitations: questions of an MCP server to a person, before it goes on with a call.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,7 +9,7 @@ use super::question::{Answer, Answers, Question};
 pub struct Elicitation {
     /// Name of the server.
     pub server: String,
-    /// What it says to the person.
+    /// Its words for the person.
     pub message: String,
     pub questions: Vec<Question>,
     /// State of the server and the form of its questions, sealed.

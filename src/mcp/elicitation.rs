@@ -1,4 +1,4 @@
-//! What a server asks a person before it goes on with a call, as questions of an action, and the answers as it wants them.
+//! Questions of a server to a person, as an action has them, and the answers, as the server wants them.
 //!
 //! Versions from 2026-07-28 on: the server ends the request, and the call is made again with the responses and the state
 //! that the server gave. The form of the questions is kept beside that state, so the answers need nothing else.
@@ -26,7 +26,7 @@ const YES: &str = "Yes";
 const NO: &str = "No";
 const ACCEPT: &str = "Accept";
 
-/// What a server asks.
+/// Questions of a server in the middle of a call.
 #[derive(Debug, PartialEq)]
 pub struct Asked {
     /// Its words, one line for each request.
@@ -35,7 +35,7 @@ pub struct Asked {
     pub continuation: Continuation,
 }
 
-/// What the next request of the call needs: the state of the server, and the form of its questions.
+/// State for the next request of the call: that of the server, and the form of its questions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Continuation {
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -117,7 +117,7 @@ impl Asked {
             questions: Vec::new(),
             continuation: Continuation { state: wanted.request_state, requests: BTreeMap::new() },
         };
-        // What is read below is not linear in it.
+        // The conversion below takes more than linear time.
         let wanted_bytes = serde_json::to_vec(&wanted.input_requests).map_or(usize::MAX, |json| json.len());
         if wanted_bytes > ELICITATION_REQUEST_BYTES_MAX {
             return Err(protocol(&format!(

@@ -1,4 +1,4 @@
-//! Elicitations of a session: what a server asks a person, sealed for the log until the call goes on.
+//! Elicitations of a session: the state of a server that asks a person is sealed for the log until the call goes on.
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 

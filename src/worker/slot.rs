@@ -248,10 +248,5 @@ async fn run_turn(
     if matches!(ended, Err(Halt::Stale)) {
         server.bill_late().await;
     }
-    if ended.is_ok() && session.cancel_turn_id == Some(attempt.turn) {
-        // It may have waited for capacity for its sandbox, before others.
-        let fence = lease.fence();
-        runtime.sandboxes.store.end_sandbox_wait(fence.org, fence.session).await.map_err(unavailable)?;
-    }
     ended
 }

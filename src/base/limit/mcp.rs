@@ -89,7 +89,7 @@ pub const ELICITATION_QUESTIONS_MAX: usize = 16;
 /// Max size of the words and questions of an elicitation, as JSON, in bytes. With the next two it fits the body of one event, which
 /// is never truncated.
 pub const ELICITATION_BYTES_MAX: usize = 8_000;
-/// Max size of the requests of which they are read, as JSON, in bytes.
+/// Max size of the requests that they come in, as JSON, in bytes.
 pub const ELICITATION_REQUEST_BYTES_MAX: usize = 32 << 10;
 /// Max size of the state that a server gives with them, in bytes, with the form of its questions.
 pub const ELICITATION_STATE_BYTES_MAX: usize = 9_000;

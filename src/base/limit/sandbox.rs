@@ -13,7 +13,7 @@ pub const SANDBOX_WAIT_POLL: (Duration, Duration) = (Duration::from_secs(1), Dur
 pub const SANDBOX_WAIT_POLL_STEP: Duration = Duration::from_millis(50);
 /// Interval at which its position in the queue is recorded again.
 pub const SANDBOX_WAIT_LOG_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which a session that did not ask again waits no more.
+/// Time after which a session that did not ask again holds up no other; it keeps the time since which it waits.
 pub const SANDBOX_WAIT_SEEN: Duration = Duration::from_secs(20);
 /// Output of one command that is stored, per stream, in bytes.
 pub const EXEC_OUTPUT_BYTES_MAX: u64 = 64 << 20;

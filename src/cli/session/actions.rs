@@ -144,7 +144,8 @@ async fn answer(client: &Client, answer: Answer<'_>) -> anyhow::Result<(Value, i
     let Answer { session, texts, action, error, decline } = answer;
     let now = client.get(&format!("/sessions/{session}")).await?;
     if now["last_turn"]["state"] == "waiting" || action.is_some() {
-        let action = only_action(client, session, action.as_deref(), &["tool_result", "question"]).await?;
+        let kinds = if decline { &["question"][..] } else { &["tool_result", "question"] };
+        let action = only_action(client, session, action.as_deref(), kinds).await?;
         let event = if decline {
             json!({ "type": "user.answer", "action_id": action["id"], "answers": [], "declined": true })
         } else if action["kind"] == "question" && !error {

@@ -28,7 +28,7 @@ pub(super) struct TurnAction {
     pub call_id: String,
     /// Whether it confirms a call that repeats others.
     is_loop: bool,
-    /// What a confirmation is bound to.
+    /// Hash of the call that a confirmation is bound to.
     pub args_hash: Option<String>,
     on_expiry: OnExpiry,
     #[serde(with = "time::serde::rfc3339")]

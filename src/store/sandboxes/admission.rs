@@ -167,11 +167,18 @@ impl Store {
         })
     }
 
-    /// Deletes the waits that nobody continued for a minute.
+    /// Deletes the waits that nobody continued for a minute, and that no job of their session can continue.
     pub async fn delete_abandoned_waits(&self) -> Result<u64> {
-        let done = sqlx::query("delete from sandbox_wait where seen_at < now() - interval '1 minute'")
-            .execute(&self.system)
-            .await?;
+        let done = sqlx::query(
+            "delete from sandbox_wait w
+             where w.seen_at < now() - interval '1 minute'
+               and not exists (
+                   select from job j
+                   where j.org_id = w.org_id and j.session_id = w.session_id and j.kind in ('turn', 'operation')
+               )",
+        )
+        .execute(&self.system)
+        .await?;
         Ok(done.rows_affected())
     }
 
@@ -200,7 +207,7 @@ const ADMIT: &str = concat!(
      ), before as materialized (
         select shortage, since, seen_at
         from sandbox_wait
-        where org_id = $1 and session_id = $2 and seen_at >= now() - $17 * interval '1 millisecond'
+        where org_id = $1 and session_id = $2
      ), decided as materialized (
         select held.session_id, too_large.shortage is not null as is_too_large,
                case when missing.shortage like 'organization%' then r.org_ahead else r.node_ahead end as ahead,
@@ -263,12 +270,7 @@ const ADMIT: &str = concat!(
         where shortage is not null and not is_too_large
         on conflict (org_id, session_id) do update
         set node_id = excluded.node_id, node_ids = excluded.node_ids, shortage = excluded.shortage,
-            queue_position = excluded.queue_position, seen_at = now(),
-            -- A wait that nobody continued is over.
-            since = case
-                when sandbox_wait.seen_at < now() - $17 * interval '1 millisecond' then excluded.since
-                else sandbox_wait.since
-            end
+            queue_position = excluded.queue_position, seen_at = now()
      )
      select exists (select from held) as is_held, d.shortage, d.is_too_large, d.ahead,
             coalesce(greatest(extract(epoch from now() - b.since) * 1000, 0), 0)::bigint as waited_ms,

@@ -72,6 +72,7 @@ fn of_mcp() -> Vec<(&'static str, String)> {
         ("ELICITATIONS_MAX", count(limit::ELICITATIONS_MAX.into())),
         ("ELICITATION_QUESTIONS_MAX", count(limit::ELICITATION_QUESTIONS_MAX as u64)),
         ("ELICITATION_BYTES_MAX", bytes(limit::ELICITATION_BYTES_MAX)),
+        ("ELICITATION_REQUEST_BYTES_MAX", bytes(limit::ELICITATION_REQUEST_BYTES_MAX)),
         ("ELICITATION_STATE_BYTES_MAX", bytes(limit::ELICITATION_STATE_BYTES_MAX)),
         ("MCP_REDIRECTS_MAX", count(limit::MCP_REDIRECTS_MAX as u64)),
         ("MCP_BREAKER_FAILURES", count(limit::MCP_BREAKER_FAILURES as u64)),

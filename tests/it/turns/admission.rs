@@ -125,7 +125,7 @@ async fn a_frozen_sandbox_leaves_capacity_for_others() {
 
 #[tokio::test]
 async fn sandboxes_are_frozen_while_waiting_turns_keep_every_worker_busy() {
-    let soon = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=600"];
+    let soon = ["--sandbox-freeze-after-seconds=1", "--sandbox-hibernate-after-seconds=600"];
     let scene = Scene::open(&[ONE[0], "--max-concurrent-turns=1", soon[0], soon[1]]).await;
     let owner = &scene.owner;
     let idle = short(owner).await;
@@ -135,14 +135,17 @@ async fn sandboxes_are_frozen_while_waiting_turns_keep_every_worker_busy() {
     for _ in 0..6 {
         waited.push(short(owner).await);
     }
-    until(owner, &waited[0], "sandbox.waiting").await;
     super::steer(owner, &idle, &super::script(json!([run("echo own"), { "text": "Done." }]))).await;
     let served = owner.settled(&idle, 2).await;
     assert!(outputs(&served)[1].contains("own"), "{served:?}");
+    let mut have_waited = 0;
     for waited in &waited {
         let ended = owner.settled(waited, 1).await;
         assert_eq!(ends(&ended), ["completed"], "{ended:?}");
+        have_waited += usize::from(!waits(&ended).is_empty());
     }
+    // Each sandbox has the capacity for a second after its turn.
+    assert!(have_waited > 0, "there was capacity for all");
     scene.close().await;
 }
 
@@ -177,6 +180,24 @@ async fn a_turn_that_waits_holds_no_slot_and_repeats_nothing() {
         (1, 1),
         "{kinds:?}"
     );
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn calls_that_wait_together_end_the_turn_once() {
+    let scene = Scene::open(&[ONE[0], ONE[1], "--sandbox-wait-seconds=2"]).await;
+    let owner = &scene.owner;
+    let holder = holder(owner).await;
+    appears(&scene.ground, "ready").await;
+    let read = json!({ "tool": "read", "input": { "path": "a" } });
+    let find = json!({ "tool": "glob", "input": { "pattern": "*" } });
+    let id = owner.play(json!([{ "tools": [read, find] }, { "text": "Never." }])).await;
+    let ended = owner.settled(&id, 1).await;
+    let end = &of(&ended, "turn.completed")[0]["body"];
+    assert_eq!(end["error"]["code"], "sandbox_unavailable", "{end}");
+    assert_eq!(of(&ended, "tool.result").len(), 2);
+    assert_eq!(owner.get("/capacity").await.ok()["sessions_waiting"], 0, "its wait ends with the turn");
+    archive(owner, &holder).await;
     scene.close().await;
 }
 
@@ -363,6 +384,15 @@ async fn a_session_that_waits_for_two_nodes_is_ahead_on_both() {
         }
         decided => panic!("{decided:?}"),
     }
+    // One that could not ask for a while has held up nobody, and keeps its time.
+    let unseen = format!(
+        "update sandbox_wait set seen_at = seen_at - interval '40 s' where session_id = '{}'",
+        fences[2].session.uuid()
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(unseen))
+        .execute(&mut world.database.superuser().await)
+        .await
+        .expect("a change");
     match admit(2, first, &nodes).await.1 {
         Admission::Admitted(waited) => assert!(waited >= Duration::from_secs(12), "{waited:?}"),
         decided => panic!("{decided:?}"),

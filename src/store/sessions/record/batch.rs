@@ -10,7 +10,7 @@ use super::{
     fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
         Member, callers_read, each, fold_actions, fold_columns, fold_query, fold_session, fold_turn,
-        fold_usage, log_columns, log_query, member_rows, start_fits,
+        fold_usage, log_columns, log_query, member_rows, start_fits, unqueued,
     },
 };
 use crate::{
@@ -108,7 +108,11 @@ const RECORD_BATCH: &str = concat!(
     fold_actions!(),
     ", ",
     fold_usage!(),
-    ", jobs as (
+    ", unqueued as (
+    ",
+    unqueued!("select s.org_id, s.session_id from s where s.ends or s.wakes_at is not null"),
+    "
+), jobs as (
     select j.org_id, j.session_id, s.more or s.wakes_at is not null as stays, s.wakes_at
     from s
     join job j using (org_id, session_id)

@@ -312,6 +312,25 @@ macro_rules! fold_actions {
 }
 pub(super) use fold_actions;
 
+/// Deletes the waits for capacity of `turns` that end, or that wait for callers, unless an operation of the session waits.
+macro_rules! unqueued {
+    ($turns:expr) => {
+        concat!(
+            "delete from sandbox_wait w
+    using (",
+            $turns,
+            ") t
+    where w.org_id = t.org_id
+      and w.session_id = t.session_id
+      and not exists (
+          select from job o
+          where o.org_id = w.org_id and o.session_id = w.session_id and o.kind = 'operation'
+      )"
+        )
+    };
+}
+pub(super) use unqueued;
+
 /// Adds the usage of the members `m` whose sessions `s` were changed to the sums.
 macro_rules! fold_usage {
     () => {

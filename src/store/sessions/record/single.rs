@@ -7,7 +7,7 @@ use super::{
     fence::{destinations_seen, fence, is_current, turn_open},
     fold::{
         Member, callers_read, fold_actions, fold_columns, fold_query, fold_session, fold_turn, fold_usage,
-        log_columns, log_query, one, start_fits,
+        log_columns, log_query, one, start_fits, unqueued,
     },
 };
 use crate::{
@@ -99,7 +99,13 @@ const RECORD: &str = concat!(
     fold_actions!(),
     ", ",
     fold_usage!(),
-    ", done as (
+    ", unqueued as (
+    ",
+    unqueued!(
+        "select m.org_id, m.session_id from s cross join m where m.status is not null or m.wakes_at is not null"
+    ),
+    "
+), done as (
     delete from job j
     using s
     cross join m

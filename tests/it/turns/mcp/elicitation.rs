@@ -11,7 +11,7 @@ use crate::{
     },
     turns::{
         actions::{answer, pending},
-        session,
+        session, wait_until, workspace,
     },
 };
 
@@ -191,6 +191,33 @@ async fn a_call_whose_server_asks_is_unknown_when_its_turn_is_canceled() {
     assert_eq!((outcomes(&log), ends(&log)), (vec!["unknown"], vec!["canceled"]));
     assert_eq!(of(&log, "action.closed")[0]["body"]["reason"], "withdrawn");
     scene.close().await;
+}
+
+/// The answer that the process gave while no worker ran is the result.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_asks_gets_the_answer_once() {
+    let ground = Ground::new().await;
+    let settings = ["--lease-ms=1000"];
+    let program = Program::start(&ground, &settings);
+    let caller = Caller::new(&program.base, KEY);
+    let server = json!({ "name": "fake", "command": ["python3", "-c", include_str!("asking.py")] });
+    let id = play(&caller, json!([server]), steps()).await;
+    let action = pending(&caller, &id, 1).await.remove(0);
+    assert_eq!(action["message"], "Where to?");
+    let given = json!({ "answers": [{ "text": "here" }] });
+    assert_eq!(answer(&caller, &id, answers(&action, given)).await.status, 202);
+    let calls = || std::fs::read_to_string(workspace(&ground).join("seen")).unwrap_or_default();
+    wait_until("the call with the answer", || calls() == "call None\ncall first\n").await;
+    program.kill();
+    std::fs::write(workspace(&ground).join("go"), "").expect("a file");
+    let program = Program::start(&ground, &settings);
+    let caller = Caller::new(&program.base, KEY);
+    let log = caller.settled(&id, 1).await;
+    assert_sound(&log);
+    let told = r#"{"where": {"action": "accept", "content": {"target": "here"}}}"#;
+    assert_eq!((outputs(&log), outcomes(&log)), (vec![told], vec!["ran"]));
+    assert_eq!(calls(), "call None\ncall first\n", "no answer is given twice");
+    program.kill();
 }
 
 /// Killed while the turn waits, when the answer is in the log, and when the server has it.
