@@ -1,6 +1,7 @@
 // Numbers, times and words, formatted for display.
 
-const relative = new Intl.RelativeTimeFormat("en", { numeric: "auto", style: "short" });
+// No "tomorrow": a day and a half from a Saturday evening is a Monday.
+const relative = new Intl.RelativeTimeFormat("en", { numeric: "always", style: "short" });
 const UNITS: [Intl.RelativeTimeFormatUnit, number][] = [
   ["day", 86_400],
   ["hour", 3_600],
