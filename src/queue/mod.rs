@@ -4,6 +4,8 @@
 //! and also reads callers' requests for the turn. This is our own implementation because no crate
 //! offers fencing, node affinity and fairness between organizations.
 
+mod cursor;
+
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
@@ -17,12 +19,14 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
+use cursor::{Answering, Cursor, Rotation};
+
 use crate::{
     base::{
-        Id, Origin, Timestamp,
+        Origin,
         limit::{
-            CLAIM_CONTENDED, CLAIM_CONTENDED_MAX, CLAIM_MARGIN, CLAIM_MARGIN_MAX, CLAIM_READ_ALL_INTERVAL,
-            CLAIM_VISITS_MAX, CONTROL_INTERVAL, STATEMENT_TIMEOUT, SWEEP_INTERVAL,
+            CLAIM_CONTENDED, CLAIM_CONTENDED_MAX, CLAIM_MARGIN, CLAIM_MARGIN_MAX, CLAIM_POLL,
+            CLAIM_READ_ALL_INTERVAL, CONTROL_INTERVAL, STATEMENT_TIMEOUT, SWEEP_INTERVAL,
         },
     },
     domain::{OrgId, SessionId},
@@ -46,30 +50,7 @@ struct Inner {
     held: Mutex<HashMap<Key, Holding>>,
     /// Position from which the next claim begins.
     cursor: Mutex<Cursor>,
-    /// Time since when the database has answered every query; `None` while it does not answer.
-    answering: Mutex<Option<Instant>>,
-}
-
-/// Positions of claims: each begins where the last one ended.
-struct Cursor {
-    /// The organization that was served last.
-    after: OrgId,
-    /// Every job that was ready before this time was claimed; `None` reads all.
-    since: Option<Timestamp>,
-    /// Every job that was due before this time is ready; `None` reads all.
-    due_since: Option<Timestamp>,
-    /// Time of the last read with `CLAIM_MARGIN_MAX`.
-    read_back_at: Option<Instant>,
-    /// Time since when `since` and `due_since` are known.
-    known_at: Instant,
-    /// Time of the last claim of maintenance jobs of other nodes.
-    others_read_at: Option<Instant>,
-}
-
-impl Cursor {
-    fn forget_times(&mut self) {
-        (self.since, self.due_since, self.known_at) = (None, None, Instant::now());
-    }
+    answering: Mutex<Answering>,
 }
 
 /// Result of a claim.
@@ -96,15 +77,6 @@ pub struct Lease {
 impl Queue {
     /// Creates the queue of the worker process identified by `claimant`.
     pub fn new(store: Store, notifications: Notifications, origin: Origin, claimant: Claimant) -> Self {
-        let after = Id::from_uuid(Uuid::nil());
-        let cursor = Cursor {
-            after,
-            since: None,
-            due_since: None,
-            read_back_at: None,
-            known_at: Instant::now(),
-            others_read_at: None,
-        };
         let answering = Mutex::default();
         Self(Arc::new(Inner {
             store,
@@ -112,7 +84,7 @@ impl Queue {
             origin,
             claimant,
             held: Mutex::default(),
-            cursor: Mutex::new(cursor),
+            cursor: Mutex::new(Cursor::new()),
             answering,
         }))
     }
@@ -124,10 +96,18 @@ impl Queue {
 
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
     ///
-    /// Repeats the claim while organizations remain that it has not visited, until it finds a job.
+    /// Repeats the claim until it finds a job, has visited every organization, or has run for `CLAIM_POLL`; then the
+    /// next claim goes on where it ended.
+    ///
+    /// Claims nothing in the first `CLAIM_AFTER_OUTAGE` after an outage of the database during which leases may have
+    /// expired: they do not count for the concurrency of their organization until their holders have renewed them.
     pub async fn claim(&self, jobs_max: i64) -> Result<ClaimedLeases> {
+        if self.answering().holders_renew() {
+            return Ok(ClaimedLeases { leases: Vec::new(), has_more: false });
+        }
         let mut contended = 0;
-        let mut visits = 0;
+        let mut rotation = Rotation::after(self.cursor().after);
+        let began = Instant::now();
         loop {
             let cursor = self.claim_cursor();
             let claim = self.0.store.claim(&self.0.claimant, cursor, jobs_max).await;
@@ -144,10 +124,12 @@ impl Queue {
                 let mut cursor = self.cursor();
                 (cursor.after, cursor.since) = (claim.after, Some(claim.since));
             }
+            rotation.visit(claim.after);
             let found = claim.jobs.len() as i64;
-            if found == 0 && claim.has_more && visits < CLAIM_VISITS_MAX {
-                visits += 1;
-            } else if found == 0 && claim.is_contended && contended < CLAIM_CONTENDED_MAX {
+            if found == 0 && claim.has_more && !rotation.is_over && began.elapsed() < CLAIM_POLL {
+                continue;
+            }
+            if found == 0 && claim.is_contended && contended < CLAIM_CONTENDED_MAX {
                 contended += 1;
                 sleep(CLAIM_CONTENDED.delay(contended, &self.0.origin)).await;
             } else {
@@ -176,18 +158,24 @@ impl Queue {
         Ok(claimed?.into_iter().map(|claimed| self.hold(claimed)).collect())
     }
 
-    /// Makes jobs ready whose time has come or whose holder let its lease expire.
+    /// Makes jobs ready whose time has come or whose holder let its lease expire, for at most `CLAIM_POLL`.
     ///
     /// Takes no lease from another holder before the database has answered this process for one
     /// lease period: while the database was down, the holders could not renew either. The server's
     /// start time is not enough: after a crash it first replays its WAL, and a promoted standby was
     /// up all the time.
     pub async fn ready_due_jobs(&self) -> Result<()> {
-        let takes_over = self.answering().is_some_and(|since| since.elapsed() >= self.0.claimant.lease);
-        let since = self.cursor().due_since;
-        let due = self.0.store.ready_due_jobs(self.0.claimant.lease, takes_over, since).await;
-        self.answered(due.is_ok());
-        let due = due.inspect_err(|_| self.forget_times())?;
+        let takes_over = self.answering().since.is_some_and(|since| since.elapsed() >= self.0.claimant.lease);
+        let began = Instant::now();
+        let due = loop {
+            let since = self.cursor().due_since;
+            let due = self.0.store.ready_due_jobs(self.0.claimant.lease, takes_over, since).await;
+            self.answered(due.is_ok());
+            let due = due.inspect_err(|_| self.forget_times())?;
+            if !due.has_more || due.jobs == 0 || began.elapsed() >= CLAIM_POLL {
+                break due;
+            }
+        };
         // Leases that were not taken over remain due.
         if takes_over && !due.has_more {
             self.cursor().due_since = Some(due.looked_at - CLAIM_MARGIN_MAX);
@@ -304,11 +292,10 @@ impl Queue {
     }
 
     fn answered(&self, did: bool) {
-        let mut answering = self.answering();
-        *answering = did.then(|| answering.unwrap_or_else(Instant::now));
+        self.answering().note(did, self.0.claimant.lease);
     }
 
-    fn answering(&self) -> std::sync::MutexGuard<'_, Option<Instant>> {
+    fn answering(&self) -> std::sync::MutexGuard<'_, Answering> {
         self.0.answering.lock().expect("no code panics while it holds the lock")
     }
 

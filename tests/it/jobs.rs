@@ -63,7 +63,7 @@ pub async fn claim_all(queue: &Queue) -> Vec<Lease> {
 
 /// Entries of the indexes of `job` read so far. A connection reports what it read at the end of a statement,
 /// at most once a second.
-async fn jobs_read(ground: &Ground, queue: &Queue) -> i64 {
+pub async fn jobs_read(ground: &Ground, queue: &Queue) -> i64 {
     assert!(claim_all(queue).await.is_empty());
     tokio::time::sleep(Duration::from_millis(1_100)).await;
     assert!(claim_all(queue).await.is_empty());

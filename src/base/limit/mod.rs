@@ -126,6 +126,8 @@ pub const KEY_CACHE_ENTRIES_MAX: usize = 10_000;
 pub const UNKNOWN_SECRETS_PER_SECOND: u32 = 50;
 pub const UNKNOWN_SECRETS_PER_PEER_BURST: u32 = 200;
 pub const UNKNOWN_SECRETS_BURST: u32 = 1_000;
+/// Lookups of keys and tokens that were not valid before, at the same time; further ones wait.
+pub const UNKNOWN_SECRETS_CONCURRENT_MAX: usize = 4;
 /// Time for which a peer above that is refused.
 pub const UNKNOWN_SECRETS_WAIT: Duration = Duration::from_secs(1);
 /// Time for which an unknown secret is not looked up again.
@@ -193,7 +195,8 @@ pub const STREAMS_MAX: usize = 10_000;
 /// after a pause is sent immediately.
 pub const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(2);
 
-/// Fallback poll of a worker for due jobs, in case a notification is lost.
+/// Fallback poll of a worker for due jobs, in case a notification is lost. Also the longest time for which one claim looks
+/// for a job, and for which due jobs are made ready, before the worker attends to other things.
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Max jobs of one claim (measured: 10 rows cost three times as much as 1).
 pub const CLAIM_JOBS_MAX: i64 = 10;
@@ -201,8 +204,10 @@ pub const CLAIM_JOBS_MAX: i64 = 10;
 pub const CLAIM_WINDOW: i64 = 512;
 /// Organizations that one claim visits; the next claim continues after the last one.
 pub const CLAIM_ORGS_MAX: i32 = 64;
-/// Repetitions of a claim that found no job in the organizations that it visited, in a row.
-pub const CLAIM_VISITS_MAX: u32 = 1_024;
+/// Shortest time without an answer of the database after which a worker lets the holders of leases renew them, for
+/// `CLAIM_AFTER_OUTAGE`, before it claims jobs. Leases that are longer than this and two renewals expire later.
+pub const CLAIM_OUTAGE_MIN: Duration = Duration::from_secs(5);
+pub const CLAIM_AFTER_OUTAGE: Duration = Duration::from_secs(2);
 /// Delay before a claim is repeated whose organizations another claim was serving, and repetitions.
 pub const CLAIM_CONTENDED: Backoff =
     Backoff { first: Duration::from_millis(2), longest: Duration::from_millis(16) };

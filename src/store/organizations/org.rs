@@ -178,9 +178,20 @@ impl Store {
     /// Suspends or resumes an organization; other processes notice within `KEY_CACHE_TTL`.
     pub async fn suspend_org(&self, org: OrgId, is_suspended: bool) -> Result<()> {
         let done = sqlx::query(
-            "update org
-             set suspended_at = case when $2 then coalesce(suspended_at, now()) end
-             where org_id = $1 and deleted_at is null",
+            "with changed as (
+                 update org
+                 set suspended_at = case when $2 then coalesce(suspended_at, now()) end
+                 where org_id = $1 and deleted_at is null
+                 returning org_id
+             ), resumed as (
+                 -- Ready again now: claims read what became ready recently.
+                 update job j
+                 set ready_at = now()
+                 from changed
+                 where j.org_id = changed.org_id and not $2
+                   and j.worker_id is null and not j.is_scheduled and j.ready_at <= now()
+             )
+             select from changed",
         )
         .bind(org.uuid())
         .bind(is_suspended)
@@ -319,9 +330,20 @@ impl Tx {
     pub async fn suspend(&mut self, is_suspended: bool) -> Result<()> {
         let org = self.org.uuid();
         sqlx::query(
-            "update org
-             set suspended_at = case when $2 then coalesce(suspended_at, now()) end
-             where org_id = $1",
+            "with changed as (
+                 update org
+                 set suspended_at = case when $2 then coalesce(suspended_at, now()) end
+                 where org_id = $1
+                 returning org_id
+             ), resumed as (
+                 -- Ready again now: claims read what became ready recently.
+                 update job j
+                 set ready_at = now()
+                 from changed
+                 where j.org_id = changed.org_id and not $2
+                   and j.worker_id is null and not j.is_scheduled and j.ready_at <= now()
+             )
+             select from changed",
         )
         .bind(org)
         .bind(is_suspended)

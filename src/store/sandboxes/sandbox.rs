@@ -299,8 +299,13 @@ impl Store {
                 where org_id = $1 and sandbox_id = $3 and state <> 'ended'
                 returning session_id
              ), untied as (
+                -- One that is ready becomes ready again: other workers read what became ready recently.
                 update job j
-                set node_id = null
+                set node_id = null,
+                    ready_at = case
+                        when j.worker_id is null and not j.is_scheduled then greatest(j.ready_at, now())
+                        else j.ready_at
+                    end
                 from ended
                 where j.org_id = $1 and j.session_id = $2 and j.kind <> 'idle'
              )

@@ -384,13 +384,19 @@ with recursive recent as materialized (
                (select org_id from round where (select is_backlog from mode) order by place desc limit 1),
                $after
            ) as next_after,
+           -- Without a backlog not a job of a suspended organization or of another node, which may wait for long: all jobs
+           -- are read every `CLAIM_READ_ALL_INTERVAL`, and one that may run elsewhere again becomes ready again.
            coalesce((
-               select min(r.ready_at)
-               from recent r
-               where not exists (
-                   select from due d
-                   where d.org_id = r.org_id and d.session_id = r.session_id and d.kind = r.kind
-               )
+               select min(j.ready_at)
+               from recent j
+               left join org t on t.org_id = j.org_id and t.suspended_at is null and t.deleted_at is null
+               where ((select is_backlog from mode) or t.org_id is not null and ",
+    is_of_node!(),
+    ")
+                 and not exists (
+                     select from due d
+                     where d.org_id = j.org_id and d.session_id = j.session_id and d.kind = j.kind
+                 )
            ), now()) as next_since,
            (select is_backlog from mode) and (select count(*) from round) = $orgs_max as has_more,
            exists (select from counted where held is null) as is_contended,
