@@ -3,11 +3,7 @@
 use anyhow::{Context, bail};
 use uuid::Uuid;
 
-use crate::{
-    blob::{self, Blobs},
-    config::Settings,
-    store::Store,
-};
+use crate::{blob::Blobs, config::Settings, store::Store};
 
 /// Opens the blob store. Refuses one that is not the deployment's: the blobs of the others would be missing.
 ///
@@ -21,7 +17,7 @@ pub(super) async fn open(settings: &Settings, store: &Store, new_id: Uuid) -> an
     };
     let found = match found {
         Ok(found) => found,
-        Err(error @ (blob::Error::Unavailable(_) | blob::Error::NotFound)) => {
+        Err(error) => {
             tracing::warn!(%error, "starting without the blob store");
             return Ok(blobs);
         }

@@ -16,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{Stream, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt};
 use object_store::{
     GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, aws::AmazonS3Builder,
     buffered::BufWriter, local::LocalFileSystem, path::Path as Key, prefix::PrefixStore,
@@ -41,6 +41,9 @@ pub enum Error {
     /// The blob does not exist.
     #[error("the blob does not exist")]
     NotFound,
+    /// The store does not answer; retry.
+    #[error("the blob store did not answer within {} s", BLOB_TIMEOUT.as_secs())]
+    Timeout,
     /// The store failed; retry.
     #[error("the blob store is not available: {0}")]
     Unavailable(String),
@@ -103,12 +106,14 @@ impl Blobs {
     ///
     /// Also removes the partial files of a process that crashed during a write.
     pub async fn remove_all(&self, prefix: &str) -> Result<(), Error> {
-        let mut found = self.store.list(Some(&Key::from(prefix)));
-        while let Some(blob) = found.try_next().await? {
-            match self.store.delete(&blob.location).await {
+        let found = self.store.list(Some(&Key::from(prefix))).map_ok(|blob| blob.location);
+        let mut removed = self.store.delete_stream(found.boxed());
+        loop {
+            match limited(removed.try_next()).await {
                 // Another process removed it first.
-                Ok(()) | Err(object_store::Error::NotFound { .. }) => {}
-                Err(error) => return Err(error.into()),
+                Ok(Some(_)) | Err(Error::NotFound) => {}
+                Ok(None) => break,
+                Err(error) => return Err(error),
             }
         }
         // The listing contains only complete files; an otherwise empty directory was removed with
@@ -214,7 +219,7 @@ impl Blobs {
 
     /// Removes a blob, if it exists.
     pub async fn delete(&self, key: &str) -> Result<(), Error> {
-        match self.store.delete(&Key::from(key)).await.map_err(Error::from) {
+        match limited(self.store.delete(&Key::from(key))).await {
             Ok(()) | Err(Error::NotFound) => Ok(()),
             Err(error) => Err(error),
         }
@@ -225,7 +230,7 @@ impl Blobs {
 async fn limited<T>(asked: impl Future<Output = object_store::Result<T>>) -> Result<T, Error> {
     match timeout(BLOB_TIMEOUT, asked).await {
         Ok(answered) => Ok(answered?),
-        Err(_) => Err(Error::Unavailable(format!("no answer within {} s", BLOB_TIMEOUT.as_secs()))),
+        Err(_) => Err(Error::Timeout),
     }
 }
 

@@ -235,8 +235,8 @@ impl From<blob::Error> for ApiError {
     fn from(error: blob::Error) -> Self {
         match error {
             blob::Error::NotFound => Self::not_found(),
-            blob::Error::Unavailable(reason) => {
-                tracing::warn!(reason, "blob store unavailable");
+            error @ (blob::Error::Timeout | blob::Error::Unavailable(_)) => {
+                tracing::warn!(%error, "blob store unavailable");
                 Self::unavailable(Duration::from_secs(5))
             }
         }

@@ -51,6 +51,8 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     gauge!("sojourn_turns", "state" => "waiting").set(now.turns_waiting as f64);
     gauge!("sojourn_jobs_ready").set(now.jobs_ready as f64);
     gauge!("sojourn_jobs_ready_age_seconds").set(now.jobs_ready_age_seconds);
+    gauge!("sojourn_maintenance_jobs_ready").set(now.maintenance_ready as f64);
+    gauge!("sojourn_maintenance_jobs_ready_age_seconds").set(now.maintenance_ready_age_seconds);
     gauge!("sojourn_jobs_held").set(now.jobs_held as f64);
     gauge!("sojourn_sandboxes", "state" => "live").set(now.sandboxes_live as f64);
     gauge!("sojourn_sandboxes", "state" => "frozen").set(now.sandboxes_frozen as f64);
@@ -149,8 +151,10 @@ const GAUGES: &[(&str, &str)] = &[
     ("sojourn_database_up", "Whether the database responded to this scrape."),
     ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
     ("sojourn_turns", "Turns that are not finished, by state."),
-    ("sojourn_jobs_ready", "Jobs that a worker could claim now."),
-    ("sojourn_jobs_ready_age_seconds", "Age of the oldest job that could be claimed."),
+    ("sojourn_jobs_ready", "Turns and operations that a worker could claim now."),
+    ("sojourn_jobs_ready_age_seconds", "Age of the oldest turn or operation that could be claimed."),
+    ("sojourn_maintenance_jobs_ready", "Sandboxes that a worker could freeze, hibernate or remove now."),
+    ("sojourn_maintenance_jobs_ready_age_seconds", "How long the first of them has been due."),
     ("sojourn_jobs_held", "Jobs that are leased to a worker."),
     ("sojourn_sandboxes", "Existing sandboxes, by state."),
     ("sojourn_sandboxes_waiting", "Sessions that wait for capacity for a sandbox."),

@@ -1,14 +1,21 @@
 //! Deletion of what is past its time and is more than rows: sessions, and rows with a blob.
 //!
-//! Each function works on one page. What cannot be deleted is skipped, and tried again by the next scan.
+//! Each function works on one page. What cannot be deleted is skipped, and tried again by the next scan. So is the rest of a
+//! page when the blob store does not answer: it is asked a few times, and not once for each blob.
 
-use std::{fmt::Debug, future::ready, slice};
+use std::{
+    fmt::Debug,
+    future::ready,
+    slice,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use futures::{StreamExt, stream};
 
 use super::{Error, Journal, operation::operation_blob};
 use crate::{
     base::limit::{RETENTION_BATCH, RETENTION_CONCURRENT_MAX, RETENTION_SESSIONS_AT_ONCE},
+    blob,
     domain::{Actor, decide::Stamp},
     store::purge::{BlobRemoval, ScanPosition, Scanned},
 };
@@ -19,12 +26,15 @@ pub struct Page {
     pub deleted: usize,
     /// Position after which the next page begins; `None` if this was the last one.
     pub next: Option<ScanPosition>,
+    /// The blob store did not answer: the next page can wait.
+    pub is_unanswered: bool,
 }
 
 impl Page {
-    fn of(deleted: usize, positions: impl ExactSizeIterator<Item = ScanPosition>) -> Self {
+    fn of(deleted: Deleted, positions: impl ExactSizeIterator<Item = ScanPosition>) -> Self {
         let is_last = (positions.len() as i64) < RETENTION_BATCH;
-        Self { deleted, next: positions.last().filter(|_| !is_last) }
+        let Deleted { count, is_unanswered } = deleted;
+        Self { deleted: count, next: positions.last().filter(|_| !is_last), is_unanswered }
     }
 }
 
@@ -98,20 +108,35 @@ impl Journal {
     }
 }
 
-/// Deletes several at the same time; `delete` returns how many it deleted. Returns their sum.
-async fn each<T, F>(page: Vec<T>, delete: impl Fn(T) -> F) -> usize
+/// What was deleted of a page.
+struct Deleted {
+    count: usize,
+    /// The blob store did not answer, and the rest was not tried.
+    is_unanswered: bool,
+}
+
+/// Deletes several at the same time; `delete` returns how many it deleted.
+async fn each<T, F>(page: Vec<T>, delete: impl Fn(T) -> F) -> Deleted
 where
     T: Clone + Debug,
     F: Future<Output = Result<usize, Error>>,
 {
+    let is_unanswered = AtomicBool::new(false);
     let deleting = stream::iter(page).map(|one| {
         let deleting = delete(one.clone());
+        let is_unanswered = &is_unanswered;
         async move {
+            if is_unanswered.load(Ordering::Relaxed) {
+                return 0;
+            }
             deleting.await.unwrap_or_else(|error| {
+                is_unanswered.fetch_or(matches!(error, Error::Blob(blob::Error::Timeout)), Ordering::Relaxed);
                 tracing::warn!(%error, ?one, "something past its time could not be deleted; retrying");
                 0
             })
         }
     });
-    deleting.buffer_unordered(RETENTION_CONCURRENT_MAX).fold(0, |deleted, more| ready(deleted + more)).await
+    let deleting = deleting.buffer_unordered(RETENTION_CONCURRENT_MAX);
+    let count = deleting.fold(0, |deleted, more| ready(deleted + more)).await;
+    Deleted { count, is_unanswered: is_unanswered.into_inner() }
 }

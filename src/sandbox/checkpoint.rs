@@ -113,7 +113,7 @@ pub async fn load(sandbox: &dyn Sandbox, fence: SandboxFence, checkpoint: Fetche
 async fn read(blobs: &Blobs, key: &str) -> Result<(File, String), Fault> {
     let missing = |error: blob::Error| match error {
         blob::Error::NotFound => Fault::NotFound("the checkpoint is missing from the blob store".to_owned()),
-        error @ blob::Error::Unavailable(_) => away(&error),
+        error @ (blob::Error::Timeout | blob::Error::Unavailable(_)) => away(&error),
     };
     let file = blobs.get_file(key).await.map_err(missing)?;
     let digested = spawn_blocking(move || digest(file)).await.map_err(|error| away(&error))?;

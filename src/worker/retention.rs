@@ -6,7 +6,7 @@ use metrics::counter;
 use tokio::{
     join,
     sync::Semaphore,
-    time::{Instant, MissedTickBehavior, interval},
+    time::{Instant, Interval, MissedTickBehavior, interval},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -27,68 +27,118 @@ use crate::{
     },
 };
 
-/// Positions of the scans.
+/// Positions of the scans of rows with a blob.
 #[derive(Default)]
-struct Scans {
+struct BlobScans {
     sessions: Option<ScanPosition>,
-    blobs: Option<ScanPosition>,
-    late_blobs: Option<ScanPosition>,
+    late: Option<ScanPosition>,
     operations: Option<ScanPosition>,
 }
 
 impl Worker {
     /// Deletes what is past its time whenever this process is the leader, until `stop`.
     pub(super) async fn delete_expired(self, stop: CancellationToken) {
-        let mut ticks = interval(RETENTION_INTERVAL);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut scans = Scans::default();
-        while stop.run_until_cancelled(ticks.tick()).await.is_some() {
-            while !stop.is_cancelled() && self.leads(Task::Retention, RETENTION_LEADER_TTL).await {
-                if let Err(error) = self.runtime.sandboxes.store.roll_months().await {
-                    tracing::warn!(%error, "could not create next month's partitions");
-                }
-                if self.delete_for_a_round(&mut scans).await {
-                    break;
-                }
-            }
-        }
+        // Beside each other: a blob store that does not answer delays no row.
+        join!(self.delete_rows(&stop), self.delete_with_blobs(&stop));
         self.give_up(Task::Retention).await;
     }
 
-    /// Returns whether nothing is left that is past its time.
-    async fn delete_for_a_round(&self, scans: &mut Scans) -> bool {
+    async fn delete_rows(&self, stop: &CancellationToken) {
+        let mut sessions = None;
+        let mut rounds = Rounds::new(self, stop);
+        while rounds.next().await {
+            let round = async {
+                if let Err(error) = self.runtime.sandboxes.store.roll_months().await {
+                    tracing::warn!(%error, "could not create next month's partitions");
+                }
+                self.rows_of_a_round(&mut sessions).await
+            };
+            // Dropping it is safe at any point, and a statement may take longer than a shutdown waits.
+            rounds.is_done = stop.run_until_cancelled(round).await.unwrap_or(true);
+        }
+    }
+
+    async fn delete_with_blobs(&self, stop: &CancellationToken) {
+        let mut scans = BlobScans::default();
+        let mut rounds = Rounds::new(self, stop);
+        while rounds.next().await {
+            let round = self.blobs_of_a_round(&mut scans);
+            // Dropping it is safe at any point, and so is a removal that happens twice.
+            rounds.is_done = stop.run_until_cancelled(round).await.unwrap_or(true);
+        }
+    }
+
+    /// Deletes rows. Returns whether none is left that is past its time.
+    async fn rows_of_a_round(&self, sessions: &mut Option<ScanPosition>) -> bool {
         let (store, journal) = (&self.runtime.sandboxes.store, &self.runtime.sandboxes.journal);
         let until = Instant::now() + RETENTION_ROUND;
         let permits = Semaphore::new(RETENTION_CONNECTIONS);
-        let uploads = async {
-            join!(
-                rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH)),
-                rows(&permits, "skill", until, || store.delete_unpublished_skills(HOUSEKEEPING_BATCH)),
-            )
-        };
-        let others = async {
-            join!(
-                rows(&permits, "organization", until, || store.purge_deleted_orgs()),
-                rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
-                rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
-                rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
-                rows(&permits, "schedule_run", until, || store
-                    .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
-                rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
-                rows(&permits, "node", until, || store.delete_silent_nodes()),
-                rows(&permits, "usage_shard", until, || store.fold_shards()),
-                pages(&permits, "operation", until, &mut scans.operations, |after| journal
-                    .delete_old_operations(after)),
-                pages(&permits, "session", until, &mut scans.sessions, |after| journal
-                    .delete_expired_sessions(after)),
-                pages(&permits, "session_blobs", until, &mut scans.blobs, |after| journal
-                    .remove_purged_blobs(First, after)),
-                pages(&permits, "late_blobs", until, &mut scans.late_blobs, |after| journal
-                    .remove_purged_blobs(Last, after)),
-            )
-        };
-        let ((files, skills), others) = join!(uploads, others);
-        files && skills && <[bool; 12]>::from(others).into_iter().all(|is_done| is_done)
+        let done: [bool; 11] = join!(
+            rows(&permits, "organization", until, || store.purge_deleted_orgs()),
+            rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
+            rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
+            rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
+            rows(&permits, "schedule_run", until, || store
+                .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
+            rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
+            rows(&permits, "node", until, || store.delete_silent_nodes()),
+            rows(&permits, "usage_shard", until, || store.fold_shards()),
+            rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH)),
+            rows(&permits, "skill", until, || store.delete_unpublished_skills(HOUSEKEEPING_BATCH)),
+            pages(&permits, "session", until, sessions, |after| journal.delete_expired_sessions(after)),
+        )
+        .into();
+        done.into_iter().all(|is_done| is_done)
+    }
+
+    /// Deletes blobs and their rows, a page of one kind at a time. Returns whether none is left that is past its time.
+    async fn blobs_of_a_round(&self, scans: &mut BlobScans) -> bool {
+        let journal = &self.runtime.sandboxes.journal;
+        let until = Instant::now() + RETENTION_ROUND;
+        let permits = Semaphore::new(1);
+        let done: [bool; 3] = join!(
+            pages(&permits, "operation", until, &mut scans.operations, |after| journal
+                .delete_old_operations(after)),
+            pages(&permits, "session_blobs", until, &mut scans.sessions, |after| journal
+                .remove_purged_blobs(First, after)),
+            pages(&permits, "late_blobs", until, &mut scans.late, |after| journal
+                .remove_purged_blobs(Last, after)),
+        )
+        .into();
+        done.into_iter().all(|is_done| is_done)
+    }
+}
+
+/// Rounds of deletions: the next one at once while something is left, else after `RETENTION_INTERVAL`.
+struct Rounds<'a> {
+    worker: &'a Worker,
+    stop: &'a CancellationToken,
+    ticks: Interval,
+    /// Nothing is left.
+    is_done: bool,
+}
+
+impl<'a> Rounds<'a> {
+    fn new(worker: &'a Worker, stop: &'a CancellationToken) -> Self {
+        let mut ticks = interval(RETENTION_INTERVAL);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { worker, stop, ticks, is_done: true }
+    }
+
+    /// Waits until this process is the leader and a round is due. Returns whether it is to begin: not after `stop`.
+    async fn next(&mut self) -> bool {
+        loop {
+            if self.is_done && self.stop.run_until_cancelled(self.ticks.tick()).await.is_none() {
+                return false;
+            }
+            if self.stop.is_cancelled() {
+                return false;
+            }
+            if self.worker.leads(Task::Retention, RETENTION_LEADER_TTL).await {
+                return true;
+            }
+            self.is_done = true;
+        }
     }
 }
 
@@ -118,7 +168,7 @@ where
     }
 }
 
-/// Deletes pages of a scan from its position. Returns whether the scan has reached its end.
+/// Deletes pages of a scan from its position. Returns whether the scan has reached its end, or goes on later.
 async fn pages<F>(
     permits: &Semaphore,
     kind: &'static str,
@@ -142,7 +192,7 @@ where
         };
         counter!("sojourn_retention_deleted_total", "kind" => kind).increment(page.deleted as u64);
         *position = page.next;
-        if position.is_none() {
+        if position.is_none() || page.is_unanswered {
             return true;
         }
         if Instant::now() >= until {

@@ -1,11 +1,19 @@
 //! Deletion of what is past its time: all of it, by one worker, also behind what cannot be deleted.
 
-use std::{collections::BTreeSet, fs};
+use std::{collections::BTreeSet, fs, time::Duration};
 
 use serde_json::json;
 use sqlx::Connection;
 
-use crate::support::{pages, service::Ground, wait::wait_for};
+use crate::{
+    fake::bucket::Bucket,
+    support::{
+        pages,
+        program::Program,
+        service::{Caller, Ground, KEY},
+        wait::wait_for,
+    },
+};
 
 /// Rows that are past their time, and the statement that inserts them for one session.
 const MADE: [(&str, &str); 6] = [
@@ -64,6 +72,11 @@ async fn everything_past_its_time_is_deleted_at_once() {
     let age = |kind: &str| ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")];
     assert!(age("session") > 80_000.0 && age("response") > 3_500.0 && age("operation") > 3_500.0, "{ages:?}");
 
+    assert!(age("node") > 80_000.0, "{ages:?}");
+    for kind in ["file", "skill", "usage_shard", "sandbox_wait", "month"] {
+        assert_eq!(age(kind), 0.0, "{kind}");
+    }
+
     let worker = ground.serve(&["--role=worker"]).await;
     for (what, _) in MADE {
         let rows = format!("select count(*) from {what}");
@@ -112,6 +125,53 @@ async fn what_cannot_be_deleted_delays_nothing_else() {
     fs::remove_file(&directory).unwrap();
     wait_for("the others", async || (ground.count(rows).await == 0).then_some(())).await;
     worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_silent_bucket_delays_no_row_and_no_shutdown() {
+    let bucket = Bucket::open().await;
+    let ground = Ground::new().await;
+    let program = Program::with_environment(&ground, &["--role=api"], bucket.environment());
+    Caller::new(&program.base, KEY).post("/sessions", json!({})).await.ok();
+    program.kill();
+    ground
+        .sql(
+            "insert into purged_session_blobs (org_id, session_id, created_at)
+             select gen_random_uuid(), gen_random_uuid(), now() - interval '2 hours' from generate_series(1, 500);
+             insert into operation (org_id, session_id, operation_id, request, actor, answer, completed_at)
+             select org_id, session_id, gen_random_uuid(), '{}', '{}', '{}', now() - interval '25 hours'
+             from session, generate_series(1, 500)",
+        )
+        .await;
+    bucket.hang(true);
+    let worker = Program::with_environment(&ground, &[], bucket.environment());
+    // Its start has asked for the id of the store.
+    let asked = bucket.unanswered();
+    wait_for("retention waits for the bucket", async || (bucket.unanswered() > asked).then_some(())).await;
+    let expired = "select count(*) from idempotency where key like 'old-%'";
+    for round in 0..3 {
+        ground
+            .sql(&format!(
+                "insert into idempotency (org_id, scope, key, fingerprint, created_at)
+                 select org_id, 'header', 'old-{round}-' || n, '', now() - interval '25 hours'
+                 from session, generate_series(1, 2000) n"
+            ))
+            .await;
+        wait_for("the expired responses", async || (ground.count(expired).await == 0).then_some(())).await;
+    }
+    let blobs = "select count(*) from purged_session_blobs where removed_at is null";
+    assert_eq!((ground.count(blobs).await, ground.count("select count(*) from operation").await), (500, 500));
+    let took = worker.end();
+    assert!(took < Duration::from_secs(5), "{took:?}");
+
+    bucket.hang(false);
+    let worker = Program::with_environment(&ground, &[], bucket.environment());
+    wait_for("the blobs", async || (ground.count(blobs).await == 0).then_some(())).await;
+    wait_for("the operations", async || {
+        (ground.count("select count(*) from operation").await == 0).then_some(())
+    })
+    .await;
+    worker.kill();
 }
 
 #[tokio::test]

@@ -66,6 +66,17 @@ async fn only_a_stuck_session_is_listed_as_overdue() {
     assert_eq!(metrics["sojourn_turns{state=\"queued\"}"], 2.0);
     assert_eq!((metrics["sojourn_jobs_ready"], metrics["sojourn_jobs_held"]), (2.0, 0.0));
     assert!(metrics["sojourn_jobs_ready_age_seconds"] >= 60.0, "{metrics:?}");
+    assert_eq!(metrics["sojourn_maintenance_jobs_ready"], 0.0);
+    // A sandbox that has been idle for too long is no turn that waits.
+    let idle = "insert into job (org_id, session_id, kind, ready_at, is_scheduled)
+                select org_id, session_id, 'idle', now() - interval '10 minutes', true from session limit 1";
+    sql(&ground, idle).await;
+    let metrics = api.metrics().await;
+    assert_eq!((metrics["sojourn_jobs_ready"], metrics["sojourn_maintenance_jobs_ready"]), (2.0, 1.0));
+    let ages = ["sojourn_jobs_ready_age_seconds", "sojourn_maintenance_jobs_ready_age_seconds"];
+    let [turns, maintenance] = ages.map(|name| metrics[name]);
+    assert!(turns < 600.0 && maintenance >= 600.0, "{metrics:?}");
+    sql(&ground, "delete from job where kind = 'idle'").await;
     // A holder whose lease expired long ago, without a takeover.
     let id: sojourn::domain::SessionId = stuck.parse().expect("an id");
     let held = format!("update job set worker_id = gen_random_uuid() where session_id = '{}'", id.uuid());

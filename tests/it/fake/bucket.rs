@@ -1,4 +1,4 @@
-//! A bucket on loopback: GET, PUT and DELETE of the S3 protocol, in memory. It can stop to answer.
+//! A bucket on loopback, in memory: GET, PUT, ListObjectsV2 and DeleteObjects of the S3 protocol. It can stop to answer.
 
 use std::{
     collections::HashMap,
@@ -13,7 +13,7 @@ use std::{
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{
-    Method, Request, Response, StatusCode, body::Incoming, server::conn::http1, service::service_fn,
+    Method, Request, Response, StatusCode, Uri, body::Incoming, server::conn::http1, service::service_fn,
 };
 use hyper_util::rt::TokioIo;
 use tokio::{net::TcpListener, task::JoinHandle, time::sleep};
@@ -99,6 +99,11 @@ async fn answer(
     let key = parts.uri.path().to_owned();
     let mut objects = shared.objects.lock().expect("no holder panics");
     let (status, content) = match parts.method {
+        Method::GET if query(&parts.uri, "list-type").is_some() => {
+            let prefix = format!("{key}/{}", query(&parts.uri, "prefix").unwrap_or_default());
+            let found = objects.keys().filter(|found| found.starts_with(&prefix));
+            (StatusCode::OK, listing(found.filter_map(|found| found.strip_prefix(&format!("{key}/")))))
+        }
         Method::GET => match objects.get(&key) {
             Some(content) => (StatusCode::OK, content.clone()),
             None => (StatusCode::NOT_FOUND, Bytes::new()),
@@ -110,9 +115,16 @@ async fn answer(
             objects.insert(key, content);
             (StatusCode::OK, Bytes::new())
         }
-        Method::DELETE => {
-            objects.remove(&key);
-            (StatusCode::NO_CONTENT, Bytes::new())
+        Method::POST if query(&parts.uri, "delete").is_some() => {
+            let request = String::from_utf8_lossy(&content).into_owned();
+            let removed: Vec<_> =
+                request.split("<Key>").skip(1).filter_map(|rest| rest.split_once('<')).collect();
+            let mut answer = String::from("<DeleteResult>");
+            for (name, _) in removed {
+                objects.remove(&format!("{key}/{name}"));
+                answer += &format!("<Deleted><Key>{name}</Key></Deleted>");
+            }
+            (StatusCode::OK, (answer + "</DeleteResult>").into())
         }
         _ => (StatusCode::NOT_IMPLEMENTED, Bytes::new()),
     };
@@ -121,4 +133,21 @@ async fn answer(
         .header("etag", "\"1\"")
         .header("last-modified", "Mon, 01 Jan 2024 00:00:00 GMT");
     Ok(response.body(Full::new(content)).expect("a response"))
+}
+
+/// A parameter of a request.
+fn query(uri: &Uri, name: &str) -> Option<String> {
+    let pairs = url::form_urlencoded::parse(uri.query()?.as_bytes());
+    pairs.into_iter().find(|(found, _)| found == name).map(|(_, value)| value.into_owned())
+}
+
+fn listing<'a>(keys: impl Iterator<Item = &'a str>) -> Bytes {
+    let mut answer = String::from("<ListBucketResult>");
+    for key in keys {
+        answer += &format!(
+            "<Contents><Key>{key}</Key><Size>1</Size><LastModified>2024-01-01T00:00:00.000Z</LastModified>\
+             <ETag>\"1\"</ETag></Contents>"
+        );
+    }
+    (answer + "</ListBucketResult>").into()
 }

@@ -72,20 +72,9 @@ impl Program {
         self.child.id()
     }
 
-    /// Stops the process with SIGSTOP, as on a paused machine.
-    /// Returns once none of its threads runs any more: on a busy machine the signal is late.
+    /// Stops the process with SIGSTOP, as on a paused machine, and waits until it stands still.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.child.id());
-        let is_stopped = |task: fs::DirEntry| {
-            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
-            stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-        };
-        let until = Instant::now() + WAIT_MAX;
-        while !fs::read_dir(&tasks).expect("it runs").flatten().all(is_stopped) {
-            assert!(Instant::now() < until, "it is not frozen");
-            thread::sleep(Duration::from_millis(1));
-        }
+        freeze(self.child.id());
     }
 
     pub fn thaw(&self) {
@@ -94,6 +83,15 @@ impl Program {
 
     fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).expect("it runs");
+    }
+
+    /// Ends the process with SIGTERM. Returns after how long.
+    pub fn end(mut self) -> Duration {
+        let began = Instant::now();
+        self.signal(Signal::TERM);
+        let status = self.child.wait().expect("it ends");
+        assert!(status.success(), "{status}");
+        began.elapsed()
     }
 
     pub fn kill(mut self) {
@@ -107,5 +105,22 @@ impl Drop for Program {
         // A process that was killed before cannot be killed again.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Stops a process with SIGSTOP, as on a paused machine.
+/// Returns once none of its threads runs any more: on a busy machine the signal is late.
+pub fn freeze(process: u32) {
+    let id = Pid::from_raw(i32::try_from(process).expect("a process id")).expect("a process id");
+    kill_process(id, Signal::STOP).expect("it runs");
+    let tasks = format!("/proc/{process}/task");
+    let is_stopped = |task: fs::DirEntry| {
+        let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    };
+    let until = Instant::now() + WAIT_MAX;
+    while !fs::read_dir(&tasks).expect("it runs").flatten().all(is_stopped) {
+        assert!(Instant::now() < until, "it is not frozen");
+        thread::sleep(Duration::from_millis(1));
     }
 }

@@ -283,6 +283,7 @@ impl Segments {
             Ok(object) => object,
             Err(error @ blob::Error::NotFound) => return Err(lost(&error)),
             Err(blob::Error::Unavailable(reason)) => return Err(away(reason)),
+            Err(error @ blob::Error::Timeout) => return Err(away(error.to_string())),
         };
         let wanted = segment.clone();
         let decoded = tokio::task::spawn_blocking(move || decode(session, &wanted, &object));
