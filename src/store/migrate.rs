@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, PgConnection, migrate::Migrator};
+use tokio::time::timeout;
 
 use super::{
     Error, Urls,
@@ -72,13 +73,17 @@ pub async fn migrate(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Res
     let system_role = check_role(&urls.system, wait).await?;
     exclusively(&urls.owner, wait, async || {
         schema(&urls.owner).await?;
-        let mut owner = connect(&urls.owner, wait).await?;
-        let held = claim_deployment(&mut owner, &master, &app_role, &system_role).await?;
+        let held = ask(&urls.owner, wait, async |owner| {
+            claim_deployment(owner, &master, &app_role, &system_role).await
+        });
+        let held = held.await?;
         let master = accept_master_key(master, &held)?;
         // Monthly partitions were not created while no process ran.
-        sqlx::query("select sojourn_roll_months()").execute(&mut owner).await.map_err(Error::from)?;
-        grant(&mut owner, &app_role, &system_role).await?;
-        let _ = owner.close().await;
+        ask(&urls.owner, wait, async |owner| {
+            Ok(sqlx::query("select sojourn_roll_months()").execute(owner).await.map(drop)?)
+        })
+        .await?;
+        ask(&urls.owner, wait, async |owner| grant(owner, &app_role, &system_role).await).await?;
         set_defaults(&urls.app, &[], wait).await?;
         let of_system = if app_role == system_role { &[][..] } else { &[GENERIC_PLANS] };
         set_defaults(&urls.system, of_system, wait).await?;
@@ -94,11 +99,10 @@ pub async fn migrate(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Res
 pub async fn check(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Result<MasterKey, MigrateError> {
     let app_role = check_role(&urls.app, wait).await?;
     let system_role = check_role(&urls.system, wait).await?;
-    let mut connection = connect(&urls.system, wait).await?;
     let needed = migrator().iter().map(|migration| migration.version).max().unwrap_or_default();
     let mut waiting = Waiting::new(wait);
     loop {
-        let found = schema_version(&mut connection).await?;
+        let found = ask(&urls.system, wait, async |connection| schema_version(connection).await).await?;
         if found >= needed {
             break;
         }
@@ -107,13 +111,12 @@ pub async fn check(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Resul
             return Err(MigrateError::Outdated { found, needed });
         }
     }
-    let held: Option<Held> = sqlx::query_as(
-        "select master_key_check, sealed_pepper, app_role::text, system_role::text from deployment",
-    )
-    .fetch_optional(&mut connection)
-    .await
-    .map_err(Error::from)?;
-    let _ = connection.close().await;
+    let held: Option<Held> = ask(&urls.system, wait, async |connection| {
+        let held =
+            "select master_key_check, sealed_pepper, app_role::text, system_role::text from deployment";
+        Ok(sqlx::query_as(held).fetch_optional(connection).await?)
+    })
+    .await?;
     let Some(held) = held.filter(|held| held.app_role == app_role && held.system_role == system_role) else {
         return Err(MigrateError::OtherRoles(app_role, system_role));
     };
@@ -121,14 +124,14 @@ pub async fn check(urls: &Urls, master: MasterKey, wait: StartWait<'_>) -> Resul
 }
 
 /// Returns the version of the schema; 0 if there is none, or none that this role may use.
-async fn schema_version(connection: &mut PgConnection) -> Result<i64, MigrateError> {
+async fn schema_version(connection: &mut PgConnection) -> Result<i64, Error> {
     let version = "select coalesce(max(version), 0) from _sqlx_migrations where success";
     match sqlx::query_scalar(version).fetch_one(connection).await {
         Ok(version) => Ok(version),
         Err(sqlx::Error::Database(error)) if matches!(error.code().as_deref(), Some("42P01" | "42501")) => {
             Ok(0)
         }
-        Err(error) => Err(Error::from(error).into()),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -174,8 +177,46 @@ struct Held {
 /// Creates or upgrades the tables only, as the owner.
 pub async fn schema(owner_url: &str) -> Result<(), MigrateError> {
     let mut owner = connect(owner_url, StartWait::NONE).await?;
-    migrator().run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
+    let migrator = migrator();
+    // The limit of the role, if it also serves: an index of a large table takes longer, and waits for every snapshot.
+    sqlx::raw_sql("set statement_timeout = 0").execute(&mut owner).await.map_err(Error::from)?;
+    drop_unrecorded_indexes(&mut owner, &migrator).await?;
+    migrator.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
+    // The connection may be a pooler's.
+    sqlx::raw_sql("reset statement_timeout").execute(&mut owner).await.map_err(Error::from)?;
     let _ = owner.close().await;
+    Ok(())
+}
+
+/// Drops the indexes of migrations that create one outside a transaction and are not recorded: the server may have
+/// created a part of it, or all, for a process that was gone at the end. These migrations run again.
+async fn drop_unrecorded_indexes(owner: &mut PgConnection, migrator: &Migrator) -> Result<(), Error> {
+    let has_schema: bool = sqlx::query_scalar("select to_regclass('public._sqlx_migrations') is not null")
+        .fetch_one(&mut *owner)
+        .await?;
+    if !has_schema {
+        return Ok(());
+    }
+    let (versions, names): (Vec<_>, Vec<_>) = migrator
+        .iter()
+        .flat_map(|migration| {
+            let created = migration.sql.as_str().split("create index concurrently ").skip(1);
+            created.filter_map(|rest| Some((migration.version, rest.split_whitespace().next()?.to_owned())))
+        })
+        .unzip();
+    let left: Vec<String> = sqlx::query_scalar(
+        "select format('drop index concurrently %s', c.oid::regclass)
+         from unnest($1::bigint[], $2::text[]) as created (version, name)
+         join pg_class c on c.relname = created.name and c.relnamespace = 'public'::regnamespace and c.relkind = 'i'
+         where not exists (select from _sqlx_migrations m where m.version = created.version and m.success)",
+    )
+    .bind(&versions)
+    .bind(&names)
+    .fetch_all(&mut *owner)
+    .await?;
+    for statement in left {
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *owner).await?;
+    }
     Ok(())
 }
 
@@ -183,16 +224,43 @@ async fn connect(url: &str, wait: StartWait<'_>) -> Result<PgConnection, Migrate
     start::connect(url, wait).await.map_err(MigrateError::Unreachable)
 }
 
+/// Asks on a connection of its own. While the server cannot be reached or does not answer, tries again.
+///
+/// # Errors
+/// The last error, after the limit. At once an error that does not pass by itself.
+async fn ask<T>(
+    url: &str,
+    wait: StartWait<'_>,
+    question: impl AsyncFn(&mut PgConnection) -> Result<T, Error>,
+) -> Result<T, MigrateError> {
+    let mut waiting = Waiting::new(wait);
+    loop {
+        let mut connection =
+            start::connect_within(url, &mut waiting).await.map_err(MigrateError::Unreachable)?;
+        let error = match timeout(STATEMENT_TIMEOUT, question(&mut connection)).await {
+            Ok(Ok(answer)) => {
+                let _ = connection.close().await;
+                return Ok(answer);
+            }
+            Ok(Err(error)) => error,
+            Err(_) => Error::unanswered(&format!("no answer within {} s", STATEMENT_TIMEOUT.as_secs())),
+        };
+        let is_temporary = matches!(error, Error::Unavailable { .. });
+        let error = MigrateError::from(error);
+        if !is_temporary || !waiting.next(&format!("waiting for the database: {error}")).await {
+            return Err(error);
+        }
+    }
+}
+
 /// Returns the role of a URL; fails when row-level security would not apply to it.
 async fn check_role(url: &str, wait: StartWait<'_>) -> Result<String, MigrateError> {
-    let mut connection = connect(url, wait).await?;
-    let (role, powerful): (String, bool) = sqlx::query_as(
-        "select rolname::text, rolsuper or rolbypassrls from pg_roles where rolname = current_user",
-    )
-    .fetch_one(&mut connection)
-    .await
-    .map_err(Error::from)?;
-    let _ = connection.close().await;
+    let (role, powerful): (String, bool) = ask(url, wait, async |connection| {
+        let role =
+            "select rolname::text, rolsuper or rolbypassrls from pg_roles where rolname = current_user";
+        Ok(sqlx::query_as(role).fetch_one(connection).await?)
+    })
+    .await?;
     if powerful { Err(MigrateError::TooPowerful(role)) } else { Ok(role) }
 }
 
@@ -240,7 +308,13 @@ async fn set_defaults(
         ("client_connection_check_interval", "5s".to_owned()),
     ];
     wanted.extend(more.iter().map(|(name, value)| (*name, (*value).to_owned())));
-    let mut connection = connect(url, wait).await?;
+    ask(url, wait, async |connection| write_defaults(connection, &wanted).await).await
+}
+
+async fn write_defaults(
+    connection: &mut PgConnection,
+    wanted: &[(&'static str, String)],
+) -> Result<(), Error> {
     let written: Vec<String> = sqlx::query_scalar(
         "select unnest(setconfig)
          from pg_db_role_setting
@@ -248,9 +322,8 @@ async fn set_defaults(
          join pg_database d on d.oid = setdatabase
          where r.rolname = current_user and d.datname = current_database()",
     )
-    .fetch_all(&mut connection)
-    .await
-    .map_err(Error::from)?;
+    .fetch_all(&mut *connection)
+    .await?;
     for (name, value) in wanted {
         if written.contains(&format!("{name}={value}")) {
             continue;
@@ -260,13 +333,11 @@ async fn set_defaults(
             "select format('alter role %I in database %I set %I = %L', current_user, current_database(), $1, $2)",
         )
         .bind(name)
-        .bind(&value)
-        .fetch_one(&mut connection)
-        .await
-        .map_err(Error::from)?;
-        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut connection).await.map_err(Error::from)?;
+        .bind(value)
+        .fetch_one(&mut *connection)
+        .await?;
+        sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *connection).await?;
     }
-    let _ = connection.close().await;
     Ok(())
 }
 

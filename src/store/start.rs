@@ -1,11 +1,12 @@
 //! Start of a process: waits for the database, and changes it while no other process does.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use sqlx::{Connection, PgConnection};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{Error, embedded::Progress};
+use crate::base::limit::STATEMENT_TIMEOUT;
 
 /// Limit of one attempt to connect. A host that is gone does not answer at all.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -13,6 +14,10 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Delay between two lines of progress.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+/// Time after which the server ends the transaction of a process that holds the lock of the start and says nothing.
+const LOCK_SILENCE: &str = "set local idle_in_transaction_session_timeout = '20s'";
+/// Interval at which the holder says something; `set` takes no snapshot, for which `create index concurrently` would wait.
+const LOCK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a process waits for the database, and where it reports that.
 #[derive(Clone, Copy)]
@@ -62,7 +67,11 @@ impl<'a> Waiting<'a> {
 /// # Errors
 /// The last error, after the limit. At once an error that does not pass by itself, such as a wrong password.
 pub(super) async fn connect(url: &str, wait: StartWait<'_>) -> Result<PgConnection, String> {
-    let mut waiting = Waiting::new(wait);
+    connect_within(url, &mut Waiting::new(wait)).await
+}
+
+/// The same within a wait that has begun.
+pub(super) async fn connect_within(url: &str, waiting: &mut Waiting<'_>) -> Result<PgConnection, String> {
     loop {
         let (reason, is_temporary) = match timeout(CONNECT_TIMEOUT, PgConnection::connect(url)).await {
             Ok(Ok(connection)) => return Ok(connection),
@@ -81,7 +90,11 @@ pub(super) async fn connect(url: &str, wait: StartWait<'_>) -> Result<PgConnecti
 /// Runs `work` while no other process does. Waits without a limit, because a migration may take long.
 ///
 /// The lock is held by a transaction, so it also works behind a pooler in transaction mode. A process that
-/// waits holds no snapshot between its attempts: `create index concurrently` waits for every snapshot.
+/// waits holds no snapshot between its attempts: `create index concurrently` waits for every snapshot. A holder that is
+/// frozen, or whose machine is gone, loses the lock after `LOCK_SILENCE`.
+///
+/// # Errors
+/// `Unavailable` when the lock was lost, too; `work` is dropped then.
 pub(crate) async fn exclusively<T, E: From<Error>>(
     url: &str,
     wait: StartWait<'_>,
@@ -92,17 +105,22 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
     let mut waiting = Waiting::new(wait);
     loop {
         let mut tx = holder.begin().await.map_err(held)?;
-        sqlx::raw_sql("set local idle_in_transaction_session_timeout = 0")
-            .execute(&mut *tx)
-            .await
-            .map_err(held)?;
+        say(&mut tx).await?;
         let is_ours: bool =
             sqlx::query_scalar("select pg_try_advisory_xact_lock(hashtextextended('sojourn_start', 0))")
                 .fetch_one(&mut *tx)
                 .await
                 .map_err(held)?;
         if is_ours {
-            let done = work().await;
+            let done = {
+                let mut work = pin!(work());
+                loop {
+                    match timeout(LOCK_INTERVAL, &mut work).await {
+                        Ok(done) => break done,
+                        Err(_) => say(&mut tx).await?,
+                    }
+                }
+            };
             // Releases the lock; if the connection is gone, the server does.
             let _ = tx.rollback().await;
             let _ = holder.close().await;
@@ -111,5 +129,13 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
         tx.rollback().await.map_err(held)?;
         waiting.report("waiting for another process that prepares the database");
         sleep(RETRY_DELAY).await;
+    }
+}
+
+/// Tells the server that the holder of the lock is there.
+async fn say(holder: &mut PgConnection) -> Result<(), Error> {
+    match timeout(STATEMENT_TIMEOUT, sqlx::raw_sql(LOCK_SILENCE).execute(holder)).await {
+        Ok(done) => Ok(done.map(drop)?),
+        Err(_) => Err(Error::unanswered("the lock of the start was lost")),
     }
 }

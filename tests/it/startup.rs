@@ -5,18 +5,22 @@ use std::{
     os::unix::fs::PermissionsExt,
     path::Path,
     process::{Command, Output, Stdio},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures::future::join_all;
-use sojourn::store::Urls;
+use rustix::process::{Pid, Signal, kill_process};
+use sojourn::store::{Urls, migrate};
 use sqlx::AssertSqlSafe;
 use tokio::time::sleep;
 
 use crate::support::{
     database::Database,
+    gate::Gate,
+    program::freeze,
     relay::{Mode, Relay, through},
     service::{Ground, Service},
+    wait::wait_for,
 };
 
 /// Runs the binary with only these variables of ours.
@@ -132,6 +136,89 @@ async fn a_process_that_starts_before_its_database_waits_for_it() {
     owner.settled(&session, 1).await;
     service.stop().await;
     drop(relay);
+}
+
+#[tokio::test]
+async fn an_index_whose_creation_was_interrupted_is_created_again() {
+    let ground = Ground::new().await;
+    let owner = ground.urls().owner;
+    for statement in ["drop index job_maintenance", "delete from _sqlx_migrations where version >= 36"] {
+        ground.sql(statement).await;
+    }
+    let is_valid =
+        "select count(*) from pg_index where indexrelid = 'job_maintenance'::regclass and indisvalid";
+    let read = async || {
+        let mut reader = ground.database.superuser().await;
+        let snapshot = "begin isolation level repeatable read; select count(*) from job";
+        sqlx::raw_sql(snapshot).execute(&mut reader).await.expect("a snapshot");
+        reader
+    };
+    // It waits for the snapshot, and its connection is ended.
+    let mut reader = read().await;
+    let end = async {
+        let waiting = "from pg_stat_activity
+                       where datname = current_database() and query like '%create index concurrently job_maint%'
+                         and wait_event_type = 'Lock'";
+        let count = format!("select count(*) {waiting}");
+        wait_for("it waits", async || (ground.count(&count).await > 0).then_some(())).await;
+        ground.sql(&format!("select pg_terminate_backend(pid) {waiting}")).await;
+    };
+    let (interrupted, ()) = tokio::join!(migrate::schema(&owner), end);
+    interrupted.expect_err("the connection is gone");
+    assert_eq!(ground.count(is_valid).await, 0);
+    // The next one takes longer than the statements of a role that serves.
+    let role = "do $$ begin
+                    execute format(
+                        'alter role %I in database %I set statement_timeout = ''500ms''',
+                        (select tableowner from pg_tables where tablename = 'job'), current_database()
+                    );
+                end $$";
+    ground.sql(role).await;
+    let release = async {
+        sleep(Duration::from_millis(1_500)).await;
+        sqlx::raw_sql("rollback").execute(&mut reader).await.expect("the end");
+    };
+    let (migrated, ()) = tokio::join!(migrate::schema(&owner), release);
+    migrated.expect("it is repeated");
+    assert_eq!(ground.count(is_valid).await, 1);
+    // The server went on alone, and nobody recorded it.
+    ground.sql("delete from _sqlx_migrations where version >= 36").await;
+    migrate::schema(&owner).await.expect("it is repeated");
+    assert_eq!(ground.count(is_valid).await, 1);
+}
+
+/// It holds the lock under which processes prepare the database.
+#[tokio::test]
+async fn a_process_that_is_frozen_at_its_start_delays_others_by_seconds() {
+    let ground = Ground::new().await;
+    ground.serve(&[]).await.stop().await;
+    let Urls { owner, app, system } = ground.urls();
+    let trigger = "create trigger block before update on deployment for each row execute function block();";
+    let gate = Gate::close(&ground, trigger).await;
+    let mut frozen = tokio::process::Command::new(env!("CARGO_BIN_EXE_sojourn"))
+        .arg("migrate")
+        .kill_on_drop(true)
+        .env("DATABASE_URL", app)
+        .env("SOJOURN_SYSTEM_DATABASE_URL", system)
+        .env("SOJOURN_OWNER_DATABASE_URL", owner)
+        .env("SOJOURN_DATA_DIR", ground.data_dir.path())
+        .env("SOJOURN_MASTER_KEY", "a passphrase that is long enough for tests")
+        .stdin(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    gate.is_reached().await;
+    let id = frozen.id().expect("it runs");
+    freeze(id);
+    gate.open().await;
+    let began = Instant::now();
+    let service = ground.serve(&[]).await;
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(40), "{took:?}");
+    service.stop().await;
+    let id = Pid::from_raw(i32::try_from(id).expect("a process id")).expect("a process id");
+    kill_process(id, Signal::CONT).expect("it runs");
+    // Whatever it had done already, it says that it lost the lock.
+    assert!(!frozen.wait().await.expect("it ends").success());
 }
 
 #[tokio::test]
