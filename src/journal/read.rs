@@ -12,7 +12,7 @@ use crate::{
         Body, Entry, Event, OrgId, SessionId,
         log_fold::{FOLDED, LogFold},
         registry::Tool,
-        source::{PROGRESS, PinnedSource, Progress},
+        source::{PROGRESS, PinnedSource, Progress, SourceLog},
     },
 };
 
@@ -107,16 +107,18 @@ impl Journal {
         Ok(tools.into_values().collect())
     }
 
-    /// Returns the clone progress of a session's sources.
+    /// Returns the clone progress of a session's sources. Of a long log it reads what the stored fold has not.
     pub async fn sources(
         &self,
         org: OrgId,
         session: SessionId,
         sources: &[PinnedSource],
     ) -> Result<Progress, Error> {
-        let mut progress = Progress::of(sources);
-        self.each(org, session, 0, &PROGRESS, &mut |event| progress.take(sources, &event)).await?;
-        Ok(progress)
+        let fold = self.load_fold(org, session).await?;
+        let (after, mut log) =
+            fold.map_or((0, SourceLog::default()), |fold| (fold.seq(), fold.sources().clone()));
+        self.each(org, session, after, &PROGRESS, &mut |event| log.take(&event)).await?;
+        Ok(log.progress(sources))
     }
 
     /// Decodes one event with its complete body. If that is lost, with the truncated one and a marker.

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Version of the fold and its JSON. Raise it when either changes: older folds are then not used any more.
-const VERSION: i32 = 15;
+const VERSION: i32 = 16;
 
 /// zstd compression level: level 1 gives most of the reduction at the lowest CPU cost.
 const LEVEL: i32 = 1;
@@ -37,21 +37,25 @@ impl Journal {
         Ok(read)
     }
 
-    #[expect(clippy::disallowed_methods, reason = "awaited here")]
     async fn stored_fold(&self, org: OrgId, session: SessionId, objects: bool) -> Result<ReadFold, Error> {
-        let none = || ReadFold { fold: LogFold::new(objects), stored_to: 0 };
-        let Some(stored) = self.store.load_log_fold(org, session, VERSION).await? else { return Ok(none()) };
-        match tokio::task::spawn_blocking(move || decode(&stored))
-            .await
-            .unwrap_or_else(|error| Err(io::Error::other(error)))
-        {
-            Ok(fold) if fold.objects() == objects => Ok(ReadFold { stored_to: fold.seq(), fold }),
-            Ok(_) => Ok(none()),
-            Err(error) => {
+        let stored = self.load_fold(org, session).await?.filter(|fold| fold.objects() == objects);
+        Ok(match stored {
+            Some(fold) => ReadFold { stored_to: fold.seq(), fold },
+            None => ReadFold { fold: LogFold::new(objects), stored_to: 0 },
+        })
+    }
+
+    /// Reads the stored fold of a log, if there is one that can be used.
+    #[expect(clippy::disallowed_methods, reason = "awaited here")]
+    pub(super) async fn load_fold(&self, org: OrgId, session: SessionId) -> Result<Option<LogFold>, Error> {
+        let Some(stored) = self.store.load_log_fold(org, session, VERSION).await? else { return Ok(None) };
+        let decoded = tokio::task::spawn_blocking(move || decode(&stored)).await;
+        let decoded = decoded.unwrap_or_else(|error| Err(io::Error::other(error)));
+        Ok(decoded
+            .inspect_err(|error| {
                 tracing::warn!(session.id = %session, %error, "a stored fold cannot be read; reading the log instead");
-                Ok(none())
-            }
-        }
+            })
+            .ok())
     }
 
     /// Keeps the fold of a log for the next turn: in this process, and in the database if it grew by many events.

@@ -22,6 +22,7 @@ use super::{
     event::{Body, Draft, Event, Level, TurnCompleted},
     ids::*,
     permission::Grant,
+    source::SourceLog,
     tool::ToolCall,
 };
 use crate::base::limit::{SESSION_FILES_MAX, WARNINGS_FOLDED_MAX};
@@ -36,7 +37,7 @@ use turn_fold::is_of_turn;
 pub use turn_fold::{CONTEXT_TOO_LONG, FILES_REFUSED, TurnFold};
 
 /// Types of the events that a fold reads, of `agent.message` only those of level `user`.
-pub const FOLDED: [&str; 33] = [
+pub const FOLDED: [&str; 38] = [
     "user.message",
     "turn.started",
     "turn.completed",
@@ -70,6 +71,11 @@ pub const FOLDED: [&str; 33] = [
     "sandbox.created",
     "sandbox.lost",
     "sandbox.terminated",
+    "source.cloning",
+    "source.cloned",
+    "source.failed",
+    "source.prepared",
+    "sandbox.files_lost",
 ];
 
 /// Fold of the first events of a log.
@@ -99,6 +105,8 @@ pub struct LogFold {
     compaction_request: Option<CompactionRequest>,
     /// Files that callers sent, for the sandbox.
     files: Vec<FileRef>,
+    /// Clones of the session's sources.
+    sources: SourceLog,
 }
 
 /// A turn that ended with an error, for a retry.
@@ -142,6 +150,7 @@ impl LogFold {
             grants: Vec::new(),
             compaction_request: None,
             files: Vec::new(),
+            sources: SourceLog::default(),
         }
     }
 
@@ -160,6 +169,7 @@ impl LogFold {
         }
         self.last = Some((event.seq, draft.id));
         self.conversation.take(event);
+        self.sources.take(event);
         if draft.body.ends_action() {
             self.read_to.actions = event.seq;
         }
@@ -288,6 +298,11 @@ impl LogFold {
     /// Returns the files that callers sent, each path once, the newest last.
     pub fn files(&self) -> &[FileRef] {
         &self.files
+    }
+
+    /// Returns what the log says about the session's sources.
+    pub(crate) fn sources(&self) -> &SourceLog {
+        &self.sources
     }
 
     /// Returns the rules that were granted for the session.

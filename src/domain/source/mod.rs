@@ -19,7 +19,7 @@ use super::{
     problem::Problem,
 };
 
-pub(crate) use progress::{PROGRESS, Progress, SourceStatus, State};
+pub(crate) use progress::{PROGRESS, Progress, SourceLog, SourceStatus, State};
 
 /// Provider name of credentials that open repositories.
 pub(crate) const PROVIDER: &str = "git";

@@ -3,6 +3,8 @@
 //! Called by the worker, which clones missing sources, and by the API. Files in the sandbox may
 //! have been changed there; the log is authoritative.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
@@ -22,7 +24,7 @@ pub struct Progress {
 }
 
 /// Clone status of one source.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SourceStatus {
     pub state: State,
     /// The commit that was checked out; `None` for a repository without commits.
@@ -54,58 +56,57 @@ pub enum State {
     AuthRequired,
 }
 
-/// Types of the events that [`Progress`] reads.
+/// Types of the events that [`SourceLog`] reads.
 pub(crate) const PROGRESS: [&str; 5] =
     ["source.cloning", "source.cloned", "source.failed", "source.prepared", "sandbox.files_lost"];
 
-impl Progress {
-    /// Returns the progress before the first event.
-    pub(crate) fn of(sources: &[PinnedSource]) -> Self {
-        Self { sources: vec![SourceStatus::default(); sources.len()], prepared_at: None }
+/// What a log says about sources, by their names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SourceLog {
+    statuses: BTreeMap<String, SourceStatus>,
+    prepared_at: Option<Timestamp>,
+}
+
+impl SourceLog {
+    /// Returns the progress of the sources of a session.
+    pub(crate) fn progress(&self, sources: &[PinnedSource]) -> Progress {
+        let status = |source: &PinnedSource| self.statuses.get(&source.name).cloned().unwrap_or_default();
+        Progress { sources: sources.iter().map(status).collect(), prepared_at: self.prepared_at }
     }
 
-    /// Processes the next event about sources or lost files.
-    pub(crate) fn take(&mut self, sources: &[PinnedSource], event: &Event) {
-        if let Body::SandboxFilesLost { since, .. } = &event.draft.body {
-            // The checkpoint contains everything that was cloned before `since`.
-            let is_kept = |at: Timestamp| since.is_some_and(|since| at <= since);
-            self.prepared_at = self.prepared_at.filter(|at| is_kept(*at));
-            for status in &mut self.sources {
-                if status.cloned_at.is_some_and(|at| !is_kept(at)) {
-                    *status = SourceStatus::default();
-                }
+    /// Processes the next event; one that is not about sources or lost files changes nothing.
+    pub(crate) fn take(&mut self, event: &Event) {
+        let (name, status) = match &event.draft.body {
+            Body::SandboxFilesLost { since, .. } => {
+                // The checkpoint contains everything that was cloned before `since`.
+                let is_kept = |at: Timestamp| since.is_some_and(|since| at <= since);
+                self.prepared_at = self.prepared_at.filter(|at| is_kept(*at));
+                self.statuses.retain(|_, status| status.cloned_at.is_none_or(is_kept));
+                return;
             }
-            return;
-        }
-        if let Body::SourcePrepared { .. } = &event.draft.body {
-            self.prepared_at = Some(event.ts);
-            return;
-        }
-        let named = |name: &String| sources.iter().position(|source| source.name == *name);
-        match &event.draft.body {
+            Body::SourcePrepared { .. } => {
+                self.prepared_at = Some(event.ts);
+                return;
+            }
             Body::SourceCloning { name, sandbox_id, clone_id } => {
-                let Some(at) = named(name) else { return };
                 let clone = Some((*sandbox_id, clone_id.clone()));
-                self.sources[at] =
-                    SourceStatus { state: State::Materializing, clone, ..SourceStatus::default() };
+                (name, SourceStatus { state: State::Materializing, clone, ..SourceStatus::default() })
             }
             Body::SourceCloned { name, sha, .. } => {
-                let Some(at) = named(name) else { return };
                 let (state, cloned_at) = (State::Resolved, Some(event.ts));
-                self.sources[at] =
-                    SourceStatus { state, sha: sha.clone(), cloned_at, ..SourceStatus::default() };
+                (name, SourceStatus { state, sha: sha.clone(), cloned_at, ..SourceStatus::default() })
             }
             Body::SourceFailed { name, code, message, retryable, .. } => {
-                let Some(at) = named(name) else { return };
                 let state = match code.as_str() {
                     "source.auth_required" => State::AuthRequired,
                     _ if *retryable => State::Unavailable,
                     _ => State::Failed,
                 };
                 let failure = Some((code.clone(), message.clone(), *retryable));
-                self.sources[at] = SourceStatus { state, failure, ..SourceStatus::default() };
+                (name, SourceStatus { state, failure, ..SourceStatus::default() })
             }
-            _ => {}
-        }
+            _ => return,
+        };
+        self.statuses.insert(name.clone(), status);
     }
 }
