@@ -17,9 +17,10 @@ use super::{
 };
 use crate::{
     base::limit::{SANDBOX_WAIT_POLL, SANDBOX_WAIT_POLL_STEP},
-    domain::{Body, SandboxId, environment::Size},
+    domain::{Body, OrgId, SandboxId, environment::Size},
     sandbox::Sandbox,
     store::{
+        self,
         admission::{Admission, OrganizationMaxima, Shortage, Wait},
         sandbox::NewSandbox,
     },
@@ -39,6 +40,15 @@ pub(crate) struct Limits {
 enum Asked {
     Admitted(Arc<dyn Sandbox>, Duration),
     Waiting(Wait),
+}
+
+impl Sandboxes {
+    /// Returns why callers of an organization can take no checkpoint; `None` if they can.
+    pub(crate) async fn full_of_checkpoints(&self, org: OrgId) -> store::Result<Option<&'static str>> {
+        let Some(max) = self.limits.organization.checkpoint_bytes else { return Ok(None) };
+        let used = self.store.checkpoint_bytes(org).await?;
+        Ok((used >= max).then(|| told_of(Shortage::OrganizationCheckpoints)))
+    }
 }
 
 impl SandboxSession {

@@ -28,6 +28,10 @@ impl OperationServer<'_> {
             },
             Request::Stop => self.sandbox.terminate(STOPPED, open.actor.clone()).await.map(|()| Answer::Done),
             Request::Checkpoint => {
+                let full = self.sandboxes.full_of_checkpoints(self.writer.fence().org).await?;
+                if let Some(reason) = full {
+                    return Ok(Some(Err((Failure::SandboxUnavailable, reason.to_owned()))));
+                }
                 let _use = self.sandbox.begin_use();
                 self.sandbox.checkpoint().await.map(|checkpoint| Answer::Kept { checkpoint })
             }

@@ -193,8 +193,12 @@ impl Store {
     }
 }
 
-/// Decides about a sandbox and inserts its row, or that of a session that waits. A resource of the organization comes
-/// first, so that a session that waits for it holds up no other.
+/// Decides about a sandbox and inserts its row, or that of a session that waits. A maximum of the organization comes
+/// first, also one that an earlier session of it waits for, so that a session that waits for it holds up no other
+/// organization.
+///
+/// A session waits for the nodes of each worker that asked for it, as long as they are heard of: workers may have
+/// different nodes.
 const ADMIT: &str = concat!(
     "with held as (
         update session u
@@ -218,6 +222,13 @@ const ADMIT: &str = concat!(
             now() - $17 * interval '1 millisecond'
         ) r
         left join node n on n.node_id = $5
+        left join lateral (
+            select w.shortage
+            from sandbox_wait w
+            where w.org_id = $1 and w.shortage like 'organization%'
+            order by w.since
+            limit 1
+        ) earlier on $16 and r.org_ahead > 0
         cross join lateral (
             select case
                 when $10 > n.memory_bytes then 'node_memory'
@@ -231,12 +242,13 @@ const ADMIT: &str = concat!(
                 when r.org_sandboxes + 1 > $13 then 'organization_sandboxes'
                 when r.org_memory_bytes + $10 > $14 then 'organization_memory'
                 when r.org_checkpoint_bytes >= $15 then 'organization_checkpoints'
+                when $16 and num_nonnulls($13::bigint, $14::bigint, $15::bigint) > 0 and r.org_ahead > 0 then coalesce(earlier.shortage, 'organization_sandboxes')
                 when n.is_disk_low then 'node_disk_low'
                 when r.node_memory_bytes + $10 > n.memory_bytes then 'node_memory'
                 when r.node_cpu_millis + $9 > n.cpu_millis then 'node_cpu'
                 when r.node_pids + $11 > n.pids then 'node_pids'
                 when r.node_disk_bytes + $12 > n.disk_bytes then 'node_disk'
-                when $16 and r.node_ahead + r.org_ahead > 0 then 'queue'
+                when $16 and r.node_ahead > 0 then 'queue'
             end as shortage
         ) missing
      ), admitted as (
@@ -269,7 +281,15 @@ const ADMIT: &str = concat!(
         from decided
         where shortage is not null and not is_too_large
         on conflict (org_id, session_id) do update
-        set node_id = excluded.node_id, node_ids = excluded.node_ids, shortage = excluded.shortage,
+        set node_id = excluded.node_id,
+            node_ids = (
+                select array_agg(distinct asked.node_id)
+                from unnest(coalesce(sandbox_wait.node_ids, array[sandbox_wait.node_id]) || excluded.node_ids)
+                    as asked (node_id)
+                left join node n on n.node_id = asked.node_id
+                where asked.node_id = any(excluded.node_ids) or n.seen_at > now() - interval '1 minute'
+            ),
+            shortage = excluded.shortage,
             queue_position = excluded.queue_position, seen_at = now()
      )
      select exists (select from held) as is_held, d.shortage, d.is_too_large, d.ahead,

@@ -65,6 +65,16 @@ impl From<Row> for Checkpoint {
 }
 
 impl Store {
+    /// Returns the size of all checkpoints of an organization, in bytes.
+    pub(crate) async fn checkpoint_bytes(&self, org: OrgId) -> Result<u64> {
+        let bytes: i64 =
+            sqlx::query_scalar("select coalesce(sum(bytes), 0)::bigint from checkpoint where org_id = $1")
+                .bind(org.uuid())
+                .fetch_one(&self.system)
+                .await?;
+        Ok(bytes.unsigned_abs())
+    }
+
     /// Stores a checkpoint whose blob is written. Returns whether the fence holds.
     pub async fn add_checkpoint(
         &self,
