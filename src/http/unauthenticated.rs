@@ -12,12 +12,13 @@ use std::{
 };
 
 use governor::{DefaultDirectRateLimiter, DefaultKeyedRateLimiter, Quota, RateLimiter};
+use tokio::sync::Semaphore;
 
 use super::error::{ApiError, Result};
 use crate::{
     base::limit::{
-        SECRETS_REMEMBERED_MAX, UNKNOWN_SECRET_TTL, UNKNOWN_SECRETS_BURST, UNKNOWN_SECRETS_PER_PEER_BURST,
-        UNKNOWN_SECRETS_PER_SECOND, UNKNOWN_SECRETS_WAIT, VALID_SECRET_TTL,
+        SECRETS_REMEMBERED_MAX, UNKNOWN_SECRET_TTL, UNKNOWN_SECRETS_BURST, UNKNOWN_SECRETS_CONCURRENT_MAX,
+        UNKNOWN_SECRETS_PER_PEER_BURST, UNKNOWN_SECRETS_PER_SECOND, UNKNOWN_SECRETS_WAIT, VALID_SECRET_TTL,
     },
     store::Result as StoreResult,
     wire::ErrorType,
@@ -49,6 +50,8 @@ pub(super) struct Lookups {
     total: DefaultDirectRateLimiter,
     /// Peers that must wait, and until when.
     refused: Recent<Peer>,
+    /// Places of lookups of secrets that were not valid before.
+    places: Semaphore,
 }
 
 impl Default for Lookups {
@@ -63,6 +66,7 @@ impl Default for Lookups {
             by_peer: RateLimiter::keyed(quota(UNKNOWN_SECRETS_PER_PEER_BURST)),
             total: RateLimiter::direct(quota(UNKNOWN_SECRETS_BURST)),
             refused: Recent::new(UNKNOWN_SECRETS_WAIT),
+            places: Semaphore::new(UNKNOWN_SECRETS_CONCURRENT_MAX),
         }
     }
 }
@@ -78,6 +82,12 @@ impl Lookups {
         hash: [u8; 32],
         find: impl Future<Output = StoreResult<Option<T>>>,
     ) -> Result<Option<T>> {
+        // Waits for a place, so that many that ask at once take neither the connections of the database nor more
+        // lookups than their rate.
+        let mut place = None;
+        if !self.valid.has(&hash) && !self.is_decided(peer, &hash) {
+            place = self.places.acquire().await.ok();
+        }
         if self.unknown.has(&hash) {
             return Ok(None);
         }
@@ -92,7 +102,13 @@ impl Lookups {
             Some(_) => self.valid.add(hash),
             None => self.failed(peer, hash),
         }
+        drop(place);
         Ok(found)
+    }
+
+    /// Whether a lookup of a secret that was not valid before is answered without one.
+    fn is_decided(&self, peer: Option<Peer>, hash: &[u8; 32]) -> bool {
+        self.unknown.has(hash) || peer.is_some_and(|peer| self.refused.has(&peer))
     }
 
     fn failed(&self, peer: Option<Peer>, hash: [u8; 32]) {
@@ -170,5 +186,26 @@ mod tests {
         assert_eq!((error.status().as_u16(), error.retry_after), (429, Some(UNKNOWN_SECRETS_WAIT)));
         assert_eq!(find(guesser, valid, Some(())).await.expect("it was valid"), Some(()));
         assert_eq!(find(other, hash(u32::MAX - 2), Some(())).await.expect("another peer"), Some(()));
+    }
+    #[tokio::test]
+    async fn secrets_that_are_asked_at_once_are_looked_up_a_few_at_a_time() {
+        let (lookups, asked) = (Lookups::default(), AtomicUsize::new(0));
+        let (under_way, most) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let peer = Some(Peer::new("192.0.2.1".parse().expect("an address")));
+        let finds = (0..2_000_u32).map(|number| {
+            let find = async {
+                asked.fetch_add(1, Ordering::Relaxed);
+                most.fetch_max(under_way.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+                tokio::task::yield_now().await;
+                under_way.fetch_sub(1, Ordering::Relaxed);
+                Ok(None::<()>)
+            };
+            lookups.find(peer, crate::base::seal::sha256(&number.to_be_bytes()), find)
+        });
+        let refused = futures::future::join_all(finds).await.iter().filter(|found| found.is_err()).count();
+        let (asked, most) = (asked.into_inner(), most.into_inner());
+        assert!(most <= UNKNOWN_SECRETS_CONCURRENT_MAX, "{most} at a time");
+        assert!(asked <= 2 * UNKNOWN_SECRETS_PER_PEER_BURST as usize, "{asked} of 2,000");
+        assert_eq!(asked + refused, 2_000);
     }
 }

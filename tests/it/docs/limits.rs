@@ -191,6 +191,7 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("UNKNOWN_SECRETS_PER_SECOND", count(limit::UNKNOWN_SECRETS_PER_SECOND.into())),
         ("UNKNOWN_SECRETS_PER_PEER_BURST", count(limit::UNKNOWN_SECRETS_PER_PEER_BURST.into())),
         ("UNKNOWN_SECRETS_BURST", count(limit::UNKNOWN_SECRETS_BURST.into())),
+        ("UNKNOWN_SECRETS_CONCURRENT_MAX", count(limit::UNKNOWN_SECRETS_CONCURRENT_MAX as u64)),
         ("UNKNOWN_SECRETS_WAIT", seconds(limit::UNKNOWN_SECRETS_WAIT)),
         ("MODEL_THINKING_TOKENS_MIN", count(limit::MODEL_THINKING_TOKENS_MIN)),
     ]
