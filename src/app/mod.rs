@@ -24,9 +24,9 @@ use uuid::Uuid;
 pub use crate::node::local::WatcherProgram;
 pub use connections::connections;
 pub use node::{end_with_agent, reach as reach_node_agent, serve_node};
-pub use privileges::separate;
+pub use privileges::{check_separation, separate};
 pub use record::{Migration, Record, Startup, adopt_blob_store, migrate, visit};
-pub use sandboxes::{checks as sandbox_checks, reservable_memory, watch as watch_sandboxes};
+pub use sandboxes::{Reservable, checks as sandbox_checks, reservable, watch as watch_sandboxes};
 
 use self::{
     listeners::{listen, metrics_listener},

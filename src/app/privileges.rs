@@ -69,25 +69,12 @@ pub async fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
     if !settings.role.runs_turns() || !settings.node_agent.node.is_empty() {
         return Ok(None);
     }
-    let user = Account::find(name).await?;
-    let user = user.with_context(|| format!("this machine has no user `{name}`: useradd --system {name}"))?;
     let data_dir = &settings.database.data_dir;
     fs::create_dir_all(data_dir).with_context(|| format!("SOJOURN_DATA_DIR: {}", data_dir.display()))?;
     let data_dir = fs::canonicalize(data_dir)?;
-    let above = data_dir.parent().unwrap_or(&data_dir);
-    if let Some(barred) = user.first_inaccessible_dir(above)? {
-        return Ok(Some(format!(
-            "the whole service stays root: the user {name} has no access to {}; run chmod o+x on it, or choose \
-             another SOJOURN_DATA_DIR",
-            barred.display()
-        )));
-    }
-    if let Some(open) = first_of_others(above)? {
-        return Ok(Some(format!(
-            "the whole service stays root: others than root can replace what is in {}; choose another \
-             SOJOURN_DATA_DIR, such as /var/lib/sojourn/data",
-            open.display()
-        )));
+    let user = user_of(name).await?;
+    if let Some(obstacle) = obstacle(name, &user, data_dir.parent().unwrap_or(&data_dir))? {
+        return Ok(Some(obstacle));
     }
     hand_over(&data_dir, &user)?;
     // Before the service can make a file of this name.
@@ -118,6 +105,45 @@ pub async fn separate(settings: &Settings) -> anyhow::Result<Option<String>> {
         .envs(env::vars_os().filter(|(name, _)| is_kept_variable(name)))
         .exec();
     bail!("the node agent cannot be started: {failed}")
+}
+
+async fn user_of(name: &str) -> anyhow::Result<Account> {
+    let user = Account::find(name).await?;
+    user.with_context(|| format!("this machine has no user `{name}`: useradd --system {name}"))
+}
+
+/// Why the whole service would stay root, in one line.
+fn obstacle(name: &str, user: &Account, above: &Path) -> anyhow::Result<Option<String>> {
+    if let Some(barred) = user.first_inaccessible_dir(above)? {
+        return Ok(Some(format!(
+            "the whole service stays root: the user {name} has no access to {}; run chmod o+x on it, or choose \
+             another SOJOURN_DATA_DIR",
+            barred.display()
+        )));
+    }
+    Ok(first_of_others(above)?.map(|open| {
+        format!(
+            "the whole service stays root: others than root can replace what is in {}; choose another \
+             SOJOURN_DATA_DIR, such as /var/lib/sojourn/data",
+            open.display()
+        )
+    }))
+}
+
+/// Checks that [`separate`] would leave root to the agent. Changes nothing.
+///
+/// # Errors
+/// Why it would not, in one line.
+pub async fn check_separation(settings: &Settings, name: &str) -> anyhow::Result<()> {
+    let user = user_of(name).await?;
+    let data_dir = std::path::absolute(&settings.database.data_dir)?;
+    let data_dir = fs::canonicalize(&data_dir).unwrap_or(data_dir);
+    // A directory that is missing would be made by root.
+    let above = data_dir.ancestors().skip(1).find(|above| above.exists()).unwrap_or(Path::new("/"));
+    match obstacle(name, &user, &fs::canonicalize(above)?)? {
+        Some(obstacle) => Err(anyhow!(obstacle)),
+        None => Ok(()),
+    }
 }
 
 /// The socket of the agent of a data directory: a short path.

@@ -105,10 +105,21 @@ fn machine(settings: &Settings) -> Result<Machine, String> {
     Machine::of(there).map_err(|error| format!("{}: {error}", there.display()))
 }
 
-/// Memory that the sandboxes of this machine may have together, and that of the machine, in bytes.
-pub fn reservable_memory(settings: &Settings) -> Result<(u64, u64), String> {
+/// What the sandboxes of this machine may have together, and what the machine has for them, in bytes.
+pub struct Reservable {
+    pub memory: (u64, u64),
+    /// Without the space that is kept free.
+    pub disk: (u64, u64),
+}
+
+/// Reads what the sandboxes of this machine may have together.
+pub fn reservable(settings: &Settings) -> Result<Reservable, String> {
     let machine = machine(settings)?;
-    Ok((settings.capacity.node(machine).memory_bytes, machine.memory_bytes))
+    let node = settings.capacity.node(machine);
+    Ok(Reservable {
+        memory: (node.memory_bytes, machine.memory_bytes),
+        disk: (node.disk_bytes, machine.disk_bytes.saturating_sub(settings.capacity.node_disk_free)),
+    })
 }
 
 /// Resources of all sandboxes of this machine together, and of the machine.

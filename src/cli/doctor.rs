@@ -46,7 +46,7 @@ pub(super) async fn run(settings: &Settings, is_production: bool, json: bool) ->
         findings.extend(checks.map(|check| Finding { what: check.what, said: check.found }));
     }
     if is_production {
-        let lines = production::checks(settings).into_iter();
+        let lines = production::checks(settings).await.into_iter();
         findings.extend(lines.map(|line| Finding { what: line.what, said: line.found }));
     }
     let is_well = findings.iter().all(|finding| finding.said.is_ok());

@@ -5,6 +5,7 @@
 use std::net::IpAddr;
 
 use rustix::process::geteuid;
+use url::Url;
 
 use crate::{
     app,
@@ -18,7 +19,7 @@ pub(super) struct Line {
 }
 
 /// Names of all lines, in their order.
-pub(super) const LINES: [&str; 13] = [
+pub(super) const LINES: [&str; 14] = [
     "own database",
     "database roles",
     "owner's URL",
@@ -29,24 +30,26 @@ pub(super) const LINES: [&str; 13] = [
     "local sources",
     "metrics address",
     "memory overcommit",
+    "disk overcommit",
     "organizations' maxima",
     "scripted models",
     "first key",
 ];
 
 /// Checks the settings of one process.
-pub(super) fn checks(settings: &Settings) -> Vec<Line> {
+pub(super) async fn checks(settings: &Settings) -> Vec<Line> {
     let found = [
         own_database(settings),
         database_roles(settings),
         owners_url(settings),
         master_key(settings),
-        user(settings),
+        user(settings).await,
         kernel(settings),
         private_addresses(settings),
         local_sources(settings),
         metrics_address(settings),
         memory_overcommit(settings),
+        disk_overcommit(settings),
         maxima(settings),
         scripted_models(settings),
         first_key(settings),
@@ -73,7 +76,10 @@ fn own_database(settings: &Settings) -> Result<String, String> {
 
 fn database_roles(settings: &Settings) -> Result<String, String> {
     let (app, system) = (&settings.database.database_url, &settings.database.system_database_url);
-    let are_two = (system.is_some() && app != system) || settings.role == Role::Node;
+    // The role of a URL without one is that of the process.
+    let role =
+        |url: &Option<String>| url.as_ref().map(|url| Url::parse(url).map(|url| url.username().to_owned()));
+    let are_two = (system.is_some() && role(app) != role(system)) || settings.role == Role::Node;
     let fix = "set SOJOURN_SYSTEM_DATABASE_URL to a role of its own: the one of DATABASE_URL sees one organization at a time";
     verdict(are_two, "requests and the service's own work have different roles", fix)
 }
@@ -97,15 +103,18 @@ fn master_key(settings: &Settings) -> Result<String, String> {
     verdict(settings.database.master_key.is_some(), "SOJOURN_MASTER_KEY is set", fix)
 }
 
-fn user(settings: &Settings) -> Result<String, String> {
+async fn user(settings: &Settings) -> Result<String, String> {
     let fix = "run this process as an ordinary user: what breaks out of it is root";
-    let is_left = settings.user.as_ref().is_some_and(|user| user != "root");
-    match settings.role {
-        Role::Node => Ok("the node agent has privileges, and no secret".to_owned()),
-        Role::Worker | Role::All if geteuid().is_root() && is_left => {
-            Ok("only the node agent of this service is root".to_owned())
+    let name = settings.user.as_ref().filter(|name| *name != "root" && settings.node_agent.node.is_empty());
+    match (settings.role, name) {
+        (Role::Node, _) => Ok("the node agent has privileges, and no secret".to_owned()),
+        (Role::Worker | Role::All, Some(name)) if geteuid().is_root() => {
+            let checked = app::check_separation(settings, name).await;
+            checked
+                .map(|()| "only the node agent of this service is root".to_owned())
+                .map_err(|why| why.to_string())
         }
-        Role::Worker | Role::All if geteuid().is_root() => {
+        (Role::Worker | Role::All, _) if geteuid().is_root() => {
             Err(format!("{fix}: set SOJOURN_USER, or SOJOURN_NODE to a node agent"))
         }
         _ => verdict(!geteuid().is_root(), "not root", fix),
@@ -116,7 +125,8 @@ fn kernel(settings: &Settings) -> Result<String, String> {
     let fix = "set SOJOURN_SANDBOX_RUNTIME=runsc, so that sandboxes have a kernel of their own, and leave \
         SOJOURN_ALLOW_SHARED_HOST off";
     let is_gvisor = settings.sandbox_runtime.ends_with("runsc");
-    let is_well = !makes_sandboxes(settings) || (is_gvisor && !settings.allow_shared_host);
+    // The nodes of a worker check their runtime themselves; who may share the machine is decided by the worker.
+    let is_well = (is_gvisor || !makes_sandboxes(settings)) && !settings.allow_shared_host;
     verdict(is_well, "sandboxes have a kernel of their own", fix)
 }
 
@@ -152,12 +162,25 @@ fn memory_overcommit(settings: &Settings) -> Result<String, String> {
     if !makes_sandboxes(settings) {
         return Ok("this process makes no sandboxes".to_owned());
     }
-    let (reserved, there) = app::reservable_memory(settings)?;
+    let (reserved, there) = app::reservable(settings)?.memory;
     let fix = format!(
         "set SOJOURN_NODE_MEMORY to at most the {} MiB of this machine, so that none is reserved twice",
         there >> 20
     );
     verdict(reserved <= there, "memory is not overcommitted", &fix)
+}
+
+fn disk_overcommit(settings: &Settings) -> Result<String, String> {
+    if !makes_sandboxes(settings) {
+        return Ok("this process makes no sandboxes".to_owned());
+    }
+    let (reserved, there) = app::reservable(settings)?.disk;
+    let fix = format!(
+        "set SOJOURN_NODE_DISK to at most {} MiB, less what other files need: running sandboxes can fill the disk of \
+         the data directory",
+        there >> 20
+    );
+    verdict(reserved <= there, "disk is not overcommitted", &fix)
 }
 
 fn maxima(settings: &Settings) -> Result<String, String> {

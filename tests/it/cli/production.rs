@@ -1,6 +1,6 @@
 //! `sojourn doctor --production`, held against its page.
 
-use std::process::Command;
+use std::{fs, os::unix::fs::PermissionsExt, process::Command};
 
 use serde_json::Value;
 
@@ -44,6 +44,7 @@ fn the_production_checklist_is_that_of_the_page() {
         "--role=worker",
         "--sandbox-runtime=runsc",
         "--node-memory=512Mi",
+        "--node-disk=1Gi",
         "--organization-max-sandboxes=10",
         "--organization-max-memory=20Gi",
         "--organization-max-checkpoints=100Gi",
@@ -54,7 +55,34 @@ fn the_production_checklist_is_that_of_the_page() {
         ("SOJOURN_SYSTEM_DATABASE_URL", system),
         ("SOJOURN_MASTER_KEY", "a passphrase that is long enough for tests"),
     ];
-    let found = production(&good, &secrets);
-    let unmet: Vec<_> = found.iter().filter(|(_, is_met)| !is_met).map(|(name, _)| name.as_str()).collect();
-    assert!(unmet == ["user"] || unmet.is_empty(), "{found:?}");
+    let unmet = |more: &[&str], environment: &[(&str, &str)]| -> Vec<String> {
+        let found = production(&[&good[..], more].concat(), environment).into_iter();
+        found.filter(|(name, is_met)| !is_met && name != "user").map(|(name, _)| name).collect()
+    };
+    assert_eq!(unmet(&[], &secrets), [""; 0]);
+    // A worker decides who may share the machine of its node agent.
+    let of_agent = ["--node=unix:/run/sojourn/none.sock", "--allow-shared-host=on"];
+    assert_eq!(unmet(&of_agent, &secrets), ["kernel"]);
+    // The same role at another address.
+    let same_role = [secrets[0], (secrets[1].0, "postgres://sojourn_app@127.0.0.1:1/none?x=1"), secrets[2]];
+    assert_eq!(unmet(&[], &same_role), ["database roles"]);
+}
+
+/// The service would stay root there.
+#[test]
+fn a_data_directory_that_is_no_place_for_two_users_is_told() {
+    let private = tempfile::Builder::new().prefix("sojourn-it-").tempdir().expect("a directory");
+    fs::set_permissions(private.path(), fs::Permissions::from_mode(0o700)).expect("permissions");
+    let data_dir = format!("--data-dir={}", private.path().join("data").display());
+    let user = |data_dir: &str| {
+        let found = production(&["--user=nobody", data_dir], &[]);
+        found.iter().find(|(name, _)| name == "user").unwrap_or_else(|| panic!("{found:?}")).1
+    };
+    if rustix::process::geteuid().is_root() {
+        assert!(!user(&data_dir), "nobody cannot enter a directory with mode 0700");
+        fs::set_permissions(private.path(), fs::Permissions::from_mode(0o711)).expect("permissions");
+        assert!(user(&data_dir), "only root can replace what is in it");
+    } else {
+        assert!(user(&data_dir), "an ordinary user leaves nothing to an agent");
+    }
 }
