@@ -19,7 +19,7 @@ use crate::{
     support::{
         clock::MovedClock,
         program::Program,
-        service::{Ground, KEY},
+        service::{Caller, Ground, KEY},
         wait::wait_for,
     },
 };
@@ -259,8 +259,9 @@ async fn every_event_arrives_whatever_receivers_do_and_whenever_the_service_dies
 #[tokio::test]
 async fn a_delivery_that_cannot_be_prepared_ends_as_a_dead_letter() {
     let ground = Ground::new().await;
-    let service = ground.serve(&["--role=api"]).await;
-    let owner = service.owner();
+    let mut clock = MovedClock::new(&ground).await;
+    let program = Program::with_environment(&ground, &["--role=api"], clock.environment());
+    let owner = Caller::new(&program.base, KEY);
     let hook = owner.post("/webhooks", json!({ "url": "http://127.0.0.1:9/hook" })).await.ok();
     // Secrets that no key of the deployment opens.
     ground.sql("update destination set sealed_secret = '\\x00010203'").await;
@@ -268,21 +269,48 @@ async fn a_delivery_that_cannot_be_prepared_ends_as_a_dead_letter() {
     owner.post("/sessions", json!({ "agent": agent })).await.ok();
     let path = format!("/webhooks/{}/deliveries", hook["id"].as_str().expect("an id"));
     for attempt in 1..=10 {
-        let is_tried =
-            |page: &Value| page["data"][0]["attempts"] == attempt && page["data"][0]["error"].is_string();
+        let is_tried = |page: &Value| {
+            let row = &page["data"][0];
+            row["attempts"] == attempt && matches!(row["status"].as_str(), Some("failed" | "dead_letter"))
+        };
         let page = owner.until(&path, is_tried).await;
         let row = &page["data"][0];
         assert_eq!(row["status"], if attempt == 10 { "dead_letter" } else { "failed" }, "{row}");
         assert!(row["error"].as_str().is_some_and(|error| error.contains("cannot be prepared")), "{row}");
-        ground.sql("update delivery set ready_at = now(), error = null where status = 'failed'").await;
+        if let Some(next) = left(clock.database()).await.next {
+            clock.advance(next + Duration::from_secs(1)).await;
+        }
     }
-    // Its dispatcher was killed in every attempt.
-    ground
-        .sql("update delivery set status = 'delivering', attempts = 10, ready_at = now(), error = null")
-        .await;
+    program.kill();
+}
+
+#[tokio::test]
+async fn a_delivery_whose_sender_dies_in_every_attempt_ends_as_a_dead_letter() {
+    let ground = Ground::new().await;
+    let mut clock = MovedClock::new(&ground).await;
+    let start = |clock: &MovedClock| Program::with_environment(&ground, &["--role=api"], clock.environment());
+    let mut receiver = Receiver::start(vec![Reply::Hang; 100]).await;
+    let mut program = start(&clock);
+    let owner = Caller::new(&program.base, KEY);
+    let hook = owner.post("/webhooks", json!({ "url": receiver.url().as_str() })).await.ok();
+    let agent = owner.inline_agent().await;
+    owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let path = format!("/webhooks/{}/deliveries", hook["id"].as_str().expect("an id"));
+    for _ in 0..10 {
+        receiver.next().await;
+        program.kill();
+        program = start(&clock);
+        let next = left(clock.database()).await.next.expect("a delivery");
+        clock.advance(next + Duration::from_secs(1)).await;
+    }
+    let owner = Caller::new(&program.base, KEY);
     let page = owner.until(&path, |page| page["data"][0]["status"] == "dead_letter").await;
-    assert_eq!(page["data"][0]["error"], "the last attempt ended without a result");
-    service.stop().await;
+    let row = &page["data"][0];
+    assert_eq!(
+        (&row["error"], &row["attempts"]),
+        (&json!("the last attempt ended without a result"), &json!(10))
+    );
+    program.kill();
 }
 
 #[tokio::test]

@@ -328,7 +328,11 @@ async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Res
             delivery_id: claimed.delivery.uuid(),
             created_at: claimed.created_at,
             status: status,
-            uncounted: i32::from(matches!(settled.status, Status::Postponed { .. })),
+            // Nothing was sent.
+            uncounted: i32::from(
+                matches!(settled.status, Status::Postponed { .. })
+                    || claimed.attempt.unsigned_abs() as usize > limit::WEBHOOK_RETRY_SECONDS.len(),
+            ),
             retry_seconds: retry_seconds,
             response_code: settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)),
             error: &settled.error,
