@@ -7,13 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, bail, ensure};
+use futures::future::try_join_all;
 use tokio::process::Command;
 
 use crate::{
     deployment::{Deployment, Ground},
     load::Shape,
     postgres::{self, Postgres},
-    process::{Launch, Urls, free_address},
+    process::{Launch, Process, Urls, free_address},
     report::Row,
 };
 
@@ -61,7 +62,7 @@ pub async fn upgrade(revision: &Revision, ground: &Ground, shape: Shape, pace: u
     let superuser = server.url("postgres", "sojourn");
     let launches = Deployment::launches(ground, &old, &Urls::at(&server.socket()))?;
     let migration = Launch { binary: new.clone(), ..launches[0].clone() };
-    let mut deployment = Deployment::start(launches, free_address()?, shape).await?;
+    let mut deployment = Deployment::start(launches.clone(), free_address()?, shape).await?;
     schema_is(&superuser, |schema| schema == revision.schema).await?;
     deployment.progress(2 * pace).await?;
 
@@ -69,6 +70,13 @@ pub async fn upgrade(revision: &Revision, ground: &Ground, shape: Shape, pace: u
     schema_is(&superuser, |schema| schema >= revision.schema).await?;
     // The old processes go on, on the new schema.
     deployment.progress(2 * pace).await?;
+    if revision.goes_back {
+        let together = start_together(&launches, &old, &new).await?;
+        deployment.progress(pace).await?;
+        for process in together {
+            process.drain().await?;
+        }
+    }
     let mut steps: Vec<(usize, &Path)> = (0..4).map(|at| (at, new.as_path())).collect();
     if revision.goes_back {
         // One of each role goes back and forward again.
@@ -82,6 +90,18 @@ pub async fn upgrade(revision: &Revision, ground: &Ground, shape: Shape, pace: u
     let (load, counts) = deployment.end(ground, &superuser).await?;
     server.stop().await?;
     Ok(Row { title: format!("upgrade from {revision}"), load, counts, more: Vec::new() })
+}
+
+/// Starts ten processes of two versions at one moment, as when a machine comes back in the middle of an upgrade.
+async fn start_together(launches: &[Launch], old: &Path, new: &Path) -> anyhow::Result<Vec<Process>> {
+    let mut starts = Vec::new();
+    for at in 0..10 {
+        let binary = if at % 2 == 0 { old } else { new }.to_owned();
+        let launch = launches[at / 2 % launches.len()].clone();
+        let launch = Launch { name: format!("together-{at}"), binary, listen: free_address()?, ..launch };
+        starts.push(launch.start());
+    }
+    try_join_all(starts).await
 }
 
 /// The binary of an earlier commit, which is built once.

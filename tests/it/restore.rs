@@ -1,11 +1,7 @@
 //! Backup and restore of docs/operations.md, with its own commands: taken while the service runs, restored
 //! into an empty database, and used afterwards.
 
-use std::{
-    env, fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::{path::Path, process::Command};
 
 use serde_json::{Value, json};
 
@@ -14,20 +10,11 @@ use crate::{
         openai::OpenAi,
         provider::{Fake, Step},
     },
-    support::service::{Caller, Ground},
+    support::{
+        database::program,
+        service::{Caller, Ground},
+    },
 };
-
-/// A Postgres program: on PATH, otherwise of the newest installation.
-fn program(name: &str) -> PathBuf {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut places: Vec<PathBuf> = env::split_paths(&path).collect();
-    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
-    let mut installed: Vec<PathBuf> = installed.map(|entry| entry.path().join("bin")).collect();
-    installed.sort();
-    places.extend(installed.into_iter().rev());
-    let found = places.into_iter().map(|place| place.join(name)).find(|path| path.exists());
-    found.unwrap_or_else(|| panic!("{name} is installed with Postgres"))
-}
 
 fn run(command: &mut Command) {
     let output = command.output().expect("the program runs");

@@ -1,13 +1,19 @@
 //! The schema isolates organizations even when a query lacks the condition.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Stdio,
+    time::{Duration, Instant},
+};
 
 use sojourn::store::{Store, migrate};
 use sqlx::{Connection, PgConnection, Row};
-use tokio::time::sleep;
+use tokio::{process::Command, time::sleep};
 
 use super::World;
-use crate::support::database::Database;
+use crate::support::{
+    database::{Database, program},
+    wait::wait_for,
+};
 
 /// Tables of the schema, including partitions, with the mechanisms that isolate their rows.
 const TABLES: &str = "
@@ -312,21 +318,29 @@ async fn months_are_rolled_beside_a_dump_without_stopping_a_writer() {
     let made = world.owner.post("/sessions", body).await.ok();
     let messages = format!("/sessions/{}/messages", made["session"]["id"].as_str().expect("an id"));
     let database = &world.ground.database;
-    let (mut dump, mut superuser) = (database.superuser().await, database.superuser().await);
+    let mut superuser = database.superuser().await;
     let ahead =
         "to_char(date_trunc('month', now() at time zone 'utc') + interval '2 months', '\"delivery_\"YYYYMM')";
     let last: String = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select {ahead}")))
         .fetch_one(&mut superuser)
         .await
         .expect("a name");
-    sqlx::raw_sql(sqlx::AssertSqlSafe(format!("drop table {last}")))
-        .execute(&mut superuser)
-        .await
-        .expect("it is dropped");
-    sqlx::raw_sql("begin; lock table delivery, delivery_attempt, audit, destination in access share mode")
-        .execute(&mut dump)
-        .await
-        .expect("the locks of pg_dump");
+    let months = format!(
+        "drop table {last};
+         create table delivery_202401 partition of delivery for values from ('2024-01-01') to ('2024-02-01')"
+    );
+    sqlx::raw_sql(sqlx::AssertSqlSafe(months)).execute(&mut superuser).await.expect("months");
+    // Nobody reads its output yet, so it stays in the middle of its work.
+    let mut dump = Command::new(program("pg_dump"));
+    dump.arg(format!("--dbname={}", database.superuser_url())).stdout(Stdio::piped());
+    let dump = dump.kill_on_drop(true).spawn().expect("pg_dump runs");
+    let held = "select count(*)
+                from pg_locks l
+                join pg_stat_activity a using (pid)
+                where a.application_name = 'pg_dump' and a.datname = current_database()
+                  and l.mode = 'AccessShareLock'
+                  and l.relation in ('delivery'::regclass, 'delivery_202401'::regclass, 'audit'::regclass)";
+    wait_for("the locks of the dump", async || (world.ground.count(held).await == 3).then_some(())).await;
     let roll = async {
         for _ in 0..20 {
             world.store.roll_months().await.expect("it does not wait");
@@ -338,9 +352,12 @@ async fn months_are_rolled_beside_a_dump_without_stopping_a_writer() {
         }
     };
     tokio::join!(roll, write);
-    sqlx::raw_sql("commit").execute(&mut dump).await.expect("the end of the dump");
-    // Created once the reader is gone.
+    assert_eq!(world.ground.count(held).await, 3, "the dump was there all the time");
+    let dumped = dump.wait_with_output().await.expect("it ends");
+    assert!(dumped.status.success() && dumped.stdout.len() > 100_000, "{}", dumped.status);
+    // Created and dropped once the reader is gone.
     roll_months_until(&world.store, &mut superuser, "to_regclass($1) is not null", &last).await;
+    roll_months_until(&world.store, &mut superuser, "to_regclass($1) is null", "delivery_202401").await;
     world.end().await;
 }
 

@@ -5,7 +5,7 @@
 //! stops with its last user. Durability (fsync, synchronous_commit, full_page_writes) is off.
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     process,
     sync::{
@@ -25,6 +25,18 @@ use tokio::{runtime, sync::Mutex};
 
 /// Advisory lock for creating templates, shared by all test processes.
 const TEMPLATE_LOCK: i64 = 0x736f_6a6f_7572_6e00;
+
+/// A Postgres program: on PATH, otherwise of the newest installation.
+pub fn program(name: &str) -> PathBuf {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let mut places: Vec<PathBuf> = env::split_paths(&path).collect();
+    let installed = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let mut installed: Vec<PathBuf> = installed.map(|entry| entry.path().join("bin")).collect();
+    installed.sort();
+    places.extend(installed.into_iter().rev());
+    let found = places.into_iter().map(|place| place.join(name)).find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("{name} is installed with Postgres"))
+}
 
 /// Database of one test, dropped with this value.
 pub struct Database {
