@@ -22,6 +22,8 @@ use crate::support::{ordinary::OrdinaryUser, service::Ground, wait::wait_for};
 
 const SECRET: &str = "SOJOURN_OPERATOR_KEY";
 const VALUE: &str = "a-key-of-the-operator-for-this-test-alone";
+/// A secret of an environment.
+const TOKEN: &str = "a-token-of-an-environment-for-this-test-alone";
 
 /// A process, from outside.
 struct Seen(u32);
@@ -50,12 +52,18 @@ impl Seen {
         use std::os::unix::fs::FileExt;
         let maps = String::from_utf8(self.file("maps")).unwrap();
         let memory = fs::File::open(format!("/proc/{}/mem", self.0)).unwrap();
-        maps.lines().filter(|line| line.contains(" rw")).any(|line| {
+        let mut read = 0;
+        let is_there = maps.lines().filter(|line| line.contains(" rw")).any(|line| {
             let (from, to) = line.split_whitespace().next().unwrap().split_once('-').unwrap();
             let at = |text| u64::from_str_radix(text, 16).unwrap();
             let mut bytes = vec![0; usize::try_from(at(to) - at(from)).unwrap()];
-            memory.read_exact_at(&mut bytes, at(from)).is_ok() && contains(&bytes, text)
-        })
+            // A region may have been unmapped meanwhile.
+            let is_read = memory.read_exact_at(&mut bytes, at(from)).is_ok();
+            read += if is_read { bytes.len() } else { 0 };
+            is_read && contains(&bytes, text)
+        });
+        assert!(is_there || read > 1 << 20, "{read} bytes of its memory can be read");
+        is_there
     }
 
     fn children(&self) -> Vec<u32> {
@@ -106,8 +114,16 @@ async fn a_service_that_starts_as_root_keeps_root_only_in_its_agent() {
     assert!(of_service.knows_the_secret(), "this test finds a secret where it is");
 
     let owner = &service.owner;
-    let id = owner.play(json!([run("id -u; echo kept > note"), { "text": "Done." }])).await;
+    let secrets = json!([{ "name": "TOKEN", "value": TOKEN, "hosts": ["api.example"] }]);
+    let config = json!({ "network": { "allow": [{ "host": "api.example" }] } });
+    let environment = json!({ "name": "with-a-secret", "config": config, "secrets": secrets });
+    owner.post("/environments", environment).await.ok();
+    let steps = json!([run("id -u; echo kept > note; test -n \"$TOKEN\""), { "text": "Done." }]);
+    let id = owner.play_in(steps, json!("with-a-secret")).await;
     assert_eq!(outputs(&owner.settled(&id, 1).await)[0], "1000\n");
+    for secret in [VALUE, TOKEN, &owner.key] {
+        assert!(!agent.memory_contains(secret), "the agent has a secret after a turn");
+    }
     // The service cannot replace what its agent uses as root.
     for place in ["sandboxes", "images"] {
         let place = data.join(place);
