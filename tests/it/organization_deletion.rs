@@ -1,8 +1,10 @@
 //! Deletion of an organization: done for callers at once, and for its rows in steps that survive the process.
 
+use std::time::Duration;
+
 use serde_json::json;
 
-use crate::support::{service::Ground, wait::wait_for};
+use crate::support::{clock::MovedClock, program::Program, service::Ground, wait::wait_for};
 
 const OPERATOR: &str = "an operator key that is long enough";
 
@@ -43,7 +45,8 @@ async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
     let some_are_gone = async || (ground.count("select count(*) from event").await < EVENTS).then_some(());
     wait_for("some events are deleted", some_are_gone).await;
     first.stop().await;
-    let second = ground.serve(&["--role=worker"]).await;
+    let mut clock = MovedClock::new(&ground).await;
+    let second = Program::with_environment(&ground, &[], clock.environment());
     wait_for("every row is deleted", async || (ground.count(ROWS_LEFT).await == 0).then_some(())).await;
     assert_eq!(ground.count("select count(*) from purged_session_blobs").await, 1);
     assert!(ground.count("select count(*) from audit").await > 0, "the audit log stays");
@@ -58,12 +61,10 @@ async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
         (ground.count("select count(*) from environment").await == 0).then_some(())
     })
     .await;
-    ground
-        .sql("update org set deleted_at = deleted_at - interval '2 minutes' where deleted_at is not null")
-        .await;
+    clock.advance(Duration::from_secs(120)).await;
     wait_for("the last purge", async || {
         (ground.count("select count(*) from org where purged_at is not null").await == 1).then_some(())
     })
     .await;
-    second.stop().await;
+    second.kill();
 }

@@ -8,6 +8,7 @@ use sqlx::Connection;
 use crate::{
     fake::bucket::Bucket,
     support::{
+        clock::MovedClock,
         pages,
         program::Program,
         service::{Caller, Ground, KEY},
@@ -177,14 +178,15 @@ async fn a_silent_bucket_delays_no_row_and_no_shutdown() {
 #[tokio::test]
 async fn a_blob_that_a_frozen_process_writes_late_is_removed_too() {
     let ground = Ground::new().await;
-    let service = ground.serve(&[]).await;
-    let owner = service.owner();
+    let mut clock = MovedClock::new(&ground).await;
+    let program = Program::with_environment(&ground, &[], clock.environment());
+    let owner = Caller::new(&program.base, KEY);
     let agent = owner.inline_agent().await;
     let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
     let session = format!("/sessions/{}", made["session"]["id"].as_str().expect("an id"));
     owner.post(&format!("{session}/archive"), json!({})).await.ok();
     assert_eq!(owner.delete(&session).await.status, 204);
-    ground.sql("update purged_session_blobs set created_at = created_at - interval '2 minutes'").await;
+    clock.advance(Duration::from_secs(120)).await;
     let removed = "select count(*) from purged_session_blobs where removed_at is not null";
     wait_for("the first removal", async || (ground.count(removed).await == 1).then_some(())).await;
 
@@ -198,13 +200,13 @@ async fn a_blob_that_a_frozen_process_writes_late_is_removed_too() {
     let directory = ground.data_dir.path().join("blobs").join(org.to_string()).join(id.to_string());
     fs::create_dir_all(&directory).unwrap();
     fs::write(directory.join("late"), "written by a process that continued").unwrap();
-    ground.sql("update purged_session_blobs set created_at = created_at - interval '1 day'").await;
+    clock.advance(Duration::from_secs(86_400)).await;
     let is_gone = async || {
         let rows = ground.count("select count(*) from purged_session_blobs").await;
         (rows == 0 && !directory.join("late").exists()).then_some(())
     };
     wait_for("the last removal", is_gone).await;
-    service.stop().await;
+    program.kill();
 }
 
 #[tokio::test]

@@ -1,16 +1,17 @@
 //! Webhooks from the commit of an event to its receiver.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use serde_json::{Value, json};
 use sojourn::webhook::{Secret, sign};
-use sqlx::Connection;
 
 use super::{Scene, steer};
 use crate::{
     fake::receiver::{Received, Receiver, Reply},
     support::{
-        service::{Caller, Ground},
+        clock::MovedClock,
+        program::Program,
+        service::{Caller, Ground, KEY},
         wait::wait_for,
     },
 };
@@ -50,12 +51,30 @@ fn all(deliveries: &[Value], status: &str) -> bool {
     !deliveries.is_empty() && deliveries.iter().all(|delivery| delivery["status"] == status)
 }
 
-/// Makes all scheduled deliveries due now.
-async fn hurry(ground: &Ground) {
-    let mut superuser = ground.database.superuser().await;
-    let sql = "update delivery set ready_at = now() where status = 'failed'";
-    sqlx::query(sql).execute(&mut superuser).await.expect("an update");
-    superuser.close().await.expect("a clean end");
+/// A service whose clock the test moves.
+struct Moved {
+    program: Program,
+    owner: Caller,
+    clock: MovedClock,
+    _ground: Ground,
+}
+
+impl Moved {
+    async fn start() -> Self {
+        let ground = Ground::new().await;
+        let clock = MovedClock::new(&ground).await;
+        let program = Program::with_environment(&ground, &[], clock.environment());
+        let owner = Caller::new(&program.base, KEY);
+        Self { program, owner, clock, _ground: ground }
+    }
+
+    /// Lets time pass until the last scheduled delivery is due.
+    async fn until_due(&mut self) {
+        let next =
+            "select extract(epoch from max(ready_at) - now())::float8 from delivery where status = 'failed'";
+        let next: f64 = sqlx::query_scalar(next).fetch_one(self.clock.database()).await.expect("a delivery");
+        self.clock.advance(Duration::from_secs_f64(next.max(0.0) + 1.0)).await;
+    }
 }
 
 #[tokio::test]
@@ -135,8 +154,9 @@ async fn a_later_destination_hears_what_comes_after_it_as_it_filters() {
 async fn a_receiver_that_was_down_gets_the_same_delivery_later() {
     let mut receiver =
         Receiver::start([Reply::Status(503), Reply::Drop, Reply::RetryAfter(429, "3600")]).await;
-    let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
+    let mut moved = Moved::start().await;
+    let owner = moved.owner.clone();
+    let owner = &owner;
     let destination =
         json!({ "url": receiver.url().as_str(), "secret": SECRET, "types": ["turn.completed"] });
     let created = create(owner, json!({ "destinations": [destination], "input": "Go." })).await;
@@ -147,7 +167,7 @@ async fn a_receiver_that_was_down_gets_the_same_delivery_later() {
             settles(owner, &session, |found| all(found, "failed") && found[0]["attempts"] == tries).await;
         assert_eq!(failed[0].get("response_code").cloned().unwrap_or_default(), code);
         assert!(failed[0]["error"].is_string());
-        hurry(&scene.ground).await;
+        moved.until_due().await;
         let again = receiver.next().await;
         assert_eq!(again.header("webhook-id"), first.header("webhook-id"));
         assert_eq!(verified(&again, SECRET)["event"], verified(&first, SECRET)["event"]);
@@ -155,14 +175,15 @@ async fn a_receiver_that_was_down_gets_the_same_delivery_later() {
     let done = settles(owner, &session, |found| all(found, "delivered")).await;
     assert_eq!((done.len(), &done[0]["attempts"]), (1, &json!(4)));
     assert_eq!(done[0]["id"], first.header("webhook-id"));
-    scene.close().await;
+    moved.program.kill();
 }
 
 #[tokio::test]
 async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
     let mut receiver = Receiver::start([Reply::Status(500), Reply::Status(410)]).await;
-    let scene = Scene::open(&[]).await;
-    let owner = &scene.owner;
+    let mut moved = Moved::start().await;
+    let owner = moved.owner.clone();
+    let owner = &owner;
     let destination =
         json!({ "url": receiver.url().as_str(), "secret": SECRET, "types": ["turn.completed"] });
     let created = create(owner, json!({ "destinations": [destination], "input": "Go." })).await;
@@ -178,7 +199,7 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
     let destinations = owner.get(&format!("/sessions/{session}/destinations")).await.ok();
     assert_eq!(destinations["data"][0]["enabled"], false);
     // A waiting delivery becomes `dead_letter` when it is due, and later events create none.
-    hurry(&scene.ground).await;
+    moved.until_due().await;
     settles(owner, &session, |found| found.len() == 2 && all(found, "dead_letter")).await;
     steer(owner, &session, "And again.").await;
     owner.settled(&session, 3).await;
@@ -196,7 +217,7 @@ async fn a_receiver_that_is_gone_for_good_is_sent_nothing_more() {
     assert_eq!((&found[0]["id"], &found[0]["attempts"]), (&json!(dead), &json!(1)));
     let still = owner.get(&format!("/sessions/{session}/deliveries?status=dead_letter")).await.ok();
     assert_eq!(still["data"].as_array().map(Vec::len), Some(1));
-    scene.close().await;
+    moved.program.kill();
 }
 
 #[tokio::test]
