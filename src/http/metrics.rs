@@ -67,6 +67,8 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     gauge!("sojourn_nodes_disk_low").set(capacity.nodes_disk_low as f64);
     gauge!("sojourn_node_reserved_ratio", "resource" => "memory").set(capacity.node_memory_reserved_ratio);
     gauge!("sojourn_node_reserved_ratio", "resource" => "cpu").set(capacity.node_cpu_reserved_ratio);
+    gauge!("sojourn_node_reserved_ratio", "resource" => "pids").set(capacity.node_pids_reserved_ratio);
+    gauge!("sojourn_node_reserved_ratio", "resource" => "disk").set(capacity.node_disk_reserved_ratio);
     if let Some(days) = move_events_after_days {
         gauge!("sojourn_events_to_move_age_seconds").set(store.events_to_move_age(days).await?);
     }

@@ -155,8 +155,14 @@ def options(service):
     return said
 
 
+def environment_of(service):
+    """Its variables; one without a value is passed on if it is set."""
+    given = service["environment"].items()
+    return {key: secret[key] if value is None else filled(value) for key, value in given if value is not None or key in secret}
+
+
 def start(name, image, service, postgres, wait=False, **more):
-    environment = {key: filled(value) for key, value in service["environment"].items()}
+    environment = environment_of(service)
     ok(f"{name} has no secret" if name == "node" else f"{name} has its secrets",
        any(value in str(environment) for value in secret.values()) == (name != "node"))
     for key, value in environment.items():

@@ -66,6 +66,8 @@ pub struct CapacityGauges {
     pub node_memory_reserved_ratio: f64,
     /// The largest part of the CPUs of a node that is reserved.
     pub node_cpu_reserved_ratio: f64,
+    pub node_pids_reserved_ratio: f64,
+    pub node_disk_reserved_ratio: f64,
 }
 
 impl Tx {
@@ -125,11 +127,15 @@ impl Store {
                  select count(*) filter (where n.is_disk_low) as nodes_disk_low,
                         coalesce(max(p.memory_bytes / nullif(n.memory_bytes, 0)), 0)::float8
                             as node_memory_reserved_ratio,
-                        coalesce(max(p.cpu_millis / nullif(n.cpu_millis, 0)), 0)::float8 as node_cpu_reserved_ratio
+                        coalesce(max(p.cpu_millis / nullif(n.cpu_millis, 0)), 0)::float8 as node_cpu_reserved_ratio,
+                        coalesce(max(p.pids / nullif(n.pids, 0)), 0)::float8 as node_pids_reserved_ratio,
+                        coalesce(max(p.disk_bytes / nullif(n.disk_bytes, 0)), 0)::float8 as node_disk_reserved_ratio
                  from node n
                  cross join lateral (
                      select coalesce(sum(s.memory_bytes), 0) as memory_bytes,
-                            coalesce(sum(s.cpu_millis), 0) as cpu_millis
+                            coalesce(sum(s.cpu_millis), 0) as cpu_millis,
+                            coalesce(sum(s.pids), 0) as pids,
+                            coalesce(sum(s.disk_bytes), 0) as disk_bytes
                      from sandbox s
                      where s.node_id = n.node_id and s.state <> 'ended'
                  ) p

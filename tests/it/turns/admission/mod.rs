@@ -64,6 +64,10 @@ async fn sessions_wait_for_capacity_in_the_order_in_which_they_asked() {
     let metrics = scene.service.metrics().await;
     assert_eq!(metrics["sojourn_sandboxes_waiting"], 2.0);
     assert!(metrics["sojourn_node_reserved_ratio{resource=\"memory\"}"] > 0.6, "{metrics:?}");
+    for resource in ["cpu", "pids", "disk"] {
+        let name = format!("sojourn_node_reserved_ratio{{resource=\"{resource}\"}}");
+        assert!(metrics[&name] > 0.0, "{metrics:?}");
+    }
     archive(owner, &holder).await;
     let served = owner.settled(&first, 1).await;
     assert!(outputs(&served)[0].contains("there"), "{served:?}");
