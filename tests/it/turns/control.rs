@@ -1,6 +1,6 @@
 //! Callers' control of a session and its sandbox: checkpoints, start and stop, pause, context.
 
-use std::time::Duration;
+use std::{fs, process::Command, time::Duration};
 
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -92,6 +92,36 @@ async fn files_are_restored_from_a_checkpoint() {
         )
         .await
         .error(404);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn the_checkpoint_before_is_restored_when_the_blob_of_the_newest_is_missing() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let agent = owner.inline_agent().await;
+    let id = empty(owner, json!({ "agent": agent })).await;
+    says(owner, &id, "echo one > a").await;
+    let first = act(owner, &id, "checkpoints").await.ok();
+    says(owner, &id, "echo two > b").await;
+    let blobs = || -> Vec<String> {
+        let found = Command::new("find")
+            .arg(scene.ground.data_dir.path().join("blobs"))
+            .args(["-path", "*/checkpoints/*", "-type", "f"])
+            .output();
+        let found = String::from_utf8(found.expect("find runs").stdout).expect("UTF-8");
+        found.lines().map(str::to_owned).collect()
+    };
+    let older = blobs();
+    // Takes a checkpoint, and removes the sandbox with its disk.
+    act(owner, &id, "stop").await.ok();
+    let newest: Vec<_> = blobs().into_iter().filter(|path| !older.contains(path)).collect();
+    assert_eq!(newest.len(), 1, "{newest:?}");
+    fs::remove_file(&newest[0]).expect("it is removed");
+    assert_eq!(says(owner, &id, "ls").await, "a\n");
+    let log = log(owner, &id).await;
+    assert_eq!(of(&log, "sandbox.checkpoint_restored")[0]["body"]["checkpoint_id"], first["id"]);
+    assert_eq!(of(&log, "sandbox.files_lost").len(), 1, "the log says that files are missing");
     scene.close().await;
 }
 
