@@ -25,8 +25,8 @@ pub struct Action {
     /// The event `tool.call` of that call.
     pub call_event_id: EventId,
     pub tool: String,
-    /// Arguments of the call, which fit the schema of the tool.
-    // Dropped when the body is truncated and it is large.
+    /// Arguments of the call, which fit the schema of the tool. Null if the body of the event is truncated: they are
+    /// in the `input` of the complete body of `call_event_id`.
     #[serde(default)]
     #[schema(required = false)]
     pub input: Value,

@@ -15,7 +15,10 @@ use crate::{
         text,
     },
     blob,
-    domain::{EventId, OrgId, SessionId, event::Draft},
+    domain::{
+        EventId, OrgId, SessionId,
+        event::{Body, Draft},
+    },
     store::{self, column, event::Packed, event_content::EventContent},
 };
 
@@ -141,19 +144,23 @@ fn split(draft: &Draft) -> Result<(String, Option<String>), Error> {
     else {
         unreachable!("a body serializes as an object with type and body");
     };
-    let body = tagged.remove("body").unwrap_or_else(|| Value::Object(Map::new()));
+    let mut body = tagged.remove("body").unwrap_or_else(|| Value::Object(Map::new()));
     let whole = column::json(&body);
     if whole.len() <= EVENT_BODY_BYTES_MAX {
         return Ok((whole, None));
+    }
+    if let Body::ActionRequired(_) = &draft.body {
+        // All or nothing: nobody decides about a part of a call, or runs it.
+        body["input"] = Value::Null;
     }
     Ok((cut(body), Some(whole)))
 }
 
 /// Returns a body of the same type that fits the row.
 ///
-/// Truncates long strings. If the body is still too large, empties arrays and drops objects, the largest first.
+/// Truncates long strings, if that is needed. If the body is still too large, empties arrays and drops objects, the largest first.
 fn cut(mut body: Value) -> String {
-    for bytes_max in STRING_BYTES {
+    for bytes_max in [usize::MAX].into_iter().chain(STRING_BYTES) {
         shorten(&mut body, bytes_max);
         let text = column::json(&body);
         if text.len() <= EVENT_BODY_BYTES_MAX {

@@ -77,7 +77,7 @@ export async function run(
       const open = (await pending()).data;
       for (const action of open.filter(({ id, kind }) => kind !== "tool_result" && !told.has(id))) {
         told.add(action.id);
-        const event = await answer(action, onConfirmation, onQuestion);
+        const event = await answer(client, action, onConfirmation, onQuestion, signal);
         if (event) await send(client, action, event, signal);
       }
       const mine = open.filter(({ kind, tool }) => kind === "tool_result" && Object.hasOwn(tools, tool));
@@ -101,13 +101,19 @@ export async function run(
 
 /** The event that ends an action by a decision or by answers, if there is a value. */
 async function answer(
+  client: Sojourn,
   action: Action,
   onConfirmation: RunOptions["onConfirmation"],
   onQuestion: RunOptions["onQuestion"],
+  signal?: AbortSignal,
 ): Promise<Sent | undefined> {
   const { id: action_id, args_hash, questions = [] } = action;
   if (action.kind === "confirmation") {
-    const decision = await onConfirmation?.(action);
+    if (!onConfirmation) return undefined;
+    const shown = await withInput(client, action, signal).catch((error: unknown) => {
+      if (!(error instanceof SojournError) || !hasEnded(error)) throw error;
+    });
+    const decision = shown && (await onConfirmation(shown));
     if (decision === undefined) return undefined;
     const fields = typeof decision === "string" ? { decision } : decision;
     return { type: "user.tool_confirmation", action_id, args_hash, ...fields };
@@ -147,7 +153,7 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
       () => client.take(client.api.POST("/v3/sessions/{session_id}/pending/{action_id}/claim", claiming)),
       signal,
     );
-    const input = action.input ?? (await largeInput(client, action, signal));
+    const { input } = await withInput(client, action, signal);
     let content: ContentPart[];
     let is_error = false;
     try {
@@ -174,12 +180,13 @@ async function runTool(client: Sojourn, action: Action, handler: ToolHandler, si
   return true;
 }
 
-/** Reads arguments that are too large for the list of actions. */
-async function largeInput(client: Sojourn, action: Action, signal?: AbortSignal): Promise<unknown> {
+/** The action with its arguments, also if they are too large for the list of actions. */
+async function withInput(client: Sojourn, action: Action, signal?: AbortSignal): Promise<Action> {
+  if (action.input != null) return action;
   const path = { session_id: action.session_id, event_id: action.call_event_id };
-  const get = () => client.api.GET("/v3/sessions/{session_id}/events/{event_id}", { params: { path } });
-  const event = await untilAnswered(() => client.take(get()), signal);
-  return (event.body as { input?: unknown }).input;
+  const get = () => client.api.GET("/v3/sessions/{session_id}/events/{event_id}/content", { params: { path } });
+  const body = await untilAnswered(() => client.take(get()), signal);
+  return { ...action, input: (body as { input?: Action["input"] }).input };
 }
 
 /** Repeats a call until the service answers. */

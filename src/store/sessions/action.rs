@@ -51,6 +51,8 @@ pub struct PendingAction {
 struct PendingRow {
     session_id: Uuid,
     body: String,
+    /// The row has a part of the body.
+    is_cut: bool,
     claimed_until: Option<Timestamp>,
 }
 
@@ -229,7 +231,7 @@ impl Tx {
                      join session s on s.org_id = $org_id and s.parent_session_id = t.session_id
                      where $with_children
                  )
-                 select a.session_id, e.body::text as body,
+                 select a.session_id, e.body::text as body, e.content_ref is not null as is_cut,
                         case when a.claimed_until > now() then a.claimed_until end as claimed_until
                  from action a
                  join event e on e.org_id = a.org_id and e.session_id = a.session_id and e.seq = a.seq
@@ -253,7 +255,11 @@ impl Tx {
         );
         let rows: Vec<PendingRow> = query.fetch_all(self.connection()).await?;
         let pending = |row: PendingRow| {
-            let action: Action = from_json(&row.body)?;
+            let mut action: Action = from_json(&row.body)?;
+            if row.is_cut {
+                // Earlier versions kept a part of them.
+                action.input = serde_json::Value::Null;
+            }
             Ok(PendingAction {
                 session: Id::from_uuid(row.session_id),
                 action,

@@ -92,10 +92,26 @@ def revoke(client: Sojourn, session: str) -> None:
     assert "echo never" not in results(client, session)
 
 
+def large(client: Sojourn) -> None:
+    """A person sees all of a command that is too long for an event."""
+    command = f"echo long # {'x' * 40_000}\necho end"
+    asked: list[str] = []
+
+    def decide(action: Any) -> str:
+        asked.append(action["input"]["command"])
+        return "once"
+
+    session = client.create(agent="approvals-py", input=play([command]))["session"]["id"]
+    turn = client.run(session, on_confirmation=decide)["last_turn"]
+    assert turn and turn["yield_reason"] == "completed", turn
+    assert asked == [command]
+
+
 def main() -> None:
     with Sojourn(URL, KEY) as client:
         client.call("POST", "/agents", json=AGENT)
         revoke(client, release(client))
+        large(client)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,13 @@ assert.deepEqual(others, [
 ]);
 assert.deepEqual([...refunds.values()], [7]);
 
+// Arguments that are too large for an event reach the handler as a whole.
+const customer = "y".repeat(40_000);
+const seen = [];
+const long = await client.create({ agent, input: play(call("find_order", { customer })) });
+await client.run(long.session.id, { find_order: (input) => (seen.push(input.customer), "found") });
+assert.deepEqual(seen, [customer]);
+
 // A tool that a program registers with the session is offered from the next turn on. It has no handler here, so its call
 // stays open for a program that claims it.
 const params = { path: { session_id: session.id } };

@@ -71,13 +71,35 @@ export function ActionCard({ action, names = false }: { action: Action; names?: 
           </span>
         )}
       </p>
-      {action.kind === "question" && !action.server ? null : action.input == null ? (
-        <p className="quiet">The arguments are large; the timeline has them.</p>
+      {action.kind === "question" && !action.server ? (
+        <Reply action={action} />
+      ) : action.input == null ? (
+        <LargeAction action={action} />
       ) : (
-        <Json value={action.input} label={`Arguments of ${action.tool}`} />
+        <>
+          <Json value={action.input} label={`Arguments of ${action.tool}`} />
+          <Reply action={action} />
+        </>
       )}
-      <Reply action={action} />
     </li>
+  );
+}
+
+/** An action whose arguments are not in its event. Nobody decides before they are there. */
+function LargeAction({ action }: { action: Action }) {
+  const params = { path: { session_id: action.session_id, event_id: action.call_event_id } };
+  const query = useQuery({
+    queryKey: ["content", action.session_id, action.call_event_id],
+    queryFn: ({ signal }) =>
+      take(api.GET("/v3/sessions/{session_id}/events/{event_id}/content", { params, signal })),
+    staleTime: Infinity,
+  });
+  if (!query.data) return query.error ? <Trouble error={query.error} /> : <p className="quiet">Reading the arguments…</p>;
+  return (
+    <>
+      <Json value={(query.data as { input?: unknown }).input} label={`Arguments of ${action.tool}`} />
+      <Reply action={action} />
+    </>
   );
 }
 

@@ -78,7 +78,7 @@ def input_call(action: Any) -> Call | None:
     """The call that reads the arguments, if they are too large for the list of actions."""
     if action.get("input") is not None:
         return None
-    return Call("GET", at("sessions", action["session_id"], "events", action["call_event_id"]))
+    return Call("GET", at("sessions", action["session_id"], "events", action["call_event_id"], "content"))
 
 
 def content_of(result: object) -> list[Any]:

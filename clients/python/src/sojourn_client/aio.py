@@ -276,7 +276,13 @@ class AsyncSojourn:
 
     async def _decide(self, action: Any, handler: Any, sending: Callable[[Any, Any], Call]) -> None:
         """Sends a decision or answers, if there are any."""
-        decision = handler(action)
+        try:
+            shown = await self._with_input(action) if action["kind"] == "confirmation" else action
+        except SojournError as error:
+            if not is_ended(error):
+                raise
+            return
+        decision = handler(shown)
         if inspect.isawaitable(decision):
             decision = await decision
         if decision is None:
@@ -287,12 +293,16 @@ class AsyncSojourn:
             if not is_ended(error):
                 raise
 
+    async def _with_input(self, action: Any) -> Any:
+        """The action with its arguments, also if they are too large for the list of actions."""
+        call = input_call(action)
+        return {**action, "input": (await self._until_answered(call))["input"]} if call else action
+
     async def _run_tool(self, action: Any, tools: AsyncTools) -> bool:
         """Runs one call; returns false if another process has claimed it."""
         try:
             claim = (await self._until_answered(claiming(action)))["claim"]
-            call = input_call(action)
-            arguments = (await self._until_answered(call))["body"]["input"] if call else action["input"]
+            arguments = (await self._with_input(action))["input"]
             try:
                 value = tools[action["tool"]](arguments, action["call_id"])
                 content, is_error = content_of(await value if inspect.isawaitable(value) else value), False

@@ -271,7 +271,13 @@ class Sojourn:
 
     def _decide(self, action: Any, handler: Any, sending: Callable[[Any, Any], Call]) -> None:
         """Sends a decision or answers, if there are any."""
-        decision = handler(action)
+        try:
+            shown = self._with_input(action) if action["kind"] == "confirmation" else action
+        except SojournError as error:
+            if not is_ended(error):
+                raise
+            return
+        decision = handler(shown)
         if decision is None:
             return
         try:
@@ -280,12 +286,16 @@ class Sojourn:
             if not is_ended(error):
                 raise
 
+    def _with_input(self, action: Any) -> Any:
+        """The action with its arguments, also if they are too large for the list of actions."""
+        call = input_call(action)
+        return {**action, "input": (self._until_answered(call))["input"]} if call else action
+
     def _run_tool(self, action: Any, tools: Tools) -> bool:
         """Runs one call; returns false if another process has claimed it."""
         try:
             claim = self._until_answered(claiming(action))["claim"]
-            call = input_call(action)
-            arguments = self._until_answered(call)["body"]["input"] if call else action["input"]
+            arguments = (self._with_input(action))["input"]
             try:
                 content, is_error = content_of(tools[action["tool"]](arguments, action["call_id"])), False
             except Exception as error:

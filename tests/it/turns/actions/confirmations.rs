@@ -290,3 +290,28 @@ async fn a_confirmed_call_runs_once_whatever_happens_to_its_worker() {
     second.stop().await;
     scene.close().await;
 }
+
+#[tokio::test]
+async fn arguments_that_are_too_large_are_decided_as_a_whole() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    // Behind what an event shows of a long string.
+    let large = format!("echo one {}\ntouch unseen", "x".repeat(33_000));
+    let steps = json!([{ "tools": [bash("echo one"), bash(&large)] }, { "text": "Done." }]);
+    let id = play(owner, ask(), steps).await;
+    let actions = pending(owner, &id, 2).await;
+    assert_eq!((&actions[0]["input"]["command"], &actions[1]["input"]), (&json!("echo one"), &Value::Null));
+    let call = actions[1]["call_event_id"].as_str().expect("an event");
+    let body = owner.get(&format!("/sessions/{id}/events/{call}/content")).await.ok();
+    assert_eq!(body["input"]["command"], large.as_str());
+    let prefix = json!({ "tool": "bash", "prefix": "echo one", "policy": "allow" });
+    let always = decide(&actions[0], "always", &json!({ "rule": prefix }));
+    assert_eq!(answer(owner, &id, always).await.status, 202);
+    let left = pending(owner, &id, 1).await;
+    assert_eq!(left[0]["id"], actions[1]["id"], "the rule does not know the large call");
+    let reject = decide(&actions[1], "reject", &json!({}));
+    assert_eq!(answer(owner, &id, reject).await.status, 202);
+    let log = owner.settled(&id, 1).await;
+    assert_eq!(outcomes(&log), ["ran", "not_run"]);
+    scene.close().await;
+}
