@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::support::{clock::MovedClock, program::Program, service::Ground, wait::wait_for};
+use crate::support::{clock::MovedClock, service::Ground, wait::wait_for};
 
 const OPERATOR: &str = "an operator key that is long enough";
 
@@ -46,7 +46,7 @@ async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
     wait_for("some events are deleted", some_are_gone).await;
     first.stop().await;
     let mut clock = MovedClock::new(&ground).await;
-    let second = Program::with_environment(&ground, &[], clock.environment());
+    let second = ground.serve(&["--role=worker"]).await;
     wait_for("every row is deleted", async || (ground.count(ROWS_LEFT).await == 0).then_some(())).await;
     assert_eq!(ground.count("select count(*) from purged_session_blobs").await, 1);
     assert!(ground.count("select count(*) from audit").await > 0, "the audit log stays");
@@ -66,5 +66,5 @@ async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
         (ground.count("select count(*) from org where purged_at is not null").await == 1).then_some(())
     })
     .await;
-    second.kill();
+    second.stop().await;
 }

@@ -118,6 +118,7 @@ async fn the_checkpoint_before_is_restored_when_the_blob_of_the_newest_is_missin
     let newest: Vec<_> = blobs().into_iter().filter(|path| !older.contains(path)).collect();
     assert_eq!(newest.len(), 1, "{newest:?}");
     fs::remove_file(&newest[0]).expect("it is removed");
+    act(owner, &id, "start").await.ok();
     assert_eq!(says(owner, &id, "ls").await, "a\n");
     let log = log(owner, &id).await;
     assert_eq!(of(&log, "sandbox.checkpoint_restored")[0]["body"]["checkpoint_id"], first["id"]);
