@@ -105,14 +105,14 @@ fn machine(settings: &Settings) -> Result<Machine, String> {
     Machine::of(there).map_err(|error| format!("{}: {error}", there.display()))
 }
 
-/// What the sandboxes of this machine may have together, and what the machine has for them, in bytes.
+/// Memory and disk that the sandboxes of this machine may reserve together, each with what the machine has, in bytes.
 pub struct Reservable {
     pub memory: (u64, u64),
-    /// Without the space that is kept free.
+    /// The machine's without the space that is kept free.
     pub disk: (u64, u64),
 }
 
-/// Reads what the sandboxes of this machine may have together.
+/// Reads what the sandboxes of this machine may reserve together.
 pub fn reservable(settings: &Settings) -> Result<Reservable, String> {
     let machine = machine(settings)?;
     let node = settings.capacity.node(machine);

@@ -84,10 +84,10 @@ impl Lookups {
     ) -> Result<Option<T>> {
         // Waits for a place, so that many that ask at once take neither the connections of the database nor more
         // lookups than their rate.
-        let mut place = None;
-        if !self.valid.has(&hash) && !self.is_decided(peer, &hash) {
-            place = self.places.acquire().await.ok();
-        }
+        let _place = match self.valid.has(&hash) || self.is_decided(peer, &hash) {
+            true => None,
+            false => self.places.acquire().await.ok(),
+        };
         if self.unknown.has(&hash) {
             return Ok(None);
         }
@@ -102,7 +102,6 @@ impl Lookups {
             Some(_) => self.valid.add(hash),
             None => self.failed(peer, hash),
         }
-        drop(place);
         Ok(found)
     }
 
@@ -187,6 +186,7 @@ mod tests {
         assert_eq!(find(guesser, valid, Some(())).await.expect("it was valid"), Some(()));
         assert_eq!(find(other, hash(u32::MAX - 2), Some(())).await.expect("another peer"), Some(()));
     }
+
     #[tokio::test]
     async fn secrets_that_are_asked_at_once_are_looked_up_a_few_at_a_time() {
         let (lookups, asked) = (Lookups::default(), AtomicUsize::new(0));

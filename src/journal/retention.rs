@@ -108,7 +108,7 @@ impl Journal {
     }
 }
 
-/// What was deleted of a page.
+/// Result of the deletions of a page.
 struct Deleted {
     count: usize,
     /// The blob store did not answer, and the rest was not tried.

@@ -1,4 +1,4 @@
-//! Where claims begin, and when they pause.
+//! Positions from which claims begin, and their pause after an outage of the database.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ impl Rotation {
     }
 }
 
-/// When the database answered this process.
+/// Times at which the database answered this process.
 #[derive(Default)]
 pub(super) struct Answering {
     /// Time since when it has answered every query; `None` while it does not answer.

@@ -14,10 +14,11 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY_DELAY: Duration = Duration::from_millis(250);
 /// Delay between two lines of progress.
 const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-/// Time after which the server ends the transaction of a process that holds the lock of the start and says nothing.
-const LOCK_SILENCE: &str = "set local idle_in_transaction_session_timeout = '20s'";
-/// Interval at which the holder says something; `set` takes no snapshot, for which `create index concurrently` would wait.
-const LOCK_INTERVAL: Duration = Duration::from_secs(5);
+/// Statement that the holder of the lock repeats: the server ends its transaction after 20 s without one. A `set` takes no
+/// snapshot, for which `create index concurrently` would wait.
+const KEEP_LOCK: &str = "set local idle_in_transaction_session_timeout = '20s'";
+/// Interval of the repetitions.
+const KEEP_LOCK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long a process waits for the database, and where it reports that.
 #[derive(Clone, Copy)]
@@ -91,7 +92,7 @@ pub(super) async fn connect_within(url: &str, waiting: &mut Waiting<'_>) -> Resu
 ///
 /// The lock is held by a transaction, so it also works behind a pooler in transaction mode. A process that
 /// waits holds no snapshot between its attempts: `create index concurrently` waits for every snapshot. A holder that is
-/// frozen, or whose machine is gone, loses the lock after `LOCK_SILENCE`.
+/// frozen, or whose machine is gone, loses the lock after 20 s.
 ///
 /// # Errors
 /// `Unavailable` when the lock was lost, too; `work` is dropped then.
@@ -105,7 +106,7 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
     let mut waiting = Waiting::new(wait);
     loop {
         let mut tx = holder.begin().await.map_err(held)?;
-        say(&mut tx).await?;
+        keep_lock(&mut tx).await?;
         let is_ours: bool =
             sqlx::query_scalar("select pg_try_advisory_xact_lock(hashtextextended('sojourn_start', 0))")
                 .fetch_one(&mut *tx)
@@ -115,9 +116,9 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
             let done = {
                 let mut work = pin!(work());
                 loop {
-                    match timeout(LOCK_INTERVAL, &mut work).await {
+                    match timeout(KEEP_LOCK_INTERVAL, &mut work).await {
                         Ok(done) => break done,
-                        Err(_) => say(&mut tx).await?,
+                        Err(_) => keep_lock(&mut tx).await?,
                     }
                 }
             };
@@ -133,8 +134,8 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
 }
 
 /// Tells the server that the holder of the lock is there.
-async fn say(holder: &mut PgConnection) -> Result<(), Error> {
-    match timeout(STATEMENT_TIMEOUT, sqlx::raw_sql(LOCK_SILENCE).execute(holder)).await {
+async fn keep_lock(holder: &mut PgConnection) -> Result<(), Error> {
+    match timeout(STATEMENT_TIMEOUT, sqlx::raw_sql(KEEP_LOCK).execute(holder)).await {
         Ok(done) => Ok(done.map(drop)?),
         Err(_) => Err(Error::unanswered("the lock of the start was lost")),
     }

@@ -100,3 +100,26 @@ test("a person approves a call, rejects another with words, and answers a questi
     for (const text of texts) expect(results.map(({ body }) => body.output).join("\n")).toContain(text);
   }
 });
+
+test("nobody decides about a part of a call", async ({ reader, service }) => {
+  const rules = [{ tool: "bash", policy: "ask" }];
+  const name = "large-calls";
+  const agent = await service.call("POST", "/agents", { name, prompt: "", model: "scripted/inline", permissions: rules });
+  const command = `echo begin # ${"x".repeat(40_000)}\necho unseen`;
+  const script = [{ tools: [{ tool: "bash", input: { command } }] }, { text: "Done." }];
+  const session = await waits(service, agent.id, "A long command", script, {});
+  let release = (): void => undefined;
+  const held = new Promise<void>((resolve) => (release = resolve));
+  await reader.route("**/content", async (route) => {
+    await held;
+    await route.continue();
+  });
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const card = reader.getByRole("region", { name: "Waits for you" }).getByRole("listitem");
+  await expect(card).toContainText("Reading the arguments");
+  await expect(card.getByRole("button", { name: "Approve" })).toHaveCount(0);
+  release();
+  await expect(card).toContainText("echo unseen");
+  await card.getByRole("button", { name: "Approve" }).click();
+  await expect(reader.getByRole("region", { name: "Timeline" }).locator(".end")).toContainText("completed");
+});

@@ -69,6 +69,9 @@ pub(crate) enum Use {
         /// Also of the sessions below it
         #[arg(long, requires = "session")]
         children: bool,
+        /// Print one action with all of its arguments, also if they are too large for the list
+        #[arg(long, requires = "session", conflicts_with = "children")]
+        action: Option<String>,
     },
 }
 
@@ -90,8 +93,11 @@ pub(super) async fn run(client: &Client, command: Use, json: bool) -> anyhow::Re
             let sent = deny(client, &session, action.as_deref(), rejection).await?;
             answered(client, &session, sent, watch, json).await
         }
-        Use::Pending { session, children } => {
-            pending(client, session.as_deref(), children, json).await?;
+        Use::Pending { session, children, action } => {
+            match session.as_deref().zip(action.as_deref()) {
+                Some((session, action)) => print::document(&whole(client, session, action).await?),
+                None => pending(client, session.as_deref(), children, json).await?,
+            }
             Ok(0)
         }
     }
@@ -128,6 +134,18 @@ async fn pending(client: &Client, session: Option<&str>, children: bool, json: b
         ("EXPIRES", "expires_at"),
     ];
     print::page(client, &path, &columns, json).await
+}
+
+/// Returns an open action of a session with all of its arguments.
+async fn whole(client: &Client, session: &str, action: &str) -> anyhow::Result<Value> {
+    let mut action = only_action(client, session, Some(action), &[]).await?;
+    if action["input"].is_null()
+        && let Some(call) = action["call_event_id"].as_str()
+    {
+        let body = client.get(&format!("/sessions/{session}/events/{call}/content")).await?;
+        action["input"] = body["input"].clone();
+    }
+    Ok(action)
 }
 
 /// An answer to the question of a session or to an action.
@@ -227,7 +245,15 @@ async fn approve(
     action: Option<&str>,
     always: Option<usize>,
 ) -> anyhow::Result<(Value, i64)> {
+    let is_named = action.is_some();
     let action = only_action(client, session, action, &["confirmation"]).await?;
+    if action["input"].is_null() && !is_named {
+        let id = print::cell(&action["id"]);
+        bail!(
+            "the arguments of this call are too large for the list: read them with `sojourn session pending {session} \
+             --action {id}`, then approve it with `--action {id}`"
+        );
+    }
     let mut event = decision(&action, if always.is_some() { "always" } else { "once" });
     if let Some(number) = always {
         let rules = action["always"].as_array().map(Vec::as_slice).unwrap_or_default();

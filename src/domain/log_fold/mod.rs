@@ -300,7 +300,7 @@ impl LogFold {
         &self.files
     }
 
-    /// Returns what the log says about the session's sources.
+    /// Returns the clones of the session's sources.
     pub(crate) fn sources(&self) -> &SourceLog {
         &self.sources
     }

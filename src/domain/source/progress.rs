@@ -60,7 +60,7 @@ pub enum State {
 pub(crate) const PROGRESS: [&str; 5] =
     ["source.cloning", "source.cloned", "source.failed", "source.prepared", "sandbox.files_lost"];
 
-/// What a log says about sources, by their names.
+/// Clones of sources in a log, by the names of the sources.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SourceLog {
     statuses: BTreeMap<String, SourceStatus>,

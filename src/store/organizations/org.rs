@@ -177,26 +177,7 @@ impl Store {
 
     /// Suspends or resumes an organization; other processes notice within `KEY_CACHE_TTL`.
     pub async fn suspend_org(&self, org: OrgId, is_suspended: bool) -> Result<()> {
-        let done = sqlx::query(
-            "with changed as (
-                 update org
-                 set suspended_at = case when $2 then coalesce(suspended_at, now()) end
-                 where org_id = $1 and deleted_at is null
-                 returning org_id
-             ), resumed as (
-                 -- Ready again now: claims read what became ready recently.
-                 update job j
-                 set ready_at = now()
-                 from changed
-                 where j.org_id = changed.org_id and not $2
-                   and j.worker_id is null and not j.is_scheduled and j.ready_at <= now()
-             )
-             select from changed",
-        )
-        .bind(org.uuid())
-        .bind(is_suspended)
-        .execute(&self.system)
-        .await?;
+        let done = sqlx::query(SUSPEND).bind(org.uuid()).bind(is_suspended).execute(&self.system).await?;
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
     }
 
@@ -329,26 +310,7 @@ impl Tx {
     /// Suspends or resumes this organization, for the operator.
     pub async fn suspend(&mut self, is_suspended: bool) -> Result<()> {
         let org = self.org.uuid();
-        sqlx::query(
-            "with changed as (
-                 update org
-                 set suspended_at = case when $2 then coalesce(suspended_at, now()) end
-                 where org_id = $1
-                 returning org_id
-             ), resumed as (
-                 -- Ready again now: claims read what became ready recently.
-                 update job j
-                 set ready_at = now()
-                 from changed
-                 where j.org_id = changed.org_id and not $2
-                   and j.worker_id is null and not j.is_scheduled and j.ready_at <= now()
-             )
-             select from changed",
-        )
-        .bind(org)
-        .bind(is_suspended)
-        .execute(self.connection())
-        .await?;
+        sqlx::query(SUSPEND).bind(org).bind(is_suspended).execute(self.connection()).await?;
         Ok(())
     }
 
@@ -384,3 +346,20 @@ pub(in crate::store) fn unwrap(master: &MasterKey, wrapped: &[u8], org: OrgId) -
         .unwrap(wrapped, &org.to_string())
         .map_err(|error| Error::Corrupt(format!("data key of {org}: {error}")))
 }
+
+/// Suspends or resumes an organization. One that is resumed has its jobs made ready again: claims read what became ready
+/// recently.
+const SUSPEND: &str = "
+with changed as (
+    update org
+    set suspended_at = case when $2 then coalesce(suspended_at, now()) end
+    where org_id = $1 and deleted_at is null
+    returning org_id
+), resumed as (
+    update job j
+    set ready_at = now()
+    from changed
+    where j.org_id = changed.org_id and not $2
+      and j.worker_id is null and not j.is_scheduled and j.ready_at <= now()
+)
+select from changed";

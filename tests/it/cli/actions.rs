@@ -104,6 +104,36 @@ async fn a_call_is_approved_and_denied_from_the_command_line() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_call_with_large_arguments_is_read_before_it_is_approved() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let rules = json!([{ "tool": "bash", "policy": "ask" }]);
+    let agent = json!({ "name": "careful", "prompt": "", "model": "scripted/inline", "permissions": rules });
+    service.owner().post("/agents", agent).await.ok();
+    let command = format!("echo begin # {}\necho end", "x".repeat(40_000));
+    let script =
+        json!([{ "tools": [{ "tool": "bash", "input": { "command": command } }] }, { "text": "Done." }]);
+    let body = json!({ "agent": "careful", "input": { "script": script } });
+    let made = service.owner().post("/sessions", body).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    let is_there = |page: &serde_json::Value| page["data"].as_array().is_some_and(|rows| rows.len() == 1);
+    let page = service.owner().until(&format!("/sessions/{id}/pending"), is_there).await;
+    let action = page["data"][0]["id"].as_str().expect("an id");
+
+    let failed = run(&service, &["session", "approve", id], "");
+    let told = String::from_utf8_lossy(&failed.stderr).into_owned();
+    assert!(!failed.status.success() && told.contains(&format!("pending {id} --action {action}")), "{told}");
+    let shown = run(&service, &["session", "pending", id, "--action", action], "");
+    let shown: serde_json::Value = serde_json::from_slice(&shown.stdout).expect("JSON");
+    assert_eq!(shown["input"]["command"], command.as_str());
+    assert!(run(&service, &["session", "approve", id, "--action", action, "--watch"], "").status.success());
+    let log = service.owner().settled(id, 1).await;
+    let ran = log.iter().find(|event| event["type"] == "tool.result").expect("a result");
+    assert_eq!(ran["body"]["output"], "begin\nend\n");
+    service.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn questions_are_answered_from_the_command_line() {
     let ground = Ground::new().await;
     let service = ground.serve(&[]).await;
