@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use super::tool::ToolCall;
+use super::tool::{SESSION_WAIT, SUBMIT_OUTPUT, ToolCall};
 use crate::base::{limit, seal::sha256};
 
 /// Calls that were made again and again.
@@ -24,9 +24,14 @@ pub struct Repetition {
 pub struct RecentCalls(Vec<u64>);
 
 impl RecentCalls {
-    /// Adds a call.
+    /// Adds a call. Outputs have a bound of their own. After a wait, counting begins anew: sessions went on meanwhile,
+    /// so the same call may have another result.
     pub fn push(&mut self, call: &ToolCall) {
-        self.0.push(hash(call));
+        match &*call.tool {
+            SUBMIT_OUTPUT => return,
+            SESSION_WAIT => return self.clear(),
+            _ => self.0.push(hash(call)),
+        }
         let surplus = self.0.len().saturating_sub(LENGTH);
         self.0.drain(..surplus);
     }
@@ -96,8 +101,9 @@ mod tests {
     fn repeated(calls: &str, times: u32) -> Option<u32> {
         let mut recent = RecentCalls::default();
         for name in calls.split(' ') {
+            let tool = if name.len() == 1 { "bash" } else { name }.to_owned();
             let input = json!({ "command": name });
-            recent.push(&ToolCall { call_id: String::new(), tool: "bash".to_owned(), input });
+            recent.push(&ToolCall { call_id: String::new(), tool, input });
         }
         recent.repeated(times)
     }
@@ -117,6 +123,11 @@ mod tests {
             ("x a b c d a b c d a b c d", 3, Some(4)),
             ("a b c d e a b c d e a b c d e", 3, None),
             ("a a b a a b a a b", 3, Some(3)),
+            ("submit_output submit_output submit_output", 3, None),
+            ("a submit_output a a", 3, Some(1)),
+            ("session_wait session_wait session_wait", 3, None),
+            ("a session_wait a session_wait a session_wait", 3, None),
+            ("session_wait a a a", 3, Some(1)),
         ] {
             assert_eq!(repeated(calls, times), expected, "{calls} {times}");
         }

@@ -3,7 +3,7 @@
 use crate::domain::{
     log_fold::TurnFold,
     repetition::{RecentCalls, Repetition},
-    tool::{SUBMIT_OUTPUT, ToolCall},
+    tool::ToolCall,
     turn_settings::{LoopPolicy, LoopSettings},
 };
 
@@ -23,8 +23,7 @@ impl Loops {
 
     /// Takes the next call; returns the repetition that it completes. The second one of a turn ends it.
     pub(super) fn take(&mut self, call: &ToolCall) -> Option<Repetition> {
-        // Outputs have their own bound.
-        if self.settings.policy == LoopPolicy::Off || call.tool == SUBMIT_OUTPUT {
+        if self.settings.policy == LoopPolicy::Off {
             return None;
         }
         self.recent.push(call);

@@ -49,9 +49,14 @@ impl Unit {
         let (action, kind) = (answer.action_id(), answer.kind());
         let found = self.tx.action(id, action).await?;
         if let Some(seq) = found.answer_seq {
-            let (event, body) = self.tx.event_at(id, seq).await?;
-            if answer.is_that_of(&body) {
-                return Ok(Answered { event, seq, is_new: false, session });
+            match self.tx.event_at(id, seq).await {
+                Ok((event, body)) if answer.is_that_of(&body) => {
+                    return Ok(Answered { event, seq, is_new: false, session });
+                }
+                // The events of an archived session may be in a blob, which is not read in a transaction.
+                // Then the answer is refused like another one.
+                Ok(_) | Err(store::Error::NotFound) => {}
+                Err(error) => return Err(error.into()),
             }
         }
         let turn = found.state.turn;

@@ -20,11 +20,12 @@ fn run(number: u32, cells: &str) -> String {
 
 /// Replaces the rows of some goals by those of a new run.
 ///
-/// `rows` has the new rows of each goal, without the cell of the run. The new run is added to the table of runs;
-/// a run of which no row is left is removed.
+/// `rows` has the new rows of each goal, without the cell of the run. Rows of a goal that the page does not have
+/// yet follow the last row of the others. The new run is added to the table of runs; a run of which no row is
+/// left is removed.
 ///
 /// # Errors
-/// The name of a goal that has no row to replace.
+/// What the page lacks: a row of any goal, or the table of runs.
 pub fn renewed(page: &str, cells: &str, rows: &[(String, Vec<String>)]) -> Result<String, String> {
     let number = numbers(page).last().map_or(1, |last| last + 1);
     let mut text = String::new();
@@ -39,9 +40,15 @@ pub fn renewed(page: &str, cells: &str, rows: &[(String, Vec<String>)]) -> Resul
             Some(_) => {}
         }
     }
-    if let Some((goal, _)) = rows.iter().find(|(goal, _)| !replaced.contains(goal)) {
-        return Err(goal.clone());
-    }
+    let added: String = rows
+        .iter()
+        .filter(|(goal, _)| !replaced.contains(goal))
+        .flat_map(|(_, rows)| rows)
+        .map(|row| figures(row, number))
+        .collect();
+    let last = text.rfind("\n| P").ok_or("a row of a goal")? + 1;
+    let end = text[last..].find('\n').map_or(text.len(), |length| last + length + 1);
+    text.insert_str(end, &added);
     let (before, table, after) = parts(&text).ok_or("the table of runs")?;
     let used: BTreeSet<_> = before.lines().chain(after.lines()).filter_map(run_of).collect();
     let mut kept: String = table

@@ -2,6 +2,7 @@
 
 use std::{fmt::Write, fs, path::Path};
 
+use anyhow::Context as _;
 use sqlx::Connection;
 
 use crate::{
@@ -97,7 +98,7 @@ impl Report {
         // The explanations are written by hand and stay.
         let causes = before.find(CAUSES).unwrap_or(before.len());
         let (figures, causes) = before.split_at(causes);
-        let figures = if self.is_part { self.renewed(figures)? } else { self.text(&pictures) };
+        let figures = if self.is_part { self.renewed(figures, &pictures)? } else { self.text(&pictures) };
         fs::write(page, figures + causes)?;
         println!("written: docs/performance.md and docs/performance/");
         Ok(())
@@ -107,15 +108,22 @@ impl Report {
         GOALS.into_iter().filter(|goal| self.measured.iter().any(|measured| measured.metric.goal == *goal))
     }
 
-    /// The page of earlier runs with the rows of this run in place of the old ones.
-    fn renewed(&self, before: &str) -> anyhow::Result<String> {
+    /// The page of earlier runs with the rows of this run in place of the old ones, and the plots that it lacks.
+    fn renewed(&self, before: &str, pictures: &str) -> anyhow::Result<String> {
         let rows = |goal: Goal| {
             let of = self.measured.iter().filter(move |measured| measured.metric.goal == goal);
             (goal.to_string(), of.map(row).collect())
         };
         let rows: Vec<_> = self.goals().map(rows).collect();
-        page::renewed(before, &self.run.cells(), &rows)
-            .map_err(|missing| anyhow::anyhow!("{missing} is not on the page: measure all goals first"))
+        let mut page = page::renewed(before, &self.run.cells(), &rows)
+            .map_err(|missing| anyhow::anyhow!("the page lacks {missing}: measure all goals first"))?;
+        let is_new = |line: &&str| line.rsplit_once("](").is_some_and(|(_, file)| !before.contains(file));
+        for picture in pictures.lines().filter(is_new) {
+            let last = page.rfind("\n![").context("the page has no plots")? + 1;
+            let end = page[last..].find('\n').context("a line without end")? + last;
+            page.insert_str(end, &format!("\n\n{picture}"));
+        }
+        Ok(page)
     }
 
     fn text(&self, pictures: &str) -> String {

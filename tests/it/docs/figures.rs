@@ -34,8 +34,11 @@ fn a_run_of_some_goals_replaces_their_rows_and_adds_itself() {
     let page =
         page::renewed(&page, "`ccc` | 2026-03-03 | `cargo test -- p2` | 4 cores", &rows).expect("a page");
     assert_eq!(page::numbers(&page).into_iter().collect::<Vec<_>>(), [2, 3], "{page}");
-    let missing = [("P9".to_owned(), Vec::new())];
-    assert_eq!(page::renewed(&page, new, &missing).expect_err("no such row"), "P9");
+    // A goal that was never measured follows the others.
+    let rows = [("P9".to_owned(), vec!["| P9 | memory |  | 7 MB |  |".to_owned()])];
+    let page = page::renewed(&page, new, &rows).expect("a page");
+    assert!(page.contains("| P2 | time |  | 5 us |  | 3 |\n| P9 | memory |  | 7 MB |  | 4 |\n"), "{page}");
+    assert_eq!(page::renewed("# Performance\n", new, &rows).expect_err("no rows"), "a row of a goal");
 }
 
 #[test]

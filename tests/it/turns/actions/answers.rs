@@ -1,9 +1,12 @@
-//! Results whose JSON is much longer than their text.
+//! Results that are sent again, and results whose JSON is much longer than their text.
 
 use serde_json::{Value, json};
 
 use super::{answer, pending, play, result, weather};
-use crate::turns::{Scene, assert_sound, log, of, outputs};
+use crate::{
+    support::wait::wait_for,
+    turns::{Scene, assert_sound, log, of, outputs},
+};
 
 /// The text of a part that has 29,997 bytes as JSON, of which 27 surround it.
 fn long() -> String {
@@ -40,5 +43,23 @@ async fn a_long_result_is_whole_and_can_be_sent_again_wherever_its_turn_ends() {
             of(&log, "tool.result").iter().map(|event| &event["body"]["outcome"]).collect();
         assert_eq!(outcomes[0], "ran", "{way}");
     }
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_result_whose_events_have_moved_is_refused() {
+    let scene = Scene::open(&[]).await;
+    let (owner, ground) = (&scene.owner, &scene.ground);
+    let id = play(owner, json!({}), json!([{ "tools": [weather("Paris")] }, { "text": "Done." }])).await;
+    let [action]: [Value; 1] = pending(owner, &id, 1).await.try_into().expect("an action");
+    let sunny = json!([result(&action, "sunny")]);
+    answer(owner, &id, sunny.clone()).await.ok();
+    owner.settled(&id, 1).await;
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    assert_eq!(answer(owner, &id, sunny.clone()).await.status, 200);
+    ground.sql("update session set stopped_at = now() - interval '31 days'").await;
+    let moved = "select count(*) from session where events_moved_at is not null";
+    wait_for("the move", async || (ground.count(moved).await == 1).then_some(())).await;
+    assert_eq!(answer(owner, &id, sunny).await.error(409)["code"], "archived");
     scene.close().await;
 }

@@ -313,6 +313,10 @@ async fn arguments_that_are_too_large_are_decided_as_a_whole() {
     assert_eq!(answer(owner, &id, reject).await.status, 202);
     let log = owner.settled(&id, 1).await;
     assert_eq!(outcomes(&log), ["ran", "not_run"]);
-    assert_eq!(of(&log, "action.required")[1]["body"]["input"], Value::Null, "its event shows no part either");
+    assert_eq!(
+        of(&log, "action.required")[1]["body"]["input"],
+        Value::Null,
+        "its event shows no part either"
+    );
     scene.close().await;
 }

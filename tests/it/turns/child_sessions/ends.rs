@@ -4,7 +4,7 @@ use serde_json::json;
 use sojourn::domain::SessionId;
 use sqlx::{AssertSqlSafe, Connection, PgConnection};
 
-use super::{call, check, child, parent, release, wait, waits};
+use super::{asks, call, check, child, parent, release, wait, waits};
 use crate::{
     support::{service::Ground, wait::wait_for},
     turns::{Scene, assert_sound, ends, of, outputs, script, session, steer},
@@ -40,7 +40,7 @@ async fn a_tree_is_canceled_stopped_and_archived_at_once() {
     let middle = child(owner, &top, steps.clone()).await;
     let low = child(owner, &middle, steps).await;
     for id in [&middle, &low] {
-        owner.until(&format!("/sessions/{id}"), |session| session["phase"] == "requires_action").await;
+        asks(owner, id).await;
     }
     steer(owner, &top, &script(json!([wait(&[&middle, &low], json!({})), { "text": "Never." }]))).await;
     waits(owner, &top).await;
@@ -83,7 +83,7 @@ async fn the_jobs_of_a_tree_are_locked_from_the_top() {
             steer(owner, id, &script(json!([wait(&[below], json!({})), { "text": "Done." }]))).await;
             waits(owner, id).await;
         }
-        owner.until(&format!("/sessions/{low}"), |session| session["phase"] == "requires_action").await;
+        asks(owner, &low).await;
         let mut holder = PgConnection::connect(&ground.urls().system).await.expect("a connection");
         let id = top.parse::<SessionId>().expect("an id").uuid();
         let lock = format!("begin; select from job where session_id = '{id}' for update");
@@ -127,7 +127,7 @@ async fn an_agent_cancels_below_it_and_an_archived_child_ends_a_wait() {
         { "text": "Done." },
     ]);
     for id in [&middle, &low, &gone] {
-        owner.until(&format!("/sessions/{id}"), |session| session["phase"] == "requires_action").await;
+        asks(owner, id).await;
     }
     steer(owner, &top, &script(steps)).await;
     waits(owner, &top).await;

@@ -64,6 +64,11 @@ async fn waits(owner: &Caller, id: &str) -> Value {
     owner.until(&format!("/sessions/{id}"), |session| session["phase"] == "waiting_for_sessions").await
 }
 
+/// Waits until a child waits for a caller.
+async fn asks(owner: &Caller, child: &str) {
+    owner.until(&format!("/sessions/{child}"), |session| session["phase"] == "requires_action").await;
+}
+
 /// Results of the calls of a turn, as the model reads them.
 fn results(log: &[Value]) -> Vec<Value> {
     outputs(log).into_iter().map(|text| serde_json::from_str(text).unwrap_or_else(|_| json!(text))).collect()
@@ -114,13 +119,14 @@ async fn a_child_that_asks_is_answered_by_the_session_above() {
     let top = parent(owner, json!({})).await;
     let ask =
         json!({ "tools": [{ "tool": "ask", "input": { "questions": [{ "question": "Where to?" }] } }] });
-    let asks = child(owner, &top, json!([ask, { "text": "Gone." }])).await;
+    let curious = child(owner, &top, json!([ask, { "text": "Gone." }])).await;
     let quiet = child(owner, &top, json!([check(), { "text": "Quiet." }])).await;
+    asks(owner, &quiet).await;
     let steps = json!([
-        wait(&[&asks, &quiet], json!({})),
-        call("session_message", json!({ "id": asks, "text": "There." })),
-        wait(&[&asks], json!({})),
-        call("session_read", json!({ "id": asks })),
+        wait(&[&curious, &quiet], json!({})),
+        call("session_message", json!({ "id": curious, "text": "There." })),
+        wait(&[&curious], json!({})),
+        call("session_read", json!({ "id": curious })),
         { "text": "Done." },
     ]);
     steer(owner, &top, &script(steps)).await;
@@ -138,7 +144,7 @@ async fn a_child_that_asks_is_answered_by_the_session_above() {
         results[3]["events"].as_array().expect("events").iter().map(|event| event["type"].clone()).collect();
     assert_eq!(read, ["user.message", "action.required", "agent.message", "turn.completed"]);
     assert_eq!((&results[3]["status"], &results[3]["has_more"]), (&json!("idle"), &json!(false)));
-    let child = crate::turns::log(owner, &asks).await;
+    let child = crate::turns::log(owner, &curious).await;
     let answer = of(&child, "user.answer");
     assert_eq!(
         (answer.len(), &answer[0]["actor"]["type"], &answer[0]["actor"]["id"]),
@@ -156,6 +162,9 @@ async fn a_wait_ends_with_any_child_or_with_its_time() {
     let top = parent(owner, json!({})).await;
     let one = child(owner, &top, json!([check(), { "text": "One." }])).await;
     let two = child(owner, &top, json!([check(), { "text": "Two." }])).await;
+    for id in [&one, &two] {
+        asks(owner, id).await;
+    }
     let steps = json!([
         wait(&[&one, &two], json!({ "timeout_seconds": 1 })),
         wait(&[&one, &two], json!({ "any": true })),
