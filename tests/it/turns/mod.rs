@@ -22,6 +22,7 @@ mod hold;
 mod idle;
 pub mod image;
 mod kept_drafts;
+mod kills;
 mod leaks;
 mod limits;
 mod loops;
