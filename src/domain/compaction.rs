@@ -87,14 +87,18 @@ pub struct CompactionFailed {
     pub after_tokens: u64,
 }
 
-/// Results of tools and files that are left out of the history.
+/// Results of tools, files and inputs that are left out of the history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Pruned {
     pub call_ids: Vec<String>,
     /// Files that the model refused.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub file_ids: Vec<FileId>,
-    /// `seq` of the last step whose results are left out.
+    /// Of each input of an earlier turn that no part of the history is short enough with: `seq` of the event with which
+    /// the turn read it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub input_seqs: Vec<i64>,
+    /// `seq` of the last step whose results are left out, or of the last input.
     pub to_seq: i64,
     /// Estimated tokens that this saves.
     pub tokens: u64,

@@ -53,9 +53,10 @@ impl Run<'_> {
             // The provider has the last word.
             (None, CompactionTrigger::Auto) => return Ok(None),
             (None, CompactionTrigger::Manual) => return self.give_up_request().await.map(Some),
-            (None, CompactionTrigger::Refused) => {
-                "the provider refuses the newest messages as too long".to_owned()
-            }
+            (None, CompactionTrigger::Refused) => match self.fold.conversation().prunable_inputs() {
+                Some(pruned) => return self.prune(pruned).await.map(Some),
+                None => "the provider refuses the newest messages as too long".to_owned(),
+            },
             (Some(_), _) => {
                 format!(
                     "the conversation was summarized {COMPACTIONS_PER_TURN_MAX} times in this turn and is too long again"
@@ -72,7 +73,9 @@ impl Run<'_> {
             || (self.turn.compaction.is_auto() && self.compactions() < COMPACTIONS_PER_TURN_MAX);
         is_allowed
             && refusals + 1 < CONTEXT_REFUSALS_MAX
-            && (self.cut().is_some() || self.prunable().is_some())
+            && (self.cut().is_some()
+                || self.prunable().is_some()
+                || self.fold.conversation().prunable_inputs().is_some())
     }
 
     /// Returns where the history is cut for a summary; `None` where that could not make it much shorter.
@@ -144,6 +147,9 @@ impl Run<'_> {
         failures: u32,
     ) -> Result<bool, Halt> {
         let Some(request) = self.summary_request(cut) else {
+            if let Some(pruned) = self.fold.conversation().prunable_inputs() {
+                return self.prune(pruned).await;
+            }
             if trigger == CompactionTrigger::Manual {
                 return self.give_up_request().await;
             }

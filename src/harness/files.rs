@@ -52,7 +52,7 @@ impl Run<'_> {
         let mut history = request.history.clone();
         let parts = history.iter_mut().flat_map(Message::content_mut);
         let tokens = shown_files::drop_files(parts, &file_ids);
-        Some(Pruned { call_ids: Vec::new(), file_ids, to_seq: self.head, tokens })
+        Some(Pruned { call_ids: Vec::new(), file_ids, input_seqs: Vec::new(), to_seq: self.head, tokens })
     }
 
     /// Records that the model refused files. The turn continues without them.

@@ -23,6 +23,10 @@ pub const CONVERSATION_BYTES_MAX: usize = 16 << 20;
 pub const PRUNE_KEPT_TOKENS: u64 = 40_000;
 /// Old results are left out only if that saves as many tokens.
 pub const PRUNE_SAVED_TOKENS_MIN: u64 = 20_000;
+/// Bytes above which an input of an earlier turn may be left out: it can be longer than its model reads.
+pub const PRUNED_INPUT_BYTES_MIN: usize = 4_000;
+/// What stays of it.
+pub const PRUNED_INPUT_BEGIN_BYTES: usize = 1_000;
 /// Newest inputs whose results are never left out.
 pub const PRUNED_TURNS_KEPT: usize = 2;
 /// Time after which a provider has dropped its cache of a history, so that changing its beginning costs nothing.

@@ -1,4 +1,4 @@
-//! Shortening of a conversation: old results that are left out, and a summary of its beginning.
+//! Shortening of a conversation: old results and long inputs that are left out, and a summary of its beginning.
 //!
 //! Cuts are chosen here and recorded as events, so the conversation stays a function of the log.
 
@@ -8,7 +8,13 @@ use serde_json::Value;
 
 use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes, result_bytes};
 use crate::{
-    base::limit::{PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_TURNS_KEPT},
+    base::{
+        limit::{
+            PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_INPUT_BEGIN_BYTES, PRUNED_INPUT_BYTES_MIN,
+            PRUNED_TURNS_KEPT,
+        },
+        text::truncate,
+    },
     domain::{
         Message,
         compaction::{Compacted, Pruned},
@@ -99,9 +105,27 @@ impl Conversation {
         (saved >= PRUNE_SAVED_TOKENS_MIN).then_some(Pruned {
             call_ids,
             file_ids: Vec::new(),
+            input_seqs: Vec::new(),
             to_seq,
             tokens: saved,
         })
+    }
+
+    /// Returns the long inputs of earlier turns: with one that no model can read, no part of the history is short enough.
+    pub fn prunable_inputs(&self) -> Option<Pruned> {
+        let is_old =
+            |placed: &&Placed| placed.seq > 0 && (!self.is_running() || placed.seq < self.running_from);
+        let (mut input_seqs, mut saved) = (Vec::new(), 0);
+        for placed in self.messages.iter().filter(is_old) {
+            if let Some(line) = left_out_input(&placed.message) {
+                saved += message_bytes(&placed.message).saturating_sub(line.len());
+                input_seqs.push(placed.seq);
+            }
+        }
+        input_seqs.dedup();
+        let to_seq = *input_seqs.last()?;
+        let (call_ids, file_ids, tokens) = (Vec::new(), Vec::new(), tokens(saved));
+        Some(Pruned { call_ids, file_ids, input_seqs, to_seq, tokens })
     }
 
     /// Returns the calls that read a file of a skill: the agent goes on to follow it.
@@ -154,13 +178,19 @@ impl Conversation {
         self.size = HistorySize { counted: *after_tokens, bytes_since: 0 };
     }
 
-    /// Leaves out results.
+    /// Leaves out results, files and inputs.
     pub(super) fn prune(&mut self, event: &Pruned) {
         let placed = self.messages.iter_mut().flat_map(|placed| placed.message.content_mut());
         let open = self.calls.iter_mut().filter_map(|(_, result)| result.as_mut());
         drop_files(placed.chain(open.flat_map(|result| &mut result.content)), &event.file_ids);
         let mut saved = 0;
         for placed in self.messages.iter_mut().filter(|placed| placed.seq <= event.to_seq) {
+            if event.input_seqs.contains(&placed.seq)
+                && let Some(line) = left_out_input(&placed.message)
+            {
+                saved += memory_bytes(&placed.message).saturating_sub(line.len());
+                placed.message = Message::user(line);
+            }
             let Message::Results { results } = &mut placed.message else { continue };
             for result in results.iter_mut().filter(|result| event.call_ids.contains(&result.call_id)) {
                 saved += leave_out(result);
@@ -194,6 +224,15 @@ fn is_user(message: &Message) -> bool {
 /// Estimates 4 bytes per token.
 fn tokens(bytes: usize) -> u64 {
     bytes.div_ceil(4) as u64
+}
+
+/// Returns what stays of a long input; `None` for another message.
+fn left_out_input(message: &Message) -> Option<String> {
+    let Message::User { text, .. } = message else { return None };
+    let bytes = message_bytes(message);
+    let beginning = truncate(text, PRUNED_INPUT_BEGIN_BYTES);
+    (bytes > PRUNED_INPUT_BYTES_MIN)
+        .then(|| format!("[This message was left out of the conversation: it has {bytes} bytes. It begins with: {beginning}]"))
 }
 
 fn leave_out(result: &mut ToolResult) -> usize {
@@ -289,6 +328,26 @@ mod tests {
         assert_eq!((output(2), output(14).len()), (format!("{PRUNED}]"), 40_000));
         assert_eq!(turns(6, 40_000).prunable(), None, "it saves 10,000 tokens");
         assert_eq!(turns(1, 400_000).prunable(), None, "the newest inputs keep their results");
+    }
+
+    #[test]
+    fn long_inputs_of_earlier_turns_are_left_out_once() {
+        let mut conversation = turns(3, 8_000);
+        assert_eq!(conversation.prunable_inputs(), None, "all are short");
+        for turn in [0, 2] {
+            conversation.messages[turn * 3].message = Message::user("é".repeat(5_000));
+        }
+        let pruned = conversation.prunable_inputs().expect("a long one");
+        assert_eq!((&*pruned.input_seqs, pruned.to_seq), (&[1_i64][..], 1));
+        assert!((2_200..2_250).contains(&pruned.tokens), "{}", pruned.tokens);
+        conversation.prune(&pruned);
+        assert_eq!(conversation.prunable_inputs(), None, "the input of the running turn stays");
+        let shown = conversation.messages();
+        let length = |at: usize| match &shown[at] {
+            Message::User { text, .. } => text.len(),
+            message => panic!("{message:?}"),
+        };
+        assert!(length(0) < 1_200 && length(6) == 10_000, "{} {}", length(0), length(6));
     }
 
     #[test]

@@ -99,8 +99,6 @@ struct Waiting {
     woken_at: Option<Timestamp>,
     /// Whether callers have something to do.
     for_callers: bool,
-    /// Whether child sessions have.
-    for_sessions: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -185,19 +183,12 @@ impl TurnFold {
     /// Processes the begin or the end of a wait.
     fn take_wait(&mut self, event: &Event) {
         match &event.draft.body {
-            Body::TurnWaiting { action_ids, session_ids, .. } => {
-                self.waiting = Some(Waiting {
-                    since: event.ts,
-                    woken_at: None,
-                    for_callers: !action_ids.is_empty(),
-                    for_sessions: !session_ids.is_empty(),
-                });
+            Body::TurnWaiting { action_ids, .. } => {
+                self.waiting =
+                    Some(Waiting { since: event.ts, woken_at: None, for_callers: !action_ids.is_empty() });
             }
             Body::TurnResumed { waited_ms, .. } => {
-                // Other sessions have changed: an equal call may now have another result.
-                if self.waiting.take().is_some_and(|waiting| waiting.for_sessions) {
-                    self.recent.clear();
-                }
+                self.waiting = None;
                 self.waited_ms += waited_ms;
             }
             _ => {}

@@ -18,24 +18,24 @@ use crate::{
 const ASK: &str = "The conversation above is almost too long";
 
 /// Whether a request asks for a summary.
-fn asks(request: &Request) -> bool {
+pub(super) fn asks(request: &Request) -> bool {
     let last = request.body["messages"].as_array().and_then(|all| all.last()).cloned().unwrap_or_default();
     last.to_string().contains(ASK)
 }
 
 /// A step that reports the size of its request as its tokens, 4 bytes each.
-fn counted(request: &Request, step: Step) -> Step {
+pub(super) fn counted(request: &Request, step: Step) -> Step {
     step.using(Used { input: request.body.to_string().len() as u64 / 4, ..Used::default() })
 }
 
 /// A call with 12,000 bytes of output.
-fn print(number: usize) -> Step {
+pub(super) fn print(number: usize) -> Step {
     let command = format!("echo call {number}; head -c 12000 /dev/zero | tr '\\0' x");
     Step::default().and_tool("bash", json!({ "command": command }))
 }
 
-/// Creates a session whose agent calls the fake, with these settings.
-async fn create(owner: &Caller, options: Value, compaction: Value) -> String {
+/// Creates the agent `long` that calls the fake, with these settings.
+pub(super) async fn agent(owner: &Caller, options: Value, compaction: Value) {
     owner
         .post(
             "/credentials",
@@ -48,8 +48,17 @@ async fn create(owner: &Caller, options: Value, compaction: Value) -> String {
         "compaction": compaction, "tools": ["bash"],
     });
     owner.post("/agents", agent).await.ok();
+}
+
+/// Creates a session of the agent `long`.
+pub(super) async fn start(owner: &Caller) -> String {
     let body = json!({ "agent": "long", "input": "Print six times and say THE WORD." });
     owner.post("/sessions", body).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+}
+
+async fn create(owner: &Caller, options: Value, compaction: Value) -> String {
+    agent(owner, options, compaction).await;
+    start(owner).await
 }
 
 /// The messages of a request without the marks of the cache.
@@ -150,6 +159,46 @@ async fn a_history_that_the_provider_refuses_is_summarized_too() {
     steer(owner, &id, &format!("Read this. {}", "y".repeat(50_000))).await;
     assert_eq!(ends(&owner.settled(&id, 2).await).last(), Some(&"error"));
     assert_eq!(last_turn(owner, &id).await["error"]["code"], "context_exhausted");
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_message_that_its_model_cannot_read_ends_its_turn_and_not_its_session() {
+    let decide = |request: &Request| match request.body["messages"].to_string().len() {
+        ..40_000 => counted(request, Step::text("Read.")),
+        _ => Step::status(400, "invalid_request_error", "prompt is too long: 208310 tokens > 200000 maximum"),
+    };
+    let fake = Fake::decide(Anthropic::default(), decide).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    agent(owner, json!({}), json!({})).await;
+    let long = format!("Read this. {}", "y".repeat(50_000));
+    // The first message of a session, then one after others, then two that one turn reads together.
+    let created = owner.post("/sessions", json!({ "agent": "long", "input": long })).await.ok();
+    let id = created["session"]["id"].as_str().expect("an id");
+    for turn in [1, 3, 5] {
+        if turn == 3 {
+            steer(owner, id, &long).await;
+        }
+        if turn == 5 {
+            owner.post(&format!("/sessions/{id}/pause"), json!({})).await.ok();
+            steer(owner, id, &long).await;
+            steer(owner, id, &long).await;
+            owner.post(&format!("/sessions/{id}/resume"), json!({})).await.ok();
+        }
+        let log = owner.settled(id, turn).await;
+        assert_eq!(ends(&log).last(), Some(&"error"), "{turn}");
+        assert_eq!(last_turn(owner, id).await["error"]["code"], "context_exhausted", "{turn}");
+        steer(owner, id, "And now?").await;
+        let log = owner.settled(id, turn + 1).await;
+        assert_sound(&log);
+        assert_eq!(ends(&log).last(), Some(&"completed"), "{turn}");
+        let pruned = of(&log, "history.pruned");
+        assert_eq!(pruned.last().expect("an event")["body"]["input_seqs"].as_array().map(Vec::len), Some(1));
+    }
+    assert_eq!(fake.refusals(), Vec::<String>::new());
+    let said = fake.requests().last().expect("a request").body["messages"].to_string();
+    assert_eq!(said.matches("It begins with: Read this. yyy").count(), 4);
     scene.close().await;
 }
 

@@ -86,9 +86,10 @@ export function noticed(event: Event, names: ReadonlyMap<string, string>): Notic
     case "history.compaction_failed":
       return { tone: "bad", title: "A summary would not make the history shorter" };
     case "history.pruned": {
-      const { file_ids = [] } = event.body as { file_ids?: string[] };
+      const { file_ids = [], input_seqs = [] } = event.body as { file_ids?: string[]; input_seqs?: number[] };
       if (file_ids.length > 0) return dropped(file_ids, names);
-      return { tone: "plain", title: "Old results left out of the history", detail: `${event.body.tokens.toLocaleString()} tokens` };
+      const title = input_seqs.length > 0 ? "Long messages left out of the history" : "Old results left out of the history";
+      return { tone: "plain", title, detail: `${event.body.tokens.toLocaleString()} tokens` };
     }
     case "mcp.failed":
       return { tone: "warn", title: `The MCP server ${event.body.server} did not list its tools`, detail: event.body.message };
