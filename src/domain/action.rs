@@ -335,6 +335,19 @@ impl From<Closed> for Ended {
     }
 }
 
+impl Ended {
+    /// Returns its name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Answered => "answered",
+            Self::Expired => "expired",
+            Self::Withdrawn => "withdrawn",
+            Self::Allowed => "allowed",
+            Self::Rejected => "rejected",
+        }
+    }
+}
+
 impl std::fmt::Display for Ended {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -49,6 +49,7 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     gauge!("sojourn_turns", "state" => "queued").set(now.turns_queued as f64);
     gauge!("sojourn_turns", "state" => "running").set(now.turns_running as f64);
     gauge!("sojourn_turns", "state" => "waiting").set(now.turns_waiting as f64);
+    gauge!("sojourn_actions_open").set(now.actions_open as f64);
     gauge!("sojourn_jobs_ready").set(now.jobs_ready as f64);
     gauge!("sojourn_jobs_ready_age_seconds").set(now.jobs_ready_age_seconds);
     gauge!("sojourn_maintenance_jobs_ready").set(now.maintenance_ready as f64);
@@ -125,7 +126,7 @@ fn describe() {
         ("sojourn_file_bytes_total", "Size of the files that were stored."),
         ("sojourn_files_refused_total", "Files in requests to models that the provider refused."),
         ("sojourn_messages_steered_total", "Messages that a running turn read."),
-        ("sojourn_actions_total", "Actions that ended, by kind and outcome: `answered` or `expired`."),
+        ("sojourn_actions_total", "Actions that ended, by kind and outcome."),
         ("sojourn_sandboxes_lost_total", "Sandboxes that failed."),
         ("sojourn_turns_ended_total", "Ended turns, by reason."),
         ("sojourn_turns_taken_over_total", "Turns taken over from a crashed worker."),
@@ -153,6 +154,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("sojourn_database_up", "Whether the database responded to this scrape."),
     ("sojourn_sessions_overdue", "Sessions that should make progress and do not; 0 when healthy."),
     ("sojourn_turns", "Turns that are not finished, by state."),
+    ("sojourn_actions_open", "Actions that no caller has answered yet."),
     ("sojourn_jobs_ready", "Turns and operations that a worker could claim now."),
     ("sojourn_jobs_ready_age_seconds", "Age of the oldest turn or operation that could be claimed."),
     ("sojourn_maintenance_jobs_ready", "Sandboxes that a worker could freeze, hibernate or remove now."),

@@ -46,7 +46,7 @@ impl Unit {
         stamp: &Stamp,
     ) -> Result<Answered, Error> {
         let session = self.tx.lock_session(id).await?;
-        let (action, kind) = (answer.action_id(), answer.kind());
+        let action = answer.action_id();
         let found = self.tx.action(id, action).await?;
         if let Some(seq) = found.answer_seq {
             match self.tx.event_at(id, seq).await {
@@ -70,12 +70,11 @@ impl Unit {
         let Some(Event { seq, draft, .. }) = executed.events.first() else {
             unreachable!("an answer is always an event")
         };
-        self.tx.end_actions(id, &[action], Ended::Answered, Some(*seq)).await?;
+        self.end_actions(id, &[action], Ended::Answered, Some(*seq)).await?;
         if executed.session.is_waiting() && self.lets_turn_continue(id, turn).await? {
             self.enqueue(id).await?;
         }
         self.wake_above(&above, id).await?;
-        count(kind, "answered", 1);
         Ok(Answered { event: draft.id, seq: *seq, is_new: true, session: executed.session })
     }
 
@@ -170,6 +169,21 @@ impl Unit {
         Ok(self.tx.claim_action(id, action, claim, seconds).await?)
     }
 
+    /// Marks actions as ended, and counts them.
+    async fn end_actions(
+        &mut self,
+        id: SessionId,
+        actions: &[ActionId],
+        outcome: Ended,
+        answer_seq: Option<i64>,
+    ) -> Result<(), store::Error> {
+        for kind in self.tx.end_actions(id, actions, outcome, answer_seq).await? {
+            metrics::counter!("sojourn_actions_total", "kind" => kind.name(), "outcome" => outcome.name())
+                .increment(1);
+        }
+        Ok(())
+    }
+
     /// Marks actions as ended that these events end without an answer or an expiry.
     pub(super) async fn close_actions(
         &mut self,
@@ -183,15 +197,11 @@ impl Unit {
             };
             let ids: Vec<_> = events.iter().filter_map(closed).collect();
             if !ids.is_empty() {
-                self.tx.end_actions(id, &ids, wanted.into(), None).await?;
+                self.end_actions(id, &ids, wanted.into(), None).await?;
             }
         }
         Ok(())
     }
-}
-
-fn count(kind: ActionKind, outcome: &'static str, number: u64) {
-    metrics::counter!("sojourn_actions_total", "kind" => kind.name(), "outcome" => outcome).increment(number);
 }
 
 impl Journal {
@@ -203,12 +213,10 @@ impl Journal {
         if session.running.as_ref().is_none_or(|running| running.id != turn) {
             return Ok(());
         }
-        let expired = unit.tx.expired_actions(id, turn).await?;
-        let ids: Vec<_> = expired.iter().map(|(id, _)| *id).collect();
+        let ids = unit.tx.expired_actions(id, turn).await?;
         unit.execute_locked(session, Command::ExpireActions(ids.clone()), &stamp).await?;
-        unit.tx.end_actions(id, &ids, Ended::Expired, None).await?;
+        unit.end_actions(id, &ids, Ended::Expired, None).await?;
         unit.commit().await?;
-        expired.iter().for_each(|(_, kind)| count(*kind, "expired", 1));
         Ok(())
     }
 }

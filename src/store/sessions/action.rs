@@ -119,20 +119,22 @@ impl Tx {
         Ok((Id::from_uuid(id), body))
     }
 
-    /// Ends open actions of a locked session. `answer_seq` is the `seq` of the answer, if one is answered.
+    /// Ends open actions of a locked session. `answer_seq` is the `seq` of the answer, if one is answered. Returns the
+    /// kind of each that was open.
     pub async fn end_actions(
         &mut self,
         session: SessionId,
         actions: &[ActionId],
         outcome: Ended,
         answer_seq: Option<i64>,
-    ) -> Result<()> {
+    ) -> Result<Vec<ActionKind>> {
         let ids: Vec<_> = actions.iter().map(|action| action.uuid()).collect();
-        named!(
-            query(
+        let ended: Vec<String> = named!(
+            query_scalar(
                 "update action
                  set outcome = $outcome, ended_at = now(), answer_seq = $answer_seq
-                 where org_id = $org_id and session_id = $session_id and action_id = any($ids) and outcome is null"
+                 where org_id = $org_id and session_id = $session_id and action_id = any($ids) and outcome is null
+                 returning kind"
             ),
             {
                 org_id: self.org.uuid(),
@@ -142,20 +144,16 @@ impl Tx {
                 answer_seq: answer_seq,
             }
         )
-        .execute(self.connection())
+        .fetch_all(self.connection())
         .await?;
-        Ok(())
+        ended.iter().map(|kind| from_word(kind)).collect()
     }
 
     /// Returns the open actions of a turn whose time has passed, in the order of their opening.
-    pub async fn expired_actions(
-        &mut self,
-        session: SessionId,
-        turn: TurnId,
-    ) -> Result<Vec<(ActionId, ActionKind)>> {
+    pub async fn expired_actions(&mut self, session: SessionId, turn: TurnId) -> Result<Vec<ActionId>> {
         let org = self.org.uuid();
-        let rows: Vec<(Uuid, String)> = sqlx::query_as(
-            "select action_id, kind
+        let rows: Vec<Uuid> = sqlx::query_scalar(
+            "select action_id
              from action
              where org_id = $1 and session_id = $2 and turn_id = $3 and outcome is null
                and expires_at <= clock_timestamp()
@@ -166,7 +164,7 @@ impl Tx {
         .bind(turn.uuid())
         .fetch_all(self.connection())
         .await?;
-        rows.into_iter().map(|(id, kind)| Ok((Id::from_uuid(id), from_word(&kind)?))).collect()
+        Ok(rows.into_iter().map(Id::from_uuid).collect())
     }
 
     /// Returns whether a turn has an open action.

@@ -19,6 +19,8 @@ pub struct Gauges {
     pub turns_running: i64,
     /// Turns that wait for actions of callers or for child sessions.
     pub turns_waiting: i64,
+    /// Actions that no caller has answered yet.
+    pub actions_open: i64,
     /// Jobs that a worker could take now.
     pub jobs_ready: i64,
     /// Age of the oldest ready job, in seconds.
@@ -48,7 +50,7 @@ pub struct Gauges {
 impl Store {
     /// Counts active rows.
     ///
-    /// By the indexes `turn_live`, `turn_waiting`, `job_recent`, `job_scheduled`, `job_lease`, `sandbox_live` and
+    /// By the indexes `turn_live`, `turn_waiting`, `action_open`, `job_recent`, `job_scheduled`, `job_lease`, `sandbox_live` and
     /// `delivery_ready`, so idle sessions cost nothing.
     pub async fn gauges(&self) -> Result<Gauges> {
         Ok(sqlx::query_as(
@@ -56,6 +58,7 @@ impl Store {
                 (select count(*) from turn where state = 'queued') as turns_queued,
                 (select count(*) from turn where state = 'running') as turns_running,
                 (select count(*) from turn where state = 'waiting') as turns_waiting,
+                (select count(*) from action where outcome is null) as actions_open,
                 job.*,
                 (select count(*) from job where worker_id is not null) as jobs_held,
                 sandbox.*,

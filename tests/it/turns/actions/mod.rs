@@ -74,6 +74,7 @@ async fn a_turn_waits_for_the_result_of_a_custom_tool_and_holds_nothing() {
     );
     let metrics = scene.service.metrics().await;
     assert_eq!((metrics["sojourn_jobs_held"], metrics["sojourn_turns{state=\"waiting\"}"]), (0.0, 1.0));
+    assert_eq!(metrics["sojourn_actions_open"], 1.0);
     let all = owner.get("/pending?kind=tool_result").await.ok();
     assert_eq!(all["data"], json!([action]));
 
@@ -199,7 +200,7 @@ async fn a_wrong_answer_is_refused_and_changes_nothing() {
 
 #[tokio::test]
 async fn a_waiting_turn_ends_at_once_with_a_cancel_an_interrupt_a_stop_and_an_archive() {
-    let scene = Scene::open(&[]).await;
+    let scene = Scene::open(&["--metrics-listen=127.0.0.1:0"]).await;
     let owner = &scene.owner;
     let steps = json!([{ "tools": [weather("Paris"), bash("echo never")] }, { "text": "Never." }]);
     for way in ["cancel", "interrupt", "stop", "archive"] {
@@ -225,6 +226,9 @@ async fn a_waiting_turn_ends_at_once_with_a_cancel_an_interrupt_a_stop_and_an_ar
         let code = answer(owner, &id, json!([result(&action, "late")])).await.error(409)["code"].clone();
         assert_eq!(code, if way == "archive" { "archived" } else { "action_resolved" }, "{way}");
     }
+    let metrics = scene.service.metrics().await;
+    let withdrawn = "sojourn_actions_total{kind=\"tool_result\",outcome=\"withdrawn\"}";
+    assert_eq!((metrics[withdrawn], metrics["sojourn_actions_open"]), (4.0, 0.0));
     scene.close().await;
 }
 
