@@ -3,6 +3,7 @@
 mod actions;
 mod create;
 mod export;
+mod rules;
 mod sandbox;
 mod update;
 mod watch;
@@ -74,6 +75,8 @@ pub(super) enum Session {
     },
     #[command(flatten)]
     Action(actions::Use),
+    #[command(flatten)]
+    Rules(rules::Use),
     /// Retry the last turn, which ended with an error
     Retry {
         session: String,
@@ -190,6 +193,7 @@ pub(super) async fn run(command: Session, connection: &Connection) -> anyhow::Re
             let message = input::given(json!({ "text": text, "content": content, "mode": mode }));
             return send_message(&client, &session, &message, watch, json).await;
         }
+        Session::Rules(wanted) => rules::run(&client, wanted, json).await?,
         Session::Action(wanted) => return actions::run(&client, wanted, json).await,
         Session::Sandbox(wanted) => return sandbox::run(&client, wanted, json).await,
         Session::Export { session, output } => export::export(&client, &session, output).await?,

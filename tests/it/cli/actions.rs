@@ -42,6 +42,11 @@ async fn the_result_of_a_custom_tool_is_sent_from_the_command_line() {
     let last = run(&service, &["session", "answer", session, "-", "--watch"], "Rain.");
     assert_eq!(last.status.code(), Some(0), "{last:?}");
     assert!(text(&last).ends_with("\nIt rains.\n"), "{last:?}");
+    let tool = json!({ "name": "open_file", "description": "Opens a file.", "runs": "caller",
+        "input_schema": { "type": "object" } });
+    let listed = run(&service, &["session", "tools", session, "--register", "-"], &tool.to_string());
+    assert!(text(&listed).contains("open_file") && text(&listed).contains("caller"), "{listed:?}");
+    assert_eq!(text(&run(&service, &["session", "tools", session], "")), text(&listed));
     let results = owner.get(&format!("/sessions/{session}/events?type=tool.result")).await.ok();
     let output = |index: usize| {
         (results["data"][index]["body"]["output"].clone(), results["data"][index]["body"]["is_error"].clone())
@@ -83,6 +88,13 @@ async fn a_call_is_approved_and_denied_from_the_command_line() {
     assert!(told.contains("offers 1 rules") && told.contains("echo one"), "{told}");
     assert!(run(&service, &["session", "approve", id, "--always"], "").status.success());
     let open = waits(2).await;
+    let table = text(&run(&service, &["session", "permissions", id], ""));
+    let rows: Vec<_> = table.lines().skip(1).collect();
+    assert!(rows.len() == 2 && rows[0].contains("agent") && rows[1].contains("echo one"), "{table}");
+    let event = rows[1].split_whitespace().last().expect("an event").to_owned();
+    assert!(event.starts_with("evt_"), "{table}");
+    assert!(run(&service, &["session", "permissions", id, "--revoke", &event], "").status.success());
+    assert_eq!(text(&run(&service, &["session", "permissions", id], "")).lines().count(), 2);
     let failed = run(&service, &["session", "deny", id], "");
     assert!(String::from_utf8_lossy(&failed.stderr).contains("name one with --action"), "several are open");
     let action = open[0]["id"].as_str().expect("an id");
