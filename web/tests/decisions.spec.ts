@@ -123,3 +123,22 @@ test("nobody decides about a part of a call", async ({ reader, service }) => {
   await card.getByRole("button", { name: "Approve" }).click();
   await expect(reader.getByRole("region", { name: "Timeline" }).locator(".end")).toContainText("completed");
 });
+
+test("a granted rule is shown in its session, and revoked there", async ({ reader, service }) => {
+  const rules = [{ tool: "bash", policy: "ask" }];
+  const agent = await service.call("POST", "/agents", { name: "granting", prompt: "", model: "scripted/inline", permissions: rules });
+  const script = [{ tools: [{ tool: "bash", input: { command: "echo deploy staging" } }] }, { text: "Done." }];
+  const session = await waits(service, agent.id, "A deployment", script, {});
+  const [action] = (await service.call("GET", `/sessions/${session}/pending`)).data;
+  const decision = { type: "user.tool_confirmation", action_id: action.id, decision: "always", rule: action.always[0] };
+  await reader.goto(`${service.url}/#/sessions/${session}`);
+  const section = reader.getByRole("complementary", { name: "Details" }).locator("section").filter({ hasText: "Permissions" });
+  await expect(section).toContainText("ask bash");
+  await service.call("POST", `/sessions/${session}/events`, { events: [{ ...decision, args_hash: action.args_hash }] });
+  const grant = section.getByRole("list", { name: "Granted rules" }).getByRole("listitem");
+  await expect(grant).toContainText("allow bash echo deploy");
+  await accessible(reader);
+  await grant.getByRole("button", { name: "Revoke" }).click();
+  await expect(grant).toHaveCount(0);
+  expect((await service.call("GET", `/sessions/${session}/permissions`)).granted).toEqual([]);
+});

@@ -9,6 +9,7 @@ import { formOf, LimitFields, LIMITS, limitsOf, shown } from "../parts/limits";
 import { Json, Prose } from "../parts/text";
 import { named } from "../parts/tools";
 import type { Tally } from "../timeline/rows";
+import { Permissions } from "./permissions";
 import { RelatedSessions } from "./related-sessions";
 import type { Log } from "./log";
 import { UsageChart } from "./usage";
@@ -35,6 +36,7 @@ export function Details({ session, log }: { session: Session; log: Log }) {
         <Totals usage={session.usage} />
         <UsageChart turns={tally.usage} />
       </section>
+      <Permissions session={session} changes={log.changes} />
       <RelatedSessions session={session} />
       <section>
         <h2>Sandbox</h2>
