@@ -346,7 +346,8 @@ fn resources(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linu
         .pids(LinuxPidsBuilder::default().limit(processes).build()?)
         .devices(vec![no_device]);
     let loop_device = device_of(&of.disk.files).filter(|(major, _)| *major == LOOP_DEVICES);
-    match loop_device.filter(|_| cgroup.is_some_and(|cgroup| cgroup.limits_io)) {
+    // The daemon of Docker makes the cgroup, and leaves out what the kernel cannot limit.
+    match loop_device.filter(|_| cgroup.is_none_or(|cgroup| cgroup.limits_io)) {
         Some(device) => resources.block_io(block_io(device)?).build(),
         None => resources.build(),
     }

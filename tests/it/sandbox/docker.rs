@@ -14,13 +14,20 @@ use std::{
 
 use serde_json::json;
 use sojourn::{
+    base::limit::SANDBOX_IO_PER_SECOND,
     blob::Blobs,
     domain::{SandboxId, rootfs::RootFs},
     node::local::{Config, Disks, Local, docker, image},
-    sandbox::{Files, Images, Sandbox, Spec, checkpoint},
+    sandbox::{Files, Images, Sandbox, SandboxLimits, Spec, checkpoint},
 };
 
-use super::{Provider, conforms, image::small, limits, local::LocalProvider, run};
+use super::{
+    Provider, conforms,
+    image::small,
+    limits,
+    local::{LocalProvider, writes_at_a_bounded_rate},
+    neighbors, run,
+};
 use crate::{
     support::{images, ordinary::OrdinaryUser, service::Ground, wait::WAIT_MAX},
     turns,
@@ -152,8 +159,46 @@ fn the_docker_provider_conforms() {
     assert_eq!(forwards(), before, "the daemon changed the machine's network");
 }
 
+#[test]
+fn containers_leave_enough_for_others() {
+    let daemon = Arc::new(Daemon::start());
+    let provider = DockerProvider::new(&daemon);
+    // Instances of inotify and message queues count by user, and all containers have the same ones.
+    let by_user = ["inotify", "POSIX message queues"];
+    let is_by_user = |name: &str| by_user.iter().any(|begin| name.starts_with(begin));
+    for shared in neighbors::RESOURCES.iter().filter(|shared| !is_by_user(shared.name)) {
+        neighbors::holds_with(&provider, shared);
+    }
+    run(&provider, limits(), |world| {
+        Box::pin(async {
+            let open = "python3 -c \"import ctypes, os; \
+                print(ctypes.CDLL(None).mq_open(b'/queue', os.O_CREAT | os.O_RDWR, 0o600, None))\"";
+            assert_eq!(world.says(open).await, "-1", "a message queue was made");
+        })
+    });
+}
+
+#[test]
+fn the_disk_of_a_container_is_read_and_written_at_a_bounded_rate() {
+    let daemon = Arc::new(Daemon::start());
+    let (provider, limits) =
+        (DockerProvider::new(&daemon), SandboxLimits { disk_bytes: 1 << 30, ..limits() });
+    run(&provider, limits, |world| {
+        Box::pin(async move {
+            let name = world.spec.sandbox.to_string();
+            let limit = "{{json .HostConfig.BlkioDeviceWriteBps}}";
+            let limit = daemon.docker(&["inspect", "--format", limit, &name]);
+            assert!(
+                limit.contains("/dev/loop") && limit.contains(&SANDBOX_IO_PER_SECOND.0.to_string()),
+                "{limit}"
+            );
+            writes_at_a_bounded_rate(world).await;
+        })
+    });
+}
+
 /// Checks that `make test` runs; `make test-full` runs all.
-const SHORT: [&str; 14] = [
+pub const SHORT: [&str; 14] = [
     "a_command_reports_its_output_and_its_exit_code",
     "the_same_id_twice_runs_once",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -333,7 +378,7 @@ async fn packages_are_installed_for_sandboxes_of_a_daemon() {
 }
 
 /// Checks that `make test` runs with this daemon; `make test-full` runs all.
-const REMAPPED: [&str; 6] = [
+pub const REMAPPED: [&str; 6] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_command_is_an_unprivileged_user_for_good",
     "the_escape_checklist_holds",

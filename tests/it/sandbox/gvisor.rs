@@ -5,7 +5,7 @@ use sojourn::sandbox::Cause;
 use super::{conforms, limits, local::LocalProvider, run};
 
 /// Checks that `make test` runs; `make test-full` runs all.
-const SHORT: [&str; 10] = [
+pub const SHORT: [&str; 10] = [
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_link_never_leads_out_of_the_sandbox",
     "nothing_of_the_host_is_visible",

@@ -13,7 +13,7 @@ use sojourn::{
 use super::{World, conforms, limits, local::LocalProvider, run};
 
 /// Checks that `make test` runs; `make test-full` runs all.
-const SHORT: [&str; 13] = [
+pub const SHORT: [&str; 13] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "what_a_tool_writes_a_command_sees_and_the_other_way_round",

@@ -33,7 +33,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::wait::wait_for;
+use crate::support::{pages::text, wait::wait_for};
 use futures::FutureExt;
 use sojourn::{
     base::Origin,
@@ -317,4 +317,23 @@ pub fn with_local(check: impl for<'a> FnOnce(&'a World<'a>) -> Check<'a>) {
 
 pub fn is_gone(result: Result<(), Fault>) -> bool {
     result == Err(Fault::Gone)
+}
+
+#[test]
+fn the_page_counts_the_checks_of_each_provider() {
+    let (page, all) = (text("docs/isolation.md"), TABLE.len());
+    assert!(page.contains(&format!("One suite of {all} checks")), "docs/isolation.md: {all} checks");
+    for (provider, checks) in [
+        ("`runc`, service as root", all),
+        ("`runc`, image `debian`", image::SHORT.len()),
+        ("`runc`, service as an ordinary user", rootless::SHORT.len()),
+        ("`runc` of a node agent", agent::SHORT.len()),
+        ("`runc` of a node agent, over TLS", agent::SHORT_OVER_TLS.len()),
+        ("gVisor `runsc`", gvisor::SHORT.len()),
+        ("Docker", docker::SHORT.len()),
+        ("Docker with `userns-remap`", docker::REMAPPED.len()),
+    ] {
+        let row = format!("| {provider} | {checks} of {all} |");
+        assert!(page.contains(&row), "docs/isolation.md lacks: {row}");
+    }
 }

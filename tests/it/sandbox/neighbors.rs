@@ -1,12 +1,12 @@
 //! Greedy neighbors: one sandbox takes all that it can get of a resource of the machine; another one, and the
 //! machine itself, still have what they need.
 
-use super::{World, limits, local::LocalProvider, run};
+use super::{Provider, World, limits, local::LocalProvider, run};
 
 /// A resource: its name, a command that takes all it can and prints how much, the most that one sandbox may take,
 /// and a command that needs some.
-struct Shared {
-    name: &'static str,
+pub struct Shared {
+    pub name: &'static str,
     take: &'static str,
     most: usize,
     need: &'static str,
@@ -50,7 +50,7 @@ def descriptor():
     return os.open('/dev/null', os.O_RDONLY)
 ";
 
-const RESOURCES: [Shared; 7] = [
+pub const RESOURCES: [Shared; 7] = [
     Shared {
         name: "pseudo terminals (kernel.pty.max)",
         take: "held = take(pty.openpty)",
@@ -113,7 +113,12 @@ impl World<'_> {
 }
 
 fn has_enough_beside_a_greedy_one(shared: &'static Shared) {
-    run(&LocalProvider::new(), limits(), |world| {
+    holds_with(&LocalProvider::new(), shared);
+}
+
+/// Asserts that sandboxes of a provider leave enough of a resource.
+pub fn holds_with<P: Provider>(provider: &P, shared: &'static Shared) {
+    run(provider, limits(), |world| {
         Box::pin(async move {
             let Shared { name, take, most, need } = shared;
             let greedy = world.python("greedy", &format!("{TAKE}{take}\ntime.sleep(600)\n"));

@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Checks that `make test` runs; `make test-full` runs all.
-const SHORT: [&str; 20] = [
+pub const SHORT: [&str; 20] = [
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_link_never_leads_out_of_the_sandbox",

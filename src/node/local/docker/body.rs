@@ -8,9 +8,9 @@ use std::{collections::HashMap, fs, path::Path};
 
 use bollard::models::{
     ContainerCreateBody, HostConfig, HostConfigCgroupnsModeEnum, HostConfigLogConfig, Mount, MountType,
-    ResourcesUlimits,
+    ResourcesUlimits, ThrottleDevice,
 };
-use oci_spec::runtime::{PosixRlimitType, Spec};
+use oci_spec::runtime::{LinuxThrottleDevice, PosixRlimitType, Spec};
 use sojourn_init::protocol::PROGRAM;
 
 /// Settings that are not in the OCI configuration.
@@ -58,6 +58,7 @@ fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, Strin
     let resources = linux.resources().as_ref().ok_or("it has no limits")?;
     let memory = resources.memory().as_ref().and_then(|memory| memory.limit());
     let cpu = resources.cpu().as_ref();
+    let io = resources.block_io().as_ref();
     let process = spec.process().as_ref().ok_or("it has no process")?;
     let rights = process.capabilities().as_ref().and_then(|rights| rights.bounding().as_ref());
     let seccomp = serde_json::to_string(linux.seccomp()).map_err(|error| error.to_string())?;
@@ -68,6 +69,10 @@ fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, Strin
         memory_swap: memory,
         cpu_period: cpu.and_then(|cpu| cpu.period()).map(|period| period as i64),
         cpu_quota: cpu.and_then(|cpu| cpu.quota()),
+        blkio_device_read_bps: throttles(io.and_then(|io| io.throttle_read_bps_device().as_deref())),
+        blkio_device_write_bps: throttles(io.and_then(|io| io.throttle_write_bps_device().as_deref())),
+        blkio_device_read_iops: throttles(io.and_then(|io| io.throttle_read_iops_device().as_deref())),
+        blkio_device_write_iops: throttles(io.and_then(|io| io.throttle_write_iops_device().as_deref())),
         pids_limit: resources.pids().as_ref().map(|pids| pids.limit()),
         ulimits: Some(ulimits(spec, settings)),
         network_mode: Some("none".to_owned()),
@@ -84,6 +89,16 @@ fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, Strin
         log_config: Some(HostConfigLogConfig { typ: Some("json-file".to_owned()), config: Some(log) }),
         ..HostConfig::default()
     })
+}
+
+/// Limits of reads or writes, by the path of each device.
+fn throttles(devices: Option<&[LinuxThrottleDevice]>) -> Option<Vec<ThrottleDevice>> {
+    let named = |device: &LinuxThrottleDevice| {
+        let known = fs::read_link(format!("/sys/dev/block/{}:{}", device.major(), device.minor())).ok()?;
+        let path = Path::new("/dev").join(known.file_name()?).to_string_lossy().into_owned();
+        Some(ThrottleDevice { path: Some(path), rate: i64::try_from(device.rate()).ok() })
+    };
+    devices.map(|devices| devices.iter().filter_map(named).collect())
 }
 
 /// Paths to mask that the daemon mounts read-only and that expose hardware and kernel: all of `/sys` except
@@ -111,7 +126,9 @@ fn ulimits(spec: &Spec, settings: &Settings<'_>) -> Vec<ResourcesUlimits> {
             hard: i64::try_from(rlimit.hard()).ok(),
         })
     };
-    rlimits.into_iter().flatten().filter_map(ulimit).collect()
+    // The bytes of POSIX message queues count by user, and all containers have the same ones: none can be made.
+    let queues = ResourcesUlimits { name: Some("msgqueue".to_owned()), soft: Some(0), hard: Some(0) };
+    rlimits.into_iter().flatten().filter_map(ulimit).chain([queues]).collect()
 }
 
 /// Bind mounts from the host. With an image that has its own programs, the host's programs are replaced by

@@ -7,6 +7,7 @@
 
 mod body;
 mod image;
+mod terminals;
 
 use std::{
     fmt,
@@ -28,6 +29,7 @@ use futures::StreamExt;
 use tokio::{runtime, time::timeout};
 
 use super::{
+    blocking::in_blocking_thread,
     bundle::{self, ContainerSpec},
     engine::Engine,
     layout::IdRange,
@@ -153,6 +155,18 @@ impl Docker {
         }
     }
 
+    /// Limits the pseudo terminals of a container that has just started.
+    async fn limit_terminals(&self, container: String) -> Result<(), Fault> {
+        let found = within(RUNTIME_COMMAND_TIMEOUT, self.client.inspect_container(&container, None)).await?;
+        // A container that has ended is reported by `ended`.
+        let Some(pid) = found.ok().and_then(|found| found.state?.pid).filter(|pid| *pid > 0) else {
+            return Ok(());
+        };
+        let first = self.ids.first;
+        let limited = in_blocking_thread(move || terminals::limit_terminals(&container, pid, first)).await;
+        limited.map(drop).map_err(|error| docker_fault(&format!("terminals cannot be limited: {error}")))
+    }
+
     async fn last_message(&self, name: &str) -> String {
         let options =
             LogsOptions { stdout: true, stderr: true, tail: "1".to_owned(), ..LogsOptions::default() };
@@ -196,9 +210,10 @@ impl Engine for Docker {
             CreateContainerOptions { name: Some(name.clone()), ..CreateContainerOptions::default() };
         let created =
             within(RUNTIME_COMMAND_TIMEOUT, self.client.create_container(Some(options), body)).await?;
-        created.map_err(|error| docker_fault(&error.to_string()))?;
+        let created = created.map_err(|error| docker_fault(&error.to_string()))?;
         let started = within(RUNTIME_COMMAND_TIMEOUT, self.client.start_container(&name, None)).await?;
-        started.map_err(|error| docker_fault(&error.to_string()))
+        started.map_err(|error| docker_fault(&error.to_string()))?;
+        self.limit_terminals(created.id).await
     }
 
     async fn ended(&self, sandbox: SandboxId, _: &Path) -> Option<String> {
