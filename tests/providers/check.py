@@ -6,6 +6,7 @@ an error. Rules that are no types (each tool call has its result) are checked by
 """
 
 import collections.abc
+import hashlib
 import json
 import os
 import sys
@@ -78,7 +79,7 @@ def adapters(whole, streaming):
 TYPES = {
     "anthropic": adapters(MessageCreateParamsNonStreaming, MessageCreateParamsStreaming),
     "openai": adapters(CompletionCreateParamsNonStreaming, CompletionCreateParamsStreaming),
-    "openai_responses": adapters(ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming),
+    "openai/responses": adapters(ResponseCreateParamsNonStreaming, ResponseCreateParamsStreaming),
 }
 
 
@@ -88,7 +89,7 @@ def prove():
     TYPES["anthropic"][False].validate_python(call)
     TYPES["openai"][False].validate_python(call)
     item = lambda item: {"model": "m", "stream": True, "input": [item]}
-    TYPES["openai_responses"][True].validate_python(item({"type": "message", "role": "user", "content": "Hello."}))
+    TYPES["openai/responses"][True].validate_python(item({"type": "message", "role": "user", "content": "Hello."}))
     block = lambda content: call | {"messages": [{"role": "user", "content": [content]}]}
     message = lambda message: call | {"messages": [message]}
     wrong = [
@@ -101,9 +102,9 @@ def prove():
         ("openai", call | {"unknown": 1}),
         ("openai", message({"role": "tool", "content": "no id"})),
         ("openai", message({"role": "assistant", "tool_calls": [{"id": "x", "type": "function"}]})),
-        ("openai_responses", item({"type": "function_call_output", "call_id": "no output"})),
-        ("openai_responses", item({"type": "reasoning", "summary": []})),
-        ("openai_responses", item({"type": "message", "role": "user", "content": [{"type": "input_text"}]})),
+        ("openai/responses", item({"type": "function_call_output", "call_id": "no output"})),
+        ("openai/responses", item({"type": "reasoning", "summary": []})),
+        ("openai/responses", item({"type": "message", "role": "user", "content": [{"type": "input_text"}]})),
     ]
     for provider, request in wrong:
         try:
@@ -117,18 +118,23 @@ def main():
     prove()
     failed = 0
     for provider, types in TYPES.items():
-        lines = sorted(set((Path(sys.argv[1]) / f"{provider}.jsonl").read_text().splitlines()))
-        if len(lines) < REQUESTS_MIN:
-            sys.exit(f"only {len(lines)} different requests to {provider}: the test wrote too few")
-        for line in lines:
-            request = json.loads(line)
-            try:
-                types[bool(request.get("stream"))].validate_python(request)
-            except ValidationError as error:
-                failed += 1
-                if failed <= 5:
-                    print(f"{provider} has no such request: {error}\n{line}", file=sys.stderr)
-        print(f"{provider}: {len(lines)} different requests")
+        seen = set()
+        with open(Path(sys.argv[1]) / f"{provider.replace('/', '_')}.jsonl", "rb") as lines:
+            for line in lines:
+                digest = hashlib.sha256(line).digest()
+                if digest in seen:
+                    continue
+                seen.add(digest)
+                request = json.loads(line)
+                try:
+                    types[bool(request.get("stream"))].validate_python(request)
+                except ValidationError as error:
+                    failed += 1
+                    if failed <= 5:
+                        print(f"{provider} has no such request: {error}\n{line[:2000]}", file=sys.stderr)
+        if len(seen) < REQUESTS_MIN:
+            sys.exit(f"only {len(seen)} different requests to {provider}: the tests wrote too few")
+        print(f"{provider}: {len(seen)} different requests")
     if failed:
         sys.exit(f"{failed} requests are not of the published types")
 

@@ -8,6 +8,7 @@ pub mod git;
 pub mod mcp;
 pub mod openai;
 pub mod provider;
+pub mod published;
 pub mod receiver;
 pub mod registry;
 pub mod resolver;

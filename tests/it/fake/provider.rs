@@ -24,6 +24,8 @@ use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use tokio::{net::TcpListener, sync::watch, task::JoinHandle};
 
+use super::published;
+
 /// Largest request (Anthropic's bound).
 const REQUEST_BYTES_MAX: usize = 32_000_000;
 
@@ -138,6 +140,8 @@ pub fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
 /// Validation, errors and responses of one provider.
 pub trait Dialect: Send + Sync + 'static {
     const PATH: &'static str;
+    /// Whose published types its requests have: one of `dialect::PROVIDERS`.
+    const TYPES: &'static str;
 
     fn check(&self, request: &Request) -> Result<(), Refusal>;
 
@@ -281,6 +285,7 @@ async fn serve<D: Dialect>(
         shared.refusals.lock().expect("no handler panics").push(refusal.message.clone());
         return refused(&shared.dialect, &refusal, &[]);
     }
+    published::write(D::TYPES, &bytes);
     let step = match &shared.play {
         Play::Script(steps) => steps.lock().expect("no handler panics").pop_front(),
         Play::Decide(decide) => Some(decide(&request)),

@@ -7,8 +7,6 @@
 mod fold;
 mod log;
 
-use std::{fs, io::Write, path::Path};
-
 use proptest::prelude::*;
 use serde_json::Value;
 use sojourn::{
@@ -22,11 +20,8 @@ use sojourn::{
     model,
 };
 
-use crate::fake::{dialect, file_parts};
+use crate::fake::{dialect, file_parts, published};
 use log::{Log, Move, moves};
-
-/// Directory into which requests are written, one a line, for the types that the providers publish.
-const REQUESTS: &str = "SOJOURN_TEST_REQUESTS";
 
 fn request(history: Vec<Message>, thinks: bool) -> ModelRequest {
     let spec = ToolSpec {
@@ -55,20 +50,10 @@ fn accepted(history: &[Message], at: usize) -> Result<(), TestCaseError> {
         for thinks in [false, true] {
             let checked = dialect::check_strictly(provider, &request(history.to_vec(), thinks));
             prop_assert!(checked.is_ok(), "{} refuses at {}: {:?}: {:#?}", provider, at, checked, history);
-            write_request(provider, &request(history.to_vec(), thinks));
+            published::write(provider, &model::encode(provider, &request(history.to_vec(), thinks)));
         }
     }
     Ok(())
-}
-
-/// Writes a request for `tests/providers`, if it asked for them.
-fn write_request(provider: &str, request: &ModelRequest) {
-    let Some(directory) = std::env::var_os(REQUESTS) else { return };
-    let file = Path::new(&directory).join(format!("{}.jsonl", provider.replace('/', "_")));
-    let mut line = model::encode(provider, request);
-    line.push(b'\n');
-    let opened = fs::File::options().create(true).append(true).open(file);
-    opened.and_then(|mut file| file.write_all(&line)).expect("the directory is writable");
 }
 
 /// Events as read back from the table.

@@ -55,6 +55,7 @@ fn is_genuine(block: &Value) -> bool {
 
 impl Dialect for Anthropic {
     const PATH: &'static str = "/v1/messages";
+    const TYPES: &'static str = "anthropic";
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         let denied = |message: &str| {

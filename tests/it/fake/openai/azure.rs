@@ -10,6 +10,7 @@ pub struct Azure;
 
 impl Dialect for Azure {
     const PATH: &'static str = "/openai/v1/chat/completions";
+    const TYPES: &'static str = "openai";
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         let message = match (header(request, "api-key"), header(request, "authorization")) {

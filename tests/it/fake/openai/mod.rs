@@ -41,6 +41,7 @@ impl OpenAi {
 
 impl Dialect for OpenAi {
     const PATH: &'static str = "/v1/chat/completions";
+    const TYPES: &'static str = "openai";
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         Self::check_headers(request)?;

@@ -43,6 +43,7 @@ pub fn call(id: &str, call_id: &str, name: &str, arguments: &str) -> Value {
 
 impl Dialect for Responses {
     const PATH: &'static str = "/v1/responses";
+    const TYPES: &'static str = "openai/responses";
 
     fn check(&self, request: &Request) -> Result<(), Refusal> {
         OpenAi::check_headers(request)?;
