@@ -18,8 +18,9 @@ use tokio::time::sleep;
 use super::{
     actions::answer,
     chance::Chance,
+    counts::Counts,
     database::Database,
-    ledger::{Counts, Ledger},
+    ledger::Ledger,
     process::Process,
     world::{Plan, World, enter},
 };
@@ -44,22 +45,7 @@ pub struct Report {
 impl Report {
     /// Adds the run of `seed`.
     pub fn add(&mut self, seed: u64, run: Self) {
-        let (all, one) = (&mut self.counts, run.counts);
-        all.events += one.events;
-        all.turns += one.turns;
-        all.takeovers += one.takeovers;
-        all.steps += one.steps;
-        all.calls += one.calls;
-        all.unknown += one.unknown;
-        all.exhausted += one.exhausted;
-        all.waits += one.waits;
-        all.answers += one.answers;
-        all.expired += one.expired;
-        all.retries += one.retries;
-        all.fallbacks += one.fallbacks;
-        all.elicitations += one.elicitations;
-        all.slowest_cancel = all.slowest_cancel.max(one.slowest_cancel);
-        all.worst_overshoot = all.worst_overshoot.max(one.worst_overshoot);
+        self.counts.add(run.counts);
         self.refused += run.refused;
         self.crashes += run.crashes;
         self.freezes += run.freezes;

@@ -21,7 +21,10 @@ use sojourn::{
     },
 };
 
-use super::calls::{Call, End, check_result, may_run};
+use super::{
+    calls::{Call, End, check_result, may_run},
+    counts::Counts,
+};
 
 /// A cancellation is settled within this time while its worker lives, in seconds.
 const CANCEL_SECONDS_MAX: i64 = 5;
@@ -60,28 +63,6 @@ pub struct Ledger {
     asked: HashMap<u64, Vec<Message>>,
     last_asked: Option<(TurnId, Vec<Message>)>,
     pub counts: Counts,
-}
-
-/// Counts for the report.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Counts {
-    pub events: u64,
-    pub turns: u64,
-    pub takeovers: u64,
-    pub steps: u64,
-    pub compactions: u64,
-    pub calls: u64,
-    pub unknown: u64,
-    pub exhausted: u64,
-    pub waits: u64,
-    pub answers: u64,
-    pub expired: u64,
-    pub steers: u64,
-    pub retries: u64,
-    pub fallbacks: u64,
-    pub elicitations: u64,
-    pub slowest_cancel: Duration,
-    pub worst_overshoot: Duration,
 }
 
 #[derive(Debug, Default)]

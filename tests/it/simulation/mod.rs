@@ -10,6 +10,7 @@ mod actions;
 mod actors;
 mod calls;
 mod chance;
+mod counts;
 mod database;
 mod director;
 mod folds;
