@@ -75,13 +75,17 @@ export async function run(
   try {
     while (!signal?.aborted) {
       const open = (await pending()).data;
-      for (const action of open.filter(({ id, kind }) => kind !== "tool_result" && !told.has(id))) {
-        told.add(action.id);
-        const event = await answer(client, action, onConfirmation, onQuestion, signal);
-        if (event) await send(client, action, event, signal);
-      }
+      const decide = async () => {
+        for (const action of open.filter(({ id, kind }) => kind !== "tool_result" && !told.has(id))) {
+          told.add(action.id);
+          const event = await answer(client, action, onConfirmation, onQuestion, signal);
+          if (event) await send(client, action, event, signal);
+        }
+      };
       const mine = open.filter(({ kind, tool }) => kind === "tool_result" && Object.hasOwn(tools, tool));
-      const ran = await Promise.all(mine.map((action) => runTool(client, action, tools[action.tool]!, signal)));
+      const runs = mine.map((action) => runTool(client, action, tools[action.tool]!, signal));
+      // A person may take long: the tools run meanwhile.
+      const [ran] = await Promise.all([Promise.all(runs), decide()]);
       const { status, last_turn } = await get();
       if (status !== "queued" && status !== "running" && last_turn?.state !== "waiting") return;
       if (ran.includes(false)) {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from typing import Any
 
-from sojourn_client import Sojourn, SojournError
+from sojourn_client import AsyncSojourn, Sojourn, SojournError
 
 URL, KEY = os.environ["SOJOURN_URL"], os.environ["SOJOURN_API_KEY"]
 AGENT = {
@@ -107,11 +108,52 @@ def large(client: Sojourn) -> None:
     assert asked == [command]
 
 
+def beside() -> dict[str, Any]:
+    """A session of which one step calls a command that a person confirms, and a custom tool."""
+    tool = {"type": "custom", "name": "look", "description": "Looks.", "input_schema": {"type": "object"}}
+    calls = [{"tool": "bash", "input": {"command": "echo seen"}}, {"tool": "look", "input": {}}]
+    script = {"script": [{"tools": calls}, {"text": "done"}]}
+    return {"agent": "approvals-py", "tools": ["bash", tool], "input": script}
+
+
+def tools_first(client: Sojourn) -> None:
+    """A tool does not wait for a person."""
+    ran: list[str] = []
+
+    def decide(action: Any) -> str:
+        assert ran, "the tool waits"
+        return "once"
+
+    session = client.create(**beside())["session"]["id"]
+    turn = client.run(session, {"look": lambda arguments, call: ran.append(call)}, on_confirmation=decide)["last_turn"]
+    assert turn and turn["yield_reason"] == "completed" and len(ran) == 1, turn
+
+
+async def tools_meanwhile() -> None:
+    """A tool runs while a person thinks."""
+    ran = asyncio.Event()
+
+    async def look(arguments: Any, call: str) -> str:
+        ran.set()
+        return "seen"
+
+    async def decide(action: Any) -> str:
+        await asyncio.wait_for(ran.wait(), 30)
+        return "once"
+
+    async with AsyncSojourn(URL, KEY) as client:
+        session = (await client.create(**beside()))["session"]["id"]
+        turn = (await client.run(session, {"look": look}, on_confirmation=decide))["last_turn"]
+    assert turn and turn["yield_reason"] == "completed", turn
+
+
 def main() -> None:
     with Sojourn(URL, KEY) as client:
         client.call("POST", "/agents", json=AGENT)
         revoke(client, release(client))
         large(client)
+        tools_first(client)
+    asyncio.run(tools_meanwhile())
 
 
 if __name__ == "__main__":

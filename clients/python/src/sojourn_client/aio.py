@@ -257,13 +257,12 @@ class AsyncSojourn:
         while True:
             page = await self._until_answered(Call("GET", pending, {"limit": 100}))
             handlers = {"confirmation": (on_confirmation, deciding), "question": (on_question, replying)}
-            for action in page["data"]:
-                handler, sending = handlers.get(action["kind"], (None, None))
-                if handler and sending and action["id"] not in told:
-                    told.add(action["id"])
-                    await self._decide(action, handler, sending)
+            new = [one for one in page["data"] if one["id"] not in told and all(handlers.get(one["kind"], (None,)))]
+            told.update(action["id"] for action in new)
             actions = [one for one in page["data"] if one["kind"] == "tool_result" and one["tool"] in tools]
-            ran = await asyncio.gather(*(self._run_tool(action, tools) for action in actions))
+            # A person may take long: the tools run meanwhile.
+            runs = asyncio.gather(*(self._run_tool(action, tools) for action in actions))
+            ran, _ = await asyncio.gather(runs, self._decide_each(new, handlers))
             if rests(await self._until_answered(Call("GET", at("sessions", session)))):
                 return await self.result(session)
             if not all(ran):
@@ -273,6 +272,11 @@ class AsyncSojourn:
             async for event in events:
                 if event["type"] in ("action.required", "turn.completed"):
                     break
+
+    async def _decide_each(self, actions: list[Any], handlers: dict[str, Any]) -> None:
+        """Has one action decided after the other."""
+        for action in actions:
+            await self._decide(action, *handlers[action["kind"]])
 
     async def _decide(self, action: Any, handler: Any, sending: Callable[[Any, Any], Call]) -> None:
         """Sends a decision or answers, if there are any."""

@@ -236,7 +236,7 @@ class Sojourn:
         A call is claimed first, so that one of several processes runs it, and its result is sent until
         the service answers. A call of a tool without a function stays open for another process.
 
-        `on_confirmation` gets each call that a person must confirm, as its action. It returns "once", "reject",
+        `on_confirmation` gets each call that a person must confirm, as its action, after the tools ran. It returns "once", "reject",
         the fields of `user.tool_confirmation`, such as `{"decision": "reject", "message": "..."}`, or None to leave
         the decision to others.
 
@@ -251,14 +251,15 @@ class Sojourn:
         pending = at("sessions", session, "pending")
         while True:
             page = self._until_answered(Call("GET", pending, {"limit": 100}))
+            # The tools first: a person may take long.
+            actions = [one for one in page["data"] if one["kind"] == "tool_result" and one["tool"] in tools]
+            ran = [self._run_tool(action, tools) for action in actions]
             handlers = {"confirmation": (on_confirmation, deciding), "question": (on_question, replying)}
             for action in page["data"]:
                 handler, sending = handlers.get(action["kind"], (None, None))
                 if handler and sending and action["id"] not in told:
                     told.add(action["id"])
                     self._decide(action, handler, sending)
-            actions = [one for one in page["data"] if one["kind"] == "tool_result" and one["tool"] in tools]
-            ran = [self._run_tool(action, tools) for action in actions]
             if rests(self._until_answered(Call("GET", at("sessions", session)))):
                 return self.result(session)
             if not all(ran):
