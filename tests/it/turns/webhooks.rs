@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use serde_json::{Value, json};
 use sojourn::webhook::{Secret, sign};
 
-use super::{Scene, steer};
+use super::{Scene, bash, outputs, steer};
 use crate::{
     fake::receiver::{Received, Receiver, Reply},
     support::{
@@ -245,4 +245,38 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     let done = settles(&api.owner(), &session, |found| all(found, "delivered")).await;
     assert_eq!(done[0]["attempts"], 2);
     api.stop().await;
+}
+
+#[tokio::test]
+async fn a_person_decides_by_what_the_webhook_says() {
+    let mut receiver = Receiver::start([]).await;
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let steps = json!([{ "tools": [bash("echo pushed")] }, { "text": "Done." }]);
+    let created = create(
+        owner,
+        json!({
+            "webhook": receiver.url().as_str(), "permissions": [{ "tool": "bash", "policy": "ask" }],
+            "input": { "script": steps },
+        }),
+    )
+    .await;
+    let secret = created["destinations"][0]["secret"].as_str().expect("shown once");
+    let told = loop {
+        let told = verified(&receiver.next().await, secret);
+        if told["type"] == "action.required" {
+            break told;
+        }
+    };
+    let action = &told["event"]["body"];
+    assert_eq!((&action["kind"], &action["reason"]), (&json!("confirmation"), &json!("policy")));
+    assert_eq!((&action["tool"], &action["input"]), (&json!("bash"), &json!({ "command": "echo pushed" })));
+    assert!(action["always"][0].is_object() && action["expires_at"].is_string(), "{action}");
+    let decision = json!({
+        "type": "user.tool_confirmation", "action_id": action["id"], "decision": "once", "args_hash": action["args_hash"],
+    });
+    let session = told["sessionId"].as_str().expect("an id");
+    owner.post(&format!("/sessions/{session}/events"), json!({ "events": [decision] })).await.ok();
+    assert_eq!(outputs(&owner.settled(session, 1).await), ["pushed\n"]);
+    scene.close().await;
 }
