@@ -14,6 +14,7 @@ use subtle::ConstantTimeEq;
 use super::{
     App,
     error::{ApiError, Result},
+    idempotency::Sender,
     page::List,
     path::{self, CallerOrg},
     rate::{AllowanceSlot, RateKey},
@@ -136,6 +137,7 @@ impl<S: Scope> FromRequestParts<App> for Caller<S> {
             return Err(missing_scope(S::NAME));
         }
         parts.extensions.insert(CallerOrg(key.org));
+        parts.extensions.insert(sender(&key));
         Ok(Self {
             app: app.clone(),
             org: key.org,
@@ -171,6 +173,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             }
             let session = path::resolve(app, key.org, wanted).await?;
             parts.extensions.insert(CallerOrg(key.org));
+            parts.extensions.insert(sender(&key));
             return Ok(Self {
                 app: app.clone(),
                 org: key.org,
@@ -191,6 +194,7 @@ impl<S: Scope> FromRequestParts<App> for SessionCaller<S> {
             return Err(missing_scope(scope));
         }
         parts.extensions.insert(CallerOrg(token.org));
+        parts.extensions.insert(Sender::token(&secret));
         Ok(Self {
             app: app.clone(),
             org: token.org,
@@ -312,6 +316,11 @@ impl App {
         let message = format!("this {who} may make {} requests per second; slow down", rates.per_second());
         Err(ApiError { retry_after: Some(wait), code, ..ApiError::new(ErrorType::RateLimited, message) })
     }
+}
+
+/// An API key as the sender of a request.
+fn sender(key: &LiveKey) -> Sender {
+    Sender::Key(key.key, key.scopes.iter().any(|scope| scope == "*"))
 }
 
 /// The peer of a request.

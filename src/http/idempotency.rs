@@ -12,11 +12,47 @@ use super::{
     error::{ApiError, Result},
 };
 use crate::{
-    base::{limit::IDEMPOTENCY_KEY_BYTES_MAX, seal::sha256},
-    domain::OrgId,
+    base::{limit::IDEMPOTENCY_KEY_BYTES_MAX, seal::sha256, text::hex},
+    domain::{KeyId, OrgId},
     journal::Unit,
     store::idempotency::{Slot, SlotState},
 };
+
+/// Who sent a request: only the same sender gets its stored response. The extractor of the caller adds it to the
+/// extensions of the request.
+#[derive(Clone)]
+pub(super) enum Sender {
+    /// An API key, and whether it has every scope.
+    Key(KeyId, bool),
+    /// A client token. Its keys are not those of its organization.
+    Token([u8; 32]),
+}
+
+/// Begins keys that are no `Idempotency-Key` of an API key.
+const SPACES: [&str; 4] = ["key/", "token/", "invoke/", "hook/"];
+
+impl Sender {
+    /// Returns the client token with this secret.
+    pub(super) fn token(secret: &str) -> Self {
+        Self::Token(sha256(secret.as_bytes()))
+    }
+
+    /// Returns an `Idempotency-Key` in the space of the sender.
+    fn own(&self, key: String) -> String {
+        match self {
+            Self::Token(hash) => format!("token/{}/{key}", hex(&hash[..16])),
+            Self::Key(..) if SPACES.iter().any(|space| key.starts_with(space)) => format!("key/{key}"),
+            Self::Key(..) => key,
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Token(hash) => hex(hash),
+            Self::Key(id, _) => id.to_string(),
+        }
+    }
+}
 
 /// The `Idempotency-Key` of a request, its target and its body. As an extractor: of a request without fields.
 pub(super) struct IdempotentRequest {
@@ -25,6 +61,8 @@ pub(super) struct IdempotentRequest {
     target: String,
     /// SHA-256 of the body.
     digest: [u8; 32],
+    /// Absent for the operator, an invoke token and a trigger, which have spaces of their own.
+    sender: Option<Sender>,
 }
 
 /// An idempotent request, and its body as the extractor `B` reads it.
@@ -35,11 +73,14 @@ impl<B: FromRequest<App, Rejection = ApiError>> FromRequest<App> for Idempotent<
 
     async fn from_request(request: Request, app: &App) -> Result<Self> {
         let (parts, body) = request.into_parts();
-        let keys = parts.headers.get("idempotency-key").map(key_of).transpose()?.into_iter().collect();
+        let sender = parts.extensions.get::<Sender>().cloned();
+        let key = parts.headers.get("idempotency-key").map(key_of).transpose()?;
+        let key = key.map(|key| sender.as_ref().map_or(key.clone(), |sender| sender.own(key)));
         let target = format!("{} {}", parts.method, parts.uri.path());
         // The extensions have the limit of the body.
         let bytes = body::bytes(Request::from_parts(parts.clone(), body), app).await?;
-        let once = IdempotentRequest::of(keys, target, &bytes);
+        let once =
+            IdempotentRequest { sender, ..IdempotentRequest::of(key.into_iter().collect(), target, &bytes) };
         Ok(Self(once, B::from_request(Request::from_parts(parts, bytes.into()), app).await?))
     }
 }
@@ -56,7 +97,7 @@ impl FromRequest<App> for IdempotentRequest {
 impl IdempotentRequest {
     /// Creates a request identified by `keys`.
     pub(super) fn of(keys: Vec<String>, target: String, body: &[u8]) -> Self {
-        Self { keys, target, digest: sha256(body) }
+        Self { keys, target, digest: sha256(body), sender: None }
     }
 
     /// Returns the SHA-256 of the body.
@@ -85,8 +126,15 @@ impl IdempotentRequest {
 
     /// Returns the slots that store the response.
     pub(super) fn slots(&self) -> impl Iterator<Item = Slot> {
-        let fingerprint = sha256(&[self.target.as_bytes(), b"\n", &self.digest].concat());
-        let slot = move |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint };
+        let of_request = [self.target.as_bytes(), b"\n", &self.digest].concat();
+        let earlier = sha256(&of_request);
+        let name = self.sender.as_ref().map(Sender::name);
+        let fingerprint = name.map_or(earlier, |name| sha256(&[&of_request, name.as_bytes()].concat()));
+        // Responses of earlier versions, for a day: they do not say whose they are, so only a key with every scope
+        // gets them.
+        let earlier = matches!(self.sender, Some(Sender::Key(_, true))).then_some(earlier);
+        let slot =
+            move |key: &String| Slot { scope: "header".to_owned(), key: key.clone(), fingerprint, earlier };
         self.keys.iter().map(slot)
     }
 
@@ -162,7 +210,7 @@ fn mismatch() -> ApiError {
         param: Some("Idempotency-Key".to_owned()),
         ..ApiError::unprocessable(
             "idempotency_mismatch",
-            "this Idempotency-Key was used for another request; use a new one",
+            "this Idempotency-Key was used for another request, or by another caller; use a new one",
         )
     }
 }

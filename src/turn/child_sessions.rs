@@ -244,6 +244,7 @@ impl SessionServices {
             scope: format!("child/{}", fence.session),
             key: format!("{what}/{}", hash(call_id)),
             fingerprint: sha256(call_id.as_bytes()),
+            earlier: None,
         };
         match unit.claim_slot(slot).await.map_err(unavailable)? {
             None => {}

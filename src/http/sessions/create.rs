@@ -161,7 +161,7 @@ async fn create_by_key(
     digest: [u8; 32],
 ) -> Result<Answer> {
     let app = &request.creator.app;
-    let slot = Slot { scope: "session".to_owned(), key: key.to_owned(), fingerprint: digest };
+    let slot = Slot { scope: "session".to_owned(), key: key.to_owned(), fingerprint: digest, earlier: None };
     let conflict = || ApiError {
         param: Some("key".to_owned()),
         ..ApiError::conflict(

@@ -37,6 +37,7 @@ pub(super) async fn steer(
         scope: format!("steer/{}", caller.session),
         key,
         fingerprint: once.digest(),
+        earlier: None,
     });
     if content::has_new_files(&message.content) {
         if let Some(answer) = replay(&caller, &once, own.clone()).await? {

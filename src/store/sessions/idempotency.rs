@@ -24,6 +24,8 @@ pub struct Slot {
     pub key: String,
     /// SHA-256 over everything that makes two requests equal.
     pub fingerprint: [u8; 32],
+    /// The fingerprint that an earlier version stored for the same request, if its response may be given.
+    pub earlier: Option<[u8; 32]>,
 }
 
 /// A slot claimed by this transaction. Execute the request, then call [`Tx::answer`].
@@ -118,7 +120,8 @@ impl Tx {
         .bind(&slot.key)
         .fetch_one(self.connection())
         .await?;
-        if row.fingerprint != slot.fingerprint {
+        let is_equal = |fingerprint: &[u8; 32]| row.fingerprint == fingerprint;
+        if !is_equal(&slot.fingerprint) && !slot.earlier.as_ref().is_some_and(is_equal) {
             return Ok(SlotState::Mismatch);
         }
         let (Some(status), Some(sealed)) = (row.status, row.answer) else { return Err(Error::Busy) };

@@ -76,6 +76,36 @@ async fn a_replay_says_so_and_another_request_is_refused() {
 }
 
 #[tokio::test]
+async fn a_response_is_for_who_sent_the_request() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let made = owner.post("/keys", json!({ "name": "k", "scopes": ["keys:write", "sessions:*"] })).await.ok();
+    let other = world.service.caller(made["key"].as_str().expect("a key"));
+    // The response has a key that the other one could not make.
+    let all = owner.post("/keys", json!({ "name": "all", "scopes": ["*"] })).await.ok();
+    let (path, body) = (format!("/keys/{}/rotate", id(&all)), json!({}));
+    assert_eq!(post_once(owner, &path, "one", &body).await.status, 201);
+    let error = post_once(&other, &path, "one", &body).await.error(422);
+    assert_eq!(error["code"], "idempotency_mismatch");
+    assert!(is_replayed(&post_once(owner, &path, "one", &body).await));
+
+    // A client token takes no key of its organization, and the organization none of a token, a trigger or an invoke URL.
+    owner.post("/agents", noop("a")).await.ok();
+    let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok()["session"]);
+    let minted = owner.post(&format!("/sessions/{session}/client-tokens"), json!({})).await.ok();
+    let token = world.service.caller(minted["token"].as_str().expect("a token"));
+    let messages = format!("/sessions/{session}/messages");
+    let text = json!({ "text": "Hello." });
+    assert_eq!(post_once(&token, &messages, "two", &text).await.status, 202);
+    assert_eq!(post_once(&token, &messages, "two", &text).await.status, 200);
+    for key in ["two", "token/x", "hook/x", "invoke/x", "key/two"] {
+        assert_eq!(post_once(owner, "/sessions", key, &json!({})).await.status, 201, "{key}");
+        assert_eq!(post_once(owner, "/sessions", key, &json!({})).await.status, 200, "{key}");
+    }
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_rejected_request_is_not_stored() {
     let world = World::still().await;
     let owner = &world.owner;
