@@ -14,6 +14,7 @@ use super::{
     Session, Status, Turn,
     action::ToolAnswer,
     apply,
+    delta::exec_ms,
     event::{Body, Event},
     ids::*,
     question::Answers,
@@ -106,6 +107,9 @@ pub(crate) fn read(
         adopt(&mut event, &mut ids, pins, origin);
         let event: Event = serde_json::from_value(Value::Object(event))
             .map_err(|error| ImportError { line, reason: error.to_string() })?;
+        if exec_ms(&event.draft.body) > EXEC_MS_MAX {
+            return Err(ImportError { line, reason: "no command runs for so long".to_owned() });
+        }
         if event.seq != log.len() as i64 + 1 {
             return Err(ImportError { line, reason: format!("`seq` must be {}", log.len() + 1) });
         }
@@ -125,6 +129,8 @@ pub(crate) fn read(
     Ok(Transcript { session, turns, log })
 }
 
+/// A year: longer than any command runs.
+const EXEC_MS_MAX: u64 = 366 * 86_400_000;
 /// More tokens than any history has.
 const HISTORY_TOKENS_MAX: u64 = 1 << 40;
 
@@ -149,9 +155,9 @@ fn check(session: &Session, turns: &[Turn], log: &[Event]) -> Result<(), ImportE
                 last_ended = Some(end.turn_id);
                 ended.insert(end.turn_id)
             }
-            Body::TurnStarted { turn_id, attempt, .. } => {
+            Body::TurnStarted { turn_id, attempt, input_to_seq, .. } => {
                 let before = attempts.insert(*turn_id, *attempt).unwrap_or_default();
-                before.checked_add(1) == Some(*attempt)
+                before.checked_add(1) == Some(*attempt) && *input_to_seq < event.seq
             }
             Body::TurnRetried { turn_id, attempt } => {
                 let before = attempts.get(turn_id).copied().unwrap_or_default();
@@ -206,6 +212,9 @@ fn adopt(
     let is_of = |kind: &str| event.get("type").is_some_and(|of| of == kind);
     let (is_created, is_step) = (is_of("session.created"), is_of("step.completed"));
     let is_of_update = is_of("session.updated");
+    let is_of_message = is_of("user.message");
+    let is_of_registration = is_of("tool.registered");
+    let is_of_list = is_of("mcp.listed") || is_of("mcp.failed");
     rename(event, ids, origin);
     let Some(body) = event.get_mut("body").and_then(Value::as_object_mut) else { return };
     rename(body, ids, origin);
@@ -237,6 +246,19 @@ fn adopt(
     if is_of_update {
         // The agent is that of this organization, with its rules; a change of it holds where it was made.
         body.remove("agent_snapshot");
+        body.remove("slug");
+    }
+    if is_of_message {
+        // It was validated where it was sent, and a retry of its turn would use it.
+        body.remove("output_schema");
+    }
+    if is_of_registration {
+        // Its caller and its validation are elsewhere: it is a note here.
+        body.remove("runs");
+    }
+    if is_of_list {
+        // Void, so that the servers are asked what their tools are: permissions are by the names of a list.
+        body.insert("server_hash".to_owned(), json!(""));
     }
     if is_created {
         body.insert("agent_id".to_owned(), json!(pins.map(|pins| pins.agent_id)));

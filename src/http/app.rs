@@ -8,8 +8,8 @@ use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates, u
 use crate::{
     base::{
         limit::{
-            ARCHIVES_MAX, FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG, IMPORTS_MAX, ORGANIZATION_RATE_FACTOR,
-            TRIGGER_MESSAGES_PER_SECOND,
+            ARCHIVES_MAX, FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG, IMPORTS_MAX, IMPORTS_PER_ORG,
+            ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND,
         },
         seal::sha256,
         shares::Shares,
@@ -55,7 +55,7 @@ pub(super) struct Inner {
     pub(super) rates: Rates,
     pub(super) organization_rates: Rates,
     pub(super) trigger_rates: Rates,
-    pub(super) imports: Semaphore,
+    pub(super) imports: Shares<OrgId>,
     pub(super) archives: Semaphore,
     pub(super) uploads: Shares<OrgId>,
     /// SHA-256 of the operator's key.
@@ -137,7 +137,7 @@ impl App {
                 parts.requests_per_second.saturating_mul(ORGANIZATION_RATE_FACTOR),
             ),
             trigger_rates: Rates::new(TRIGGER_MESSAGES_PER_SECOND),
-            imports: Semaphore::new(IMPORTS_MAX),
+            imports: Shares::new(IMPORTS_MAX, IMPORTS_PER_ORG),
             uploads: Shares::new(FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG),
             archives: Semaphore::new(ARCHIVES_MAX),
             operator: parts.operator_key.map(|key| sha256(key.as_bytes())),

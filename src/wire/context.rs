@@ -24,12 +24,18 @@ use crate::{
     },
 };
 
+/// Longest path of a working directory, in bytes.
+const WORKING_DIR_BYTES_MAX: usize = 4_096;
+
 /// Changes to a session's context. Only the named keys change; null removes a key.
 #[derive(Clone, Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct ContextInput {
     /// Absolute path; null resets it to `/workspace`.
-    #[garde(inner(inner(length(bytes, min = 1, max = 4_096))), inner(inner(custom(validate_absolute_path))))]
+    #[garde(
+        inner(inner(length(bytes, min = 1, max = WORKING_DIR_BYTES_MAX))),
+        inner(inner(custom(validate_absolute_path)))
+    )]
     #[serde(deserialize_with = "present")]
     #[schema(value_type = Option<String>)]
     pub working_dir: Option<Option<String>>,
@@ -133,6 +139,11 @@ impl From<Tool> for ToolView {
 
 /// Returns the invalid field of a changed context and the message, if any.
 pub(crate) fn context_problem(context: &Context) -> Option<(&'static str, String)> {
+    if let Some(path) = &context.working_dir
+        && (validate_absolute_path(path, &()).is_err() || path.len() > WORKING_DIR_BYTES_MAX)
+    {
+        return Some(("working_dir", "must be an absolute path".to_owned()));
+    }
     if let Err(error) = validate_env(&context.env_vars, &()) {
         return Some(("env_vars", error.to_string()));
     }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use crate::base::limit::METADATA_BYTES_MAX;
 
 /// Rejects metadata that is too large or contains U+0000, which would make searches fail.
-pub(super) fn validate_metadata(metadata: &Map<String, Value>, context: &()) -> garde::Result {
+pub(crate) fn validate_metadata(metadata: &Map<String, Value>, context: &()) -> garde::Result {
     fn has_nul(value: &Value) -> bool {
         match value {
             Value::String(text) => text.contains('\0'),

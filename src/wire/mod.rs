@@ -23,7 +23,7 @@ pub(crate) mod key;
 pub(crate) mod limits;
 pub(crate) mod listing;
 pub(crate) mod message;
-mod metadata;
+pub(crate) mod metadata;
 pub(crate) mod operation;
 pub(crate) mod organization;
 pub(crate) mod page;

@@ -55,6 +55,10 @@ pub const BODY_DRAIN_BYTES_MAX: u64 = 8 << 20;
 pub const IMPORT_BYTES_MAX: usize = 64 << 20;
 /// Imports that one process reads concurrently; each holds its file in memory.
 pub const IMPORTS_MAX: usize = 2;
+/// Those of one organization; further ones wait.
+pub const IMPORTS_PER_ORG: usize = 1;
+/// Time for which an import waits for others to end.
+pub const IMPORT_WAIT: Duration = Duration::from_secs(10);
 /// Max size of the text of one message or prompt: about 60,000 tokens.
 pub const TEXT_BYTES_MAX: usize = 256 << 10;
 /// Max size of `metadata`, as JSON; it is for routing, not for data.

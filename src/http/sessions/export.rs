@@ -1,24 +1,30 @@
 //! Delete, export and import whole sessions.
 
-use std::str;
+use std::{str, time::Duration};
 
-use axum::body::Body as HttpBody;
+use axum::{body::Body as HttpBody, extract::FromRequestParts, http::request::Parts};
 use futures::StreamExt;
 use serde_json::json;
+use tokio::time::timeout;
 
 use crate::{
-    base::limit::IMPORTS_MAX,
-    domain::{SessionId, session::Pins, transcript},
+    base::{
+        limit::{IMPORT_WAIT, IMPORTS_MAX, NAME_BYTES_MAX},
+        shares::Place,
+    },
+    domain::{Session, SessionId, session::Pins, transcript},
     http::{
         body::Lines,
         download::ndjson,
         prelude::*,
         scope::{ReadSessions, WriteSessions},
     },
-    store,
+    journal, store,
     trigger::{self, Choice},
     wire::{
         ErrorType,
+        context::context_problem,
+        metadata::validate_metadata,
         session::{ImportedSession, SessionView},
     },
 };
@@ -62,6 +68,27 @@ pub(super) async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionI
     Ok(ndjson(HttpBody::from_stream(lines.boxed()), &format!("{id}.ndjson")))
 }
 
+/// A caller that may import, with a place among the imports; taken before the body is read.
+pub(super) struct Importer {
+    caller: Caller<WriteSessions>,
+    _place: Place,
+}
+
+impl FromRequestParts<App> for Importer {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &App) -> Result<Self> {
+        let caller = Caller::from_request_parts(parts, app).await?;
+        match timeout(IMPORT_WAIT, app.0.imports.take(Some(caller.org))).await {
+            Ok(place) => Ok(Self { caller, _place: place }),
+            Err(_) => {
+                tracing::warn!(IMPORTS_MAX, "import rejected: too many concurrent imports");
+                Err(ApiError::unavailable(Duration::from_secs(2)))
+            }
+        }
+    }
+}
+
 /// Import an exported session
 ///
 /// Creates a new session with new ids and `source: import`. It keeps its agent if this organization has the agent and
@@ -71,13 +98,9 @@ pub(super) async fn export(caller: Caller<ReadSessions>, Path(id): Path<SessionI
     request_body(content = String, content_type = "application/x-ndjson"),
     responses((status = 201, body = ImportedSession), Errors))]
 pub(super) async fn import(
-    caller: Caller<WriteSessions>,
+    Importer { caller, _place }: Importer,
     Idempotent(once, Lines(bytes)): Idempotent<Lines>,
 ) -> Result<Answer> {
-    let Ok(_place) = caller.app.0.imports.try_acquire() else {
-        tracing::warn!(IMPORTS_MAX, "import rejected: too many concurrent imports");
-        return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
-    };
     let text =
         str::from_utf8(&bytes).map_err(|_| ApiError::new(ErrorType::Invalid, "the body must be UTF-8"))?;
     let origin = caller.origin();
@@ -86,10 +109,30 @@ pub(super) async fn import(
         let pins = pins(unit, text, caller.app.0.scripted).await?;
         let read = transcript::read(text, origin.id(), pins.as_ref(), origin)
             .map_err(|fault| ApiError::new(ErrorType::Invalid, fault.to_string()))?;
-        let session = unit.import(read, &stamp).await?;
+        check_state(&read.session)?;
+        let session = unit.import(read, &stamp).await.map_err(|error| match error {
+            journal::Error::Store(store::Error::Conflict(_)) => ApiError::new(ErrorType::Invalid, NO_LOG),
+            error => error.into(),
+        })?;
         Ok(Answer::new(StatusCode::CREATED, &json!({ "session": SessionView::from(session) })))
     })
     .await
+}
+
+const NO_LOG: &str = "line 0: the events are not those of one session";
+
+/// Checks what a caller could set, as it is at the end of an imported log.
+fn check_state(session: &Session) -> Result<()> {
+    let title = session.created.title.as_deref().unwrap_or_default();
+    if title.len() > NAME_BYTES_MAX {
+        return Err(ApiError::invalid("title", format!("a title has at most {NAME_BYTES_MAX} bytes")));
+    }
+    let metadata = validate_metadata(&session.created.metadata, &());
+    metadata.map_err(|error| ApiError::invalid("metadata", format!("`metadata` {error}")))?;
+    match context_problem(&session.context) {
+        None => Ok(()),
+        Some((field, words)) => Err(ApiError::invalid(field, format!("`{field}` {words}"))),
+    }
 }
 
 /// Returns what a new session would pin of the revision and the model that the file names; `None` if this organization

@@ -17,7 +17,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| panic!("no text: {value}")).to_owned()
 }
 
-async fn export(caller: &Caller, session: &str) -> String {
+pub(super) async fn export(caller: &Caller, session: &str) -> String {
     let answer = caller.get(&format!("/sessions/{session}/export")).await;
     if answer.status == 200 {
         // Served as an attachment, which browsers do not run.
@@ -28,13 +28,13 @@ async fn export(caller: &Caller, session: &str) -> String {
     text(&answer.ok())
 }
 
-async fn import(caller: &Caller, file: String) -> Answer {
+pub(super) async fn import(caller: &Caller, file: String) -> Answer {
     let request = caller.request(Method::POST, "/sessions/import");
     send(request.header("content-type", "application/x-ndjson").body(file)).await
 }
 
 /// The file with a changed line and a matching hash.
-fn forged(file: &str, forge: impl Fn(&mut Vec<Value>)) -> String {
+pub(super) fn forged(file: &str, forge: impl Fn(&mut Vec<Value>)) -> String {
     let mut lines: Vec<Value> = file.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     lines.pop();
     forge(&mut lines);

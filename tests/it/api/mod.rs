@@ -14,6 +14,7 @@ mod errors;
 mod events;
 mod examples;
 mod export;
+mod hostile_import;
 mod idempotency;
 mod invoke;
 mod keys;

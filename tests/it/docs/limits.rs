@@ -148,6 +148,8 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("HTTP2_STREAMS_MAX", count(limit::HTTP2_STREAMS_MAX.into())),
         ("HTTP2_PING", seconds(limit::HTTP2_PING)),
         ("IMPORTS_MAX", count(limit::IMPORTS_MAX as u64)),
+        ("IMPORTS_PER_ORG", count(limit::IMPORTS_PER_ORG as u64)),
+        ("IMPORT_WAIT", seconds(limit::IMPORT_WAIT)),
         ("FILE_WRITE_BYTES_MAX", bytes(limit::FILE_WRITE_BYTES_MAX)),
         ("FILE_READ_BYTES_MAX", bytes(limit::FILE_READ_BYTES_MAX as usize)),
         ("ARCHIVE_BYTES_MAX", bytes(limit::ARCHIVE_BYTES_MAX as usize)),
