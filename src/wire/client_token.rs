@@ -11,8 +11,8 @@ use crate::domain::Level;
 #[derive(Debug, Default, Deserialize, Validate, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct MintClientToken {
-    /// `read`, `steer`, `answer` and `approve`; the first two when absent. `approve` needs a key with the scope
-    /// `sessions:approve`.
+    /// `read`, `steer`, `answer` and `approve`; the first two when absent. `read` needs a key with the scope
+    /// `sessions:read`, `approve` one with `sessions:approve`.
     #[garde(inner(length(min = 1, max = 4)))]
     pub scopes: Option<Vec<ClientScope>>,
     /// Lifetime in seconds: 60 to 86400 (clamped), default 3600.

@@ -9,7 +9,7 @@ use crate::{
         EnvironmentId,
         environment::Environment,
         rootfs::{Build, RootFs},
-        secret::is_secret_value,
+        secret::{SecretBinding, is_secret_value},
     },
     http::{
         prelude::*,
@@ -35,7 +35,7 @@ pub(super) async fn create(
     caller: Caller<WriteEnvironments>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateEnvironment>>,
 ) -> Result<Answer> {
-    let values = values_of(&wanted.secrets, &Values::new())?;
+    let values = values_of(&wanted.secrets, &Kept { values: &Values::new(), bindings: &[] })?;
     let secrets: Vec<_> = wanted.secrets.iter().map(SecretInput::binding).collect();
     refuse(wanted.config.secrets_problem(&secrets))?;
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
@@ -113,7 +113,8 @@ pub(super) async fn patch(
         named.config = config;
     }
     if let Some(secrets) = &change.secrets {
-        let values = values_of(secrets, &open(&caller.app, tx, id, &sealed).await?)?;
+        let values = open(&caller.app, tx, id, &sealed).await?;
+        let values = values_of(secrets, &Kept { values: &values, bindings: &named.secrets })?;
         sealed = seal(&caller.app, tx, id, &values).await?;
         named.secrets = secrets.iter().map(SecretInput::binding).collect();
     }
@@ -169,14 +170,34 @@ fn audit_details(named: &Named) -> serde_json::Value {
     json!({ "name": named.name, "network": named.config.network, "secrets": named.secrets })
 }
 
+/// The stored secrets of an environment.
+struct Kept<'a> {
+    values: &'a Values,
+    bindings: &'a [SecretBinding],
+}
+
+impl Kept<'_> {
+    /// Returns the stored value of a secret, if it goes nowhere else than before: who does not know it must not
+    /// have it sent to another host, or to a place that the host shows.
+    fn value(&self, secret: &SecretInput) -> Option<&String> {
+        let before = self.bindings.iter().find(|before| before.name == secret.name)?;
+        let is_within = |now: &[String], before: &[String]| now.iter().all(|one| before.contains(one));
+        let is_same = is_within(&secret.hosts, &before.hosts)
+            && is_within(&secret.headers, &before.headers)
+            && is_within(&secret.query_parameters, &before.query_parameters);
+        self.values.get(&secret.name).filter(|_| is_same)
+    }
+}
+
 /// Returns the value of each secret: the one that was sent, else the stored one.
-fn values_of(secrets: &[SecretInput], kept: &Values) -> Result<Values> {
+fn values_of(secrets: &[SecretInput], kept: &Kept<'_>) -> Result<Values> {
     let value = |(at, secret): (usize, &SecretInput)| {
-        let value = secret.value.as_ref().or_else(|| kept.get(&secret.name));
+        let value = secret.value.as_ref().or_else(|| kept.value(secret));
         match value.filter(|value| is_secret_value(value)) {
             Some(value) => Ok((secret.name.clone(), value.clone())),
             None => {
-                let message = "a secret needs a value of 8 to 4096 printable ASCII characters";
+                let message = "a secret needs a value of 8 to 4096 printable ASCII characters; a stored one is kept only \
+                    for hosts, headers and parameters that it had before";
                 Err(ApiError::invalid(format!("secrets[{at}].value"), message))
             }
         }

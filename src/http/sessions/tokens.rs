@@ -10,7 +10,7 @@ use crate::{
     http::{
         auth::missing_scope,
         prelude::*,
-        scope::{ApproveActions, Scope, WriteSessions},
+        scope::{ApproveActions, ReadSessions, Scope, WriteSessions},
     },
     store::{column::word, token::NewToken},
     wire::client_token::{ClientScope, ClientTokenView, MintClientToken},
@@ -27,16 +27,19 @@ pub(super) async fn mint(
     Path(id): Path<SessionId>,
     Idempotent(once, OptionalBody(wanted)): Idempotent<OptionalBody<MintClientToken>>,
 ) -> Result<Answer> {
-    let approves = wanted.scopes.as_ref().is_some_and(|scopes| scopes.contains(&ClientScope::Approve));
-    if approves && !ApproveActions::is_in(&caller.scopes) {
+    // A key gives away only what it has.
+    let scopes = wanted.scopes.unwrap_or_else(|| vec![ClientScope::Read, ClientScope::Steer]);
+    if scopes.contains(&ClientScope::Approve) && !ApproveActions::is_in(&caller.scopes) {
         return Err(missing_scope(ApproveActions::NAME));
+    }
+    if scopes.contains(&ClientScope::Read) && !ReadSessions::is_in(&caller.scopes) {
+        return Err(missing_scope(ReadSessions::NAME));
     }
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         // The lock prevents a token that outlives the session's archiving, which revokes all tokens.
         if unit.tx().lock_session(id).await?.status == Status::Archived {
             return Err(crate::domain::decide::Rejection::Archived.into());
         }
-        let scopes = wanted.scopes.unwrap_or_else(|| vec![ClientScope::Read, ClientScope::Steer]);
         let (shortest, usual, longest) = CLIENT_TOKEN_TTL_SECONDS;
         let ttl = wanted.ttl.unwrap_or(usual).clamp(shortest, longest);
         let level = wanted.level.unwrap_or(Level::Progress);

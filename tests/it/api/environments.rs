@@ -117,6 +117,17 @@ async fn a_secret_never_comes_out_and_lies_sealed() {
     let keep = json!({ "secrets": [{ "name": "TOKEN", "hosts": ["api.example"] }] });
     let unknown = json!({ "secrets": [{ "name": "OTHER", "hosts": ["api.example"] }] });
     assert_eq!(owner.patch(&path, unknown).await.status, 400, "only a stored secret keeps its value");
+    // Who does not know a value has it sent nowhere else.
+    for more in [
+        json!({ "hosts": ["*.example"] }),
+        json!({ "headers": ["x-shown"] }),
+        json!({ "query_parameters": ["q"] }),
+    ] {
+        let mut secret = keep["secrets"][0].clone();
+        secret.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let error = owner.patch(&path, json!({ "secrets": [secret.clone()] })).await.error(400);
+        assert_eq!(error["param"], "secrets[0].value", "{secret}");
+    }
     let session = owner.post("/sessions", json!({ "environment": "one" })).await;
     let log = format!("/sessions/{}/events", id(&session.body["session"]));
     let answers = [

@@ -175,3 +175,21 @@ async fn archive_and_mint_at_once_leave_no_token_alive() {
     }
     world.end().await;
 }
+
+#[tokio::test]
+async fn a_key_mints_no_token_that_reads_more_than_itself() {
+    let world = World::still().await;
+    let (session, _) = sessions(&world).await;
+    let made = world.owner.post("/keys", json!({ "name": "w", "scopes": ["sessions:write"] })).await.ok();
+    let writer = world.service.caller(made["key"].as_str().expect("a key"));
+    let path = format!("/sessions/{session}/client-tokens");
+    for body in [
+        json!({}),
+        json!({ "scopes": ["read"] }),
+        json!({ "scopes": ["steer", "read"], "level": "internal" }),
+    ] {
+        writer.post(&path, body).await.error(403);
+    }
+    assert_eq!(writer.post(&path, json!({ "scopes": ["steer"] })).await.status, 201);
+    world.end().await;
+}
