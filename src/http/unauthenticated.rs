@@ -92,10 +92,7 @@ impl Lookups {
             return Ok(None);
         }
         if !self.valid.has(&hash) && peer.is_some_and(|peer| self.refused.has(&peer)) {
-            metrics::counter!("sojourn_unauthenticated_refused_total").increment(1);
-            let text = "too many requests with unknown keys from this address; slow down";
-            let wait = Some(UNKNOWN_SECRETS_WAIT);
-            return Err(ApiError { retry_after: wait, ..ApiError::new(ErrorType::RateLimited, text) });
+            return Err(too_many());
         }
         let found = find.await?;
         match &found {
@@ -110,8 +107,24 @@ impl Lookups {
         self.unknown.has(hash) || peer.is_some_and(|peer| self.refused.has(&peer))
     }
 
+    /// Counts a request that proves nothing, such as one without a valid signature, as one with an unknown secret.
+    ///
+    /// # Errors
+    /// `rate_limited` as for [`Lookups::find`].
+    pub(super) fn unproven(&self, peer: Option<Peer>) -> Result<()> {
+        if peer.is_some_and(|peer| self.refused.has(&peer)) {
+            return Err(too_many());
+        }
+        self.count(peer);
+        Ok(())
+    }
+
     fn failed(&self, peer: Option<Peer>, hash: [u8; 32]) {
         self.unknown.add(hash);
+        self.count(peer);
+    }
+
+    fn count(&self, peer: Option<Peer>) {
         let Some(peer) = peer else { return };
         // Above the total, every peer that fails must wait.
         if self.by_peer.check_key(&peer).is_err() || self.total.check().is_err() {
@@ -121,6 +134,12 @@ impl Lookups {
             self.by_peer.retain_recent();
         }
     }
+}
+
+fn too_many() -> ApiError {
+    metrics::counter!("sojourn_unauthenticated_refused_total").increment(1);
+    let text = "too many requests with unknown keys from this address; slow down";
+    ApiError { retry_after: Some(UNKNOWN_SECRETS_WAIT), ..ApiError::new(ErrorType::RateLimited, text) }
 }
 
 /// Keys that were noted in the last `ttl`; at most `SECRETS_REMEMBERED_MAX` entries.
@@ -185,6 +204,10 @@ mod tests {
         assert_eq!((error.status().as_u16(), error.retry_after), (429, Some(UNKNOWN_SECRETS_WAIT)));
         assert_eq!(find(guesser, valid, Some(())).await.expect("it was valid"), Some(()));
         assert_eq!(find(other, hash(u32::MAX - 2), Some(())).await.expect("another peer"), Some(()));
+        // A wrong signature is no better than an unknown secret.
+        assert_eq!(lookups.unproven(guesser).expect_err("it must wait").status().as_u16(), 429);
+        let proofs = (0..4 * UNKNOWN_SECRETS_PER_PEER_BURST).map(|_| lookups.unproven(other));
+        assert!(proofs.filter(Result::is_err).count() >= 2 * UNKNOWN_SECRETS_PER_PEER_BURST as usize);
     }
 
     #[tokio::test]

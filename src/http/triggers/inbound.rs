@@ -69,8 +69,19 @@ pub(super) async fn receive(
     Message { parts, body }: Message,
 ) -> Result<Answer> {
     let known = sha256(id.uuid().as_bytes());
-    let open = app.0.lookups.find(auth::peer(&parts), known, app.0.store.find_trigger(id)).await?;
-    let OpenTrigger { org, trigger, .. } = authenticate(&app, open, &parts.headers, &body)?;
+    let peer = auth::peer(&parts);
+    let open = app.0.lookups.find(peer, known, app.0.store.find_trigger(id)).await?;
+    let is_known = open.is_some();
+    let OpenTrigger { org, trigger, .. } = match authenticate(&app, open, &parts.headers, &body) {
+        Ok(open) => open,
+        Err(error) => {
+            // The answer must not tell a trigger from an unknown one, which was counted.
+            if is_known {
+                app.0.lookups.unproven(peer)?;
+            }
+            return Err(error);
+        }
+    };
     app.take_request(RateKey::Trigger(id), org, &parts)?;
     if !is_json(&parts.headers) {
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
