@@ -89,17 +89,21 @@ impl Policy {
     }
 }
 
+/// Parts of escapes that could lead out of a prefix, in lower case: of a backslash, a dot, an escape, control
+/// characters, and of UTF-8 that is longer than it has to be.
+const ESCAPES: [&str; 11] = ["%5c", "%2e", "%25", "%0", "%1", "%7f", "%c0", "%c1", "%e0%8", "%e0%9", "%f0%8"];
+
 impl Rule {
     fn has_path(&self, path: &str) -> bool {
         let Some(prefix) = &self.path_prefix else { return true };
         // A host may decode an escape, which changes the path, so paths that could leave the prefix match none.
         // npm escapes the separator of a scope (`/@scope%2fname`), so one that stays below the prefix is allowed.
         let path_in_lower_case = path.to_ascii_lowercase();
-        if ["%5c", "%2e", "%00"].iter().any(|escape| path_in_lower_case.contains(escape))
-            || path_in_lower_case
-                .replace("%2f", "/")
-                .split('/')
-                .any(|segment| segment == ".." || segment == ".")
+        let decoded = path_in_lower_case.replace("%2f", "/").replace("%3b", ";").replace("%20", " ");
+        // Some hosts drop the parameters and the spaces of a segment.
+        let name = |segment: &str| segment.split(';').next().unwrap_or_default().trim().to_owned();
+        if ESCAPES.iter().any(|escape| path_in_lower_case.contains(escape))
+            || decoded.split('/').map(name).any(|segment| segment == ".." || segment == ".")
         {
             return false;
         }
@@ -156,6 +160,14 @@ mod tests {
             ("POST", "/open", Err(Reason::Path)),
             ("GET", "/v1/%2F..%2fadmin", Err(Reason::Path)),
             ("GET", "/v1/..%5Cadmin", Err(Reason::Path)),
+            ("GET", "/v1/..;/admin", Err(Reason::Path)),
+            ("GET", "/v1/..%3Bx=y/admin", Err(Reason::Path)),
+            ("GET", "/v1/..%20/admin", Err(Reason::Path)),
+            ("GET", "/v1/..%09/admin", Err(Reason::Path)),
+            ("GET", "/v1/%252e%252e/admin", Err(Reason::Path)),
+            ("GET", "/v1/%C0%AE%C0%AE/admin", Err(Reason::Path)),
+            ("GET", "/v1/%e0%80%ae./admin", Err(Reason::Path)),
+            ("GET", "/v1/a;b/%C3%A9%20c", Ok(Addresses::Public)),
             ("GET", "/", Err(Reason::Path)),
         ] {
             assert_eq!(some.request("a.example", 443, method, path), outcome, "{method} {path}");

@@ -132,7 +132,8 @@ pub(crate) fn place(url: &str) -> Result<RepositoryLocation, &'static str> {
     let path = parsed.path().trim_end_matches('/');
     let is_plain = |segment: &str| !matches!(segment, "" | "." | "..");
     let lower = path.to_ascii_lowercase();
-    let is_escaped = ["%2f", "%5c", "%2e", "%00"].iter().any(|escape| lower.contains(escape));
+    let is_escaped =
+        ["%2f", "%5c", "%2e", "%25", "%3b", "%0", ";"].iter().any(|escape| lower.contains(escape));
     let path = path.strip_suffix(".git").unwrap_or(path);
     if is_escaped || !path.strip_prefix('/').is_some_and(|path| path.split('/').all(is_plain)) {
         return Err(WORDS);
