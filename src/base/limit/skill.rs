@@ -16,7 +16,7 @@ pub const SKILL_PATH_BYTES_MAX: usize = 512;
 pub const SKILL_DEPTH_MAX: usize = 16;
 /// Archives of skills that a process reads at the same time, and of those the ones of one organization.
 pub const SKILLS_READ_AT_ONCE: (usize, usize) = (4, 2);
-/// Largest header of a `SKILL.md`, in bytes.
-pub const SKILL_HEADER_BYTES_MAX: usize = 64 << 10;
+/// Largest header of a `SKILL.md`, in bytes. The time to read one grows with the square of its nested brackets.
+pub const SKILL_HEADER_BYTES_MAX: usize = 16 << 10;
 /// Bytes of all versions of all skills of an organization.
 pub const ORG_SKILLS_BYTES_MAX: u64 = 5 << 30;

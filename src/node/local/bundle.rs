@@ -93,16 +93,18 @@ const SHM: &str = "size=67108864";
 /// Connections to the sandbox's own loopback bypass the proxy.
 const NO_PROXY: &str = "localhost,127.0.0.1,::1";
 /// Paths below `/proc` that expose or control the host.
-const MASKED: [&str; 14] = [
+const MASKED: [&str; 16] = [
     "/proc/acpi",
     "/proc/asound",
     "/proc/config.gz",
+    "/proc/diskstats",
     "/proc/interrupts",
     "/proc/kallsyms",
     "/proc/kcore",
     "/proc/keys",
     "/proc/latency_stats",
     "/proc/modules",
+    "/proc/partitions",
     "/proc/sched_debug",
     "/proc/scsi",
     "/proc/timer_list",
@@ -337,12 +339,15 @@ fn resources(of: &ContainerSpec<'_>, cgroup: Option<&Cgroup<'_>>) -> Result<Linu
     let memory =
         if cgroup.is_some_and(|cgroup| cgroup.limits_swap) { memory.swap(memory_bytes) } else { memory };
     let quota_us = u64::from(of.limits.cpu_millis) * CPU_PERIOD_US / 1_000;
+    // All sandboxes together yield to the services of the machine.
+    let cpu = LinuxCpuBuilder::default().shares(limit::SANDBOX_CPU_SHARES);
+    let cpu = cpu.quota(quota_us.max(1_000) as i64).period(CPU_PERIOD_US);
     let processes = i64::from(of.limits.pids.saturating_add(limit::SANDBOX_PIDS_RESERVED));
     // The runtime adds the standard devices (null, zero, urandom, ...).
     let no_device = LinuxDeviceCgroupBuilder::default().allow(false).access("rwm").build()?;
     let resources = LinuxResourcesBuilder::default()
         .memory(memory.build()?)
-        .cpu(LinuxCpuBuilder::default().quota(quota_us.max(1_000) as i64).period(CPU_PERIOD_US).build()?)
+        .cpu(cpu.build()?)
         .pids(LinuxPidsBuilder::default().limit(processes).build()?)
         .devices(vec![no_device]);
     let loop_device = device_of(&of.disk.files).filter(|(major, _)| *major == LOOP_DEVICES);

@@ -13,7 +13,7 @@ use sojourn::{domain::EventKind, sandbox::Cause};
 use super::{Ran, World};
 
 /// Attempts: description and script.
-const CHECKLIST: [(&str, &str); 32] = [
+const CHECKLIST: [(&str, &str); 33] = [
     ("sockets of a container engine", "find / -type s -not -path '/proc/*' 2>/dev/null"),
     ("the host through /proc/1/root", "ls /proc/1/root/ /proc/1/cwd/ 2>/dev/null"),
     (
@@ -61,6 +61,7 @@ const CHECKLIST: [(&str, &str); 32] = [
         "the kernel's log and symbols",
         "dmesg 2>/dev/null | head -1; grep -v '^0000000000000000' /proc/kallsyms 2>/dev/null | head -1",
     ),
+    ("disks of the machine", "cat /proc/diskstats /proc/partitions 2>/dev/null | head -1"),
     (
         "sysctl, sysrq",
         "for file in kernel/panic vm/drop_caches kernel/hostname; do { echo 1 > /proc/sys/$file; } 2>/dev/null && echo $file; done; \

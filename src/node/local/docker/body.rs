@@ -67,6 +67,7 @@ fn host_config(spec: &Spec, settings: &Settings<'_>) -> Result<HostConfig, Strin
     Ok(HostConfig {
         memory,
         memory_swap: memory,
+        cpu_shares: cpu.and_then(|cpu| cpu.shares()).and_then(|shares| i64::try_from(shares).ok()),
         cpu_period: cpu.and_then(|cpu| cpu.period()).map(|period| period as i64),
         cpu_quota: cpu.and_then(|cpu| cpu.quota()),
         blkio_device_read_bps: throttles(io.and_then(|io| io.throttle_read_bps_device().as_deref())),
