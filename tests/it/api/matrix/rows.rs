@@ -71,7 +71,8 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         ("listSources", row("sessions:read", 200, nothing)),
         ("heartbeatSession", row("sessions:write", 200, empty)),
         ("archiveSession", row("sessions:write", 200, empty)),
-        ("mintClientToken", row("sessions:write", 201, empty)),
+        // One that reads needs `sessions:read`, too.
+        ("mintClientToken", row("sessions:write", 201, Some(|| json!({ "scopes": ["steer"] })))),
         ("listDestinations", row("sessions:read", 200, nothing)),
         ("createDestination", row("sessions:write", 201, Some(|| json!({ "url": SINK })))),
         ("getDestination", row("sessions:read", 200, nothing)),
