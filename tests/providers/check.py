@@ -23,6 +23,9 @@ from typing_extensions import NotRequired, Required, TypedDict, get_type_hints, 
 ADDITIONS = {
     # Providers with an OpenAI-compatible endpoint return and expect reasoning in this field.
     "ChatCompletionAssistantMessageParam": {"reasoning_content": str},
+    # Newer models refuse it; older ones take it, where an agent sets it in `model_options`.
+    "MessageCreateParamsNonStreaming": {"temperature": float},
+    "MessageCreateParamsStreaming": {"temperature": float},
 }
 # A type that no request has.
 NEVER = typing.Literal["\0"]
