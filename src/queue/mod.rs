@@ -7,7 +7,7 @@
 mod cursor;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -32,7 +32,7 @@ use crate::{
     domain::{OrgId, SessionId},
     store::{
         Result, Store,
-        job::{ClaimCursor, Claimant, Claimed, Held, Kind, LeaseState, Watched},
+        job::{ClaimCursor, ClaimSize, Claimant, Claimed, Held, Kind, LeaseState, Watched},
         notification::{Notification, Notifications},
         record::Fence,
     },
@@ -95,13 +95,26 @@ impl Queue {
     }
 
     /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
+    pub async fn claim(&self, jobs_max: i64) -> Result<ClaimedLeases> {
+        self.claim_into(&ClaimSize { jobs: jobs_max, holders: None }).await
+    }
+
+    /// Claims up to `jobs_max` ready jobs of organizations that hold none here, one of each.
+    pub async fn claim_for_others(&self, jobs_max: i64) -> Result<ClaimedLeases> {
+        let is_of_slot = |kind: &Kind| matches!(kind, Kind::Turn | Kind::Operation);
+        let holders: BTreeSet<_> =
+            self.lock().keys().filter(|(.., kind)| is_of_slot(kind)).map(|(org, ..)| *org).collect();
+        self.claim_into(&ClaimSize { jobs: jobs_max, holders: Some(holders.into_iter().collect()) }).await
+    }
+
+    /// Claims ready jobs.
     ///
     /// Repeats the claim until it finds a job, has visited every organization, or has run for `CLAIM_POLL`; then the
     /// next claim goes on where it ended.
     ///
     /// Claims nothing in the first `CLAIM_AFTER_OUTAGE` after an outage of the database during which leases may have
     /// expired: they do not count for the concurrency of their organization until their holders have renewed them.
-    pub async fn claim(&self, jobs_max: i64) -> Result<ClaimedLeases> {
+    async fn claim_into(&self, size: &ClaimSize) -> Result<ClaimedLeases> {
         if self.answering().holders_renew() {
             return Ok(ClaimedLeases { leases: Vec::new(), has_more: false });
         }
@@ -110,7 +123,7 @@ impl Queue {
         let began = Instant::now();
         loop {
             let cursor = self.claim_cursor();
-            let claim = self.0.store.claim(&self.0.claimant, cursor, jobs_max).await;
+            let claim = self.0.store.claim(&self.0.claimant, cursor, size).await;
             self.answered(claim.is_ok());
             metrics::counter!("sojourn_claims_total").increment(1);
             let claim = match claim {
@@ -134,7 +147,7 @@ impl Queue {
                 sleep(CLAIM_CONTENDED.delay(contended, &self.0.origin)).await;
             } else {
                 let leases = claim.jobs.into_iter().map(|claimed| self.hold(claimed)).collect();
-                let has_more = found > 0 && (found == jobs_max || claim.has_more || claim.is_contended);
+                let has_more = found > 0 && (found == size.jobs || claim.has_more || claim.is_contended);
                 return Ok(ClaimedLeases { leases, has_more });
             }
         }

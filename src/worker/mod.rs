@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     base::{
-        limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT},
+        limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT, RESERVED_SLOTS_PART},
         loops::{LoopEnded, Loops},
     },
     queue::{Lease, Queue},
@@ -147,7 +147,7 @@ impl Worker {
             self.queue.set_free_slots(free);
             let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
             if wanted == 0 {
-                return jobs;
+                return jobs + self.fill_reserve(slots, draining).await;
             }
             let claimed = match self.queue.claim(wanted).await {
                 Ok(claimed) => claimed,
@@ -167,6 +167,29 @@ impl Worker {
             if slots.len() >= self.slots {
                 self.queue.pass_on();
                 return jobs;
+            }
+        }
+    }
+
+    /// Claims jobs of organizations that have none here, for which some slots are kept: they do not wait until the long
+    /// turns of others end. Returns their number.
+    async fn fill_reserve(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) -> usize {
+        let reserve = (self.slots / RESERVED_SLOTS_PART).max(1);
+        let free = (self.slots + reserve).saturating_sub(slots.len());
+        if free == 0 {
+            return 0;
+        }
+        match self.queue.claim_for_others(i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX)).await {
+            Ok(claimed) => {
+                let jobs = claimed.leases.len();
+                for lease in claimed.leases {
+                    slots.spawn(self.clone().work(lease, draining.clone()));
+                }
+                jobs
+            }
+            Err(error) => {
+                tracing::warn!(%error, "jobs could not be claimed; retrying");
+                0
             }
         }
     }

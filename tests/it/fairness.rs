@@ -42,6 +42,29 @@ async fn a_flood_does_not_delay_another_orgs_turn() {
 }
 
 #[tokio::test]
+async fn long_turns_of_one_organization_leave_a_slot_for_another() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--max-concurrent-turns=2"]).await;
+    let (flood, single) = (service.owner(), service.caller(&ground.organization("single").await));
+    let slow = json!([{ "text": "Slow.", "delay_ms": 20_000 }]);
+    let mut long = Vec::new();
+    for _ in 0..4 {
+        long.push(flood.play(slow.clone()).await);
+    }
+    for session in &long[..2] {
+        flood.until(&format!("/sessions/{session}"), |shown| shown["status"] == "running").await;
+    }
+    let begun = std::time::Instant::now();
+    let one = sessions(&single, 1).await;
+    span(&single, &one[0]).await;
+    assert!(begun.elapsed() < std::time::Duration::from_secs(10), "{:?}", begun.elapsed());
+    // Its own places are not more than before.
+    let running = flood.get("/sessions?status=running").await.ok();
+    assert_eq!(running["data"].as_array().map(Vec::len), Some(2));
+    service.stop().await;
+}
+
+#[tokio::test]
 async fn an_organization_runs_no_more_turns_at_once_than_it_may() {
     let ground = Ground::new().await;
     let api = ground.serve(&["--role=api"]).await;

@@ -11,7 +11,7 @@ use sojourn::{
     queue::{Lease, Queue},
     store::{
         Store,
-        job::{ClaimCursor, Claimant, Held},
+        job::{ClaimCursor, ClaimSize, Claimant, Held},
         notification::Notifications,
         outbox::Capacity,
         process::Process,
@@ -391,7 +391,12 @@ async fn a_claim_reads_the_sessions_it_takes_and_no_others() {
     let before = ground.count(READ).await;
     let mut taken = 0;
     for _ in 0..12 {
-        taken += store.claim(&claimant, start, 2).await.expect("an answer").jobs.len();
+        taken += store
+            .claim(&claimant, start, &ClaimSize { jobs: 2, holders: None })
+            .await
+            .expect("an answer")
+            .jobs
+            .len();
     }
     store.close().await;
     assert_eq!(taken, 20);

@@ -204,6 +204,8 @@ pub const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(2);
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Max jobs of one claim (measured: 10 rows cost three times as much as 1).
 pub const CLAIM_JOBS_MAX: i64 = 10;
+/// Slots of a worker beside its own, for organizations that hold none in it: one for so many, and at least one.
+pub const RESERVED_SLOTS_PART: usize = 4;
 /// Jobs that became ready recently and that a claim reads by time. With more, it visits organizations.
 pub const CLAIM_WINDOW: i64 = 512;
 /// Organizations that one claim visits; the next claim continues after the last one.

@@ -52,6 +52,15 @@ pub struct ClaimCursor {
     pub margin: Duration,
 }
 
+/// Number of jobs of a claim, and of which organizations.
+#[derive(Clone, Debug)]
+pub struct ClaimSize {
+    pub jobs: i64,
+    /// If it is for organizations that hold no slot of the process: those that hold one. Of others at most one job
+    /// each is taken.
+    pub holders: Option<Vec<OrgId>>,
+}
+
 /// Result of a claim.
 #[derive(Debug)]
 pub struct Claim {
@@ -104,7 +113,7 @@ impl ClaimedRow {
 }
 
 impl Store {
-    /// Claims up to `jobs_max` ready jobs, in rotation over the organizations.
+    /// Claims as many ready jobs as wanted, in rotation over the organizations.
     ///
     /// The rotation begins after the organization `cursor.after`. Within an organization the job that
     /// became ready first comes first. One round takes `weight` jobs of an organization, and never more
@@ -127,13 +136,16 @@ impl Store {
     /// Jobs that maintain sandboxes are claimed by [`Store::claim_maintenance`].
     ///
     /// Of a suspended organization, only turns that have not started are claimed, to be rejected.
-    pub async fn claim(&self, claimant: &Claimant, cursor: ClaimCursor, jobs_max: i64) -> Result<Claim> {
+    pub async fn claim(&self, claimant: &Claimant, cursor: ClaimCursor, size: &ClaimSize) -> Result<Claim> {
+        let holders: Vec<_> = size.holders.iter().flatten().map(|org| org.uuid()).collect();
         let query = named!(query_as(CLAIM), {
             worker: claimant.worker,
             nodes: claimant.nodes.list(),
             lease_ms: millis(claimant.lease),
             node_silence_ms: millis(claimant.node_silence),
-            jobs_max: jobs_max,
+            jobs_max: size.jobs,
+            per_org: if size.holders.is_some() { 1 } else { size.jobs },
+            holders: holders,
             after: cursor.after.uuid(),
             since: cursor.since,
             margin_ms: millis(cursor.margin),
@@ -301,9 +313,9 @@ with recursive recent as materialized (
     from round r
     join org t on t.org_id = r.org_id and t.deleted_at is null
 ), eligible as materialized (
-    select org_id, place, weight, suspended_at, least($jobs_max, concurrency - held) as jobs_max
+    select org_id, place, weight, suspended_at, least($per_org, concurrency - held) as jobs_max
     from counted
-    where concurrency > held
+    where concurrency > held and not org_id = any($holders)
 ), candidate as (
     select e.*, j.session_id, j.kind, j.ready_at, j.is_abandoned
     from recent j

@@ -13,7 +13,7 @@ use sqlx::FromRow;
 use uuid::Uuid;
 
 pub use self::{
-    claim::{Claim, ClaimCursor, Claimant, Claimed},
+    claim::{Claim, ClaimCursor, ClaimSize, Claimant, Claimed},
     lease::{Held, LeaseState, Watched},
 };
 use crate::domain::SessionId;
