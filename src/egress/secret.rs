@@ -4,8 +4,11 @@
 //! other credential that it sends to such a host is dropped; otherwise a sandbox could send data to a foreign
 //! login at an allowed host.
 
-use base64::{Engine, prelude::BASE64_STANDARD};
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use base64::{
+    Engine,
+    prelude::{BASE64_STANDARD, BASE64_URL_SAFE},
+};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue, IF_RANGE, RANGE};
 
 use super::{decision::Reason, scrub::Scrub};
 use crate::{
@@ -41,8 +44,20 @@ pub struct Injected {
 }
 
 /// Parts of names of headers and parameters that carry credentials.
-const CREDENTIAL_NAME_PARTS: [&str; 8] =
-    ["auth", "token", "api-key", "apikey", "secret", "cookie", "credential", "password"];
+const CREDENTIAL_NAME_PARTS: [&str; 12] = [
+    "auth",
+    "token",
+    "api-key",
+    "apikey",
+    "secret",
+    "cookie",
+    "credential",
+    "password",
+    "subscription-key",
+    "access-key",
+    "functions-key",
+    "jwt",
+];
 /// Names of parameters that carry credentials.
 const PARAMETERS: [&str; 6] = ["key", "api_key", "pwd", "pass", "sig", "signature"];
 
@@ -70,7 +85,10 @@ impl Secrets {
     ) -> Result<(Injected, Option<String>), Reason> {
         let mut used = Used { secrets: self.bound(host).collect(), names: Vec::new(), needles: Vec::new() };
         let mut kept = HeaderMap::with_capacity(headers.len());
-        for (name, value) in headers.iter() {
+        // A resource that shows the secret could be read in parts that do not have it.
+        let is_bound = !used.secrets.is_empty();
+        let is_of_part = |name: &HeaderName| is_bound && (name == RANGE || name == IF_RANGE);
+        for (name, value) in headers.iter().filter(|(name, _)| !is_of_part(name)) {
             match used.replaced(name, value)? {
                 Some(value) => {
                     kept.append(name, value);
@@ -88,8 +106,17 @@ impl Secrets {
             let value = secret.value.expose_secret();
             let stands = secret.placeholder.as_bytes();
             needles.push((value.as_bytes().to_vec(), stands.to_vec()));
-            needles.push((BASE64_STANDARD.encode(value).into_bytes(), stands.to_vec()));
-            needles.push((escaped(value).into_bytes(), stands.to_vec()));
+            let json = serde_json::to_string(value).unwrap_or_default();
+            let json = json.trim_matches('"').to_owned();
+            let forms = [
+                BASE64_STANDARD.encode(value),
+                BASE64_URL_SAFE.encode(value),
+                escaped(value),
+                in_lower_case(&escaped(value)),
+                json.replace('/', "\\/"),
+                json,
+            ];
+            needles.extend(forms.map(|form| (form.into_bytes(), stands.to_vec())));
         }
         Ok((Injected { names, scrub: Scrub::new(needles) }, query))
     }
@@ -111,6 +138,10 @@ impl Used<'_> {
         let Ok(text) = value.to_str() else { return Ok(None) };
         let allows = |placement: &SecretPlacement| placement.allows_header(name.as_str());
         if let Some(new) = self.replaced_in(text, allows, str::to_owned)? {
+            // Beside another value, the host could read that one.
+            if name == AUTHORIZATION && (text.split_whitespace().count() > 2 || text.contains(',')) {
+                return Err(Reason::ForeignCredential);
+            }
             return Ok(sensitive(&new));
         }
         // Basic authentication encodes user and password: `Basic base64(user:password)`.
@@ -132,13 +163,13 @@ impl Used<'_> {
         let mut parts = Vec::new();
         for part in query.split('&') {
             let name = part.split('=').next().unwrap_or_default();
-            match self.replaced_in(part, |placement| placement.allows_parameter(name), escaped)? {
-                Some(new) => parts.push(new),
-                None if is_credential_parameter(&name.to_ascii_lowercase()) => {
-                    return Err(Reason::ForeignCredential);
-                }
-                None => parts.push(part.to_owned()),
+            let new = self.replaced_in(part, |placement| placement.allows_parameter(name), escaped)?;
+            // Some hosts also separate parameters by `;`, and all decode their names.
+            let others = part.split(';').skip(usize::from(new.is_some()));
+            if others.map(decoded_name).any(|name| is_credential_parameter(&name)) {
+                return Err(Reason::ForeignCredential);
             }
+            parts.push(new.unwrap_or_else(|| part.to_owned()));
         }
         Ok(parts.join("&"))
     }
@@ -185,6 +216,23 @@ fn is_credential_parameter(name: &str) -> bool {
 fn is_credential_name(name: &str) -> bool {
     let name = name.replace('_', "-");
     CREDENTIAL_NAME_PARTS.iter().any(|part| name.contains(part))
+}
+
+/// Name of a parameter as its host reads it, in lower case.
+fn decoded_name(parameter: &str) -> String {
+    let mut pairs = url::form_urlencoded::parse(parameter.as_bytes());
+    pairs.next().map(|(name, _)| name.to_ascii_lowercase()).unwrap_or_default()
+}
+
+/// A percent-encoded form with escapes in lower case.
+fn in_lower_case(escaped: &str) -> String {
+    let mut parts = escaped.split('%');
+    let first = parts.next().unwrap_or_default().to_owned();
+    let lower = |part: &str| {
+        let (escape, rest) = part.split_at_checked(2).unwrap_or((part, ""));
+        format!("%{}{rest}", escape.to_ascii_lowercase())
+    };
+    first + &parts.map(lower).collect::<String>()
 }
 
 /// Percent-encoded form for a query.
@@ -257,9 +305,31 @@ mod tests {
             placed(placement.clone()).inject("api.example", &mut none, Some(query)).map(|(_, new)| new)
         };
         assert_eq!(inject("key=sjph_1&q=x").unwrap().as_deref(), Some("key=s3cret%2Fvalue&q=x"));
-        for foreign in ["key=mine", "q=x&access_token=mine", "API_KEY=mine", "sig=mine"] {
+        for foreign in [
+            "key=mine",
+            "q=x&access_token=mine",
+            "API_KEY=mine",
+            "sig=mine",
+            "%6bey=mine",
+            "a=b;key=mine",
+            "k%65y=mine",
+            "key=sjph_1;api_key=mine",
+        ] {
             assert_eq!(inject(foreign).unwrap_err(), Reason::ForeignCredential, "{foreign}");
         }
+    }
+
+    #[test]
+    fn a_value_beside_the_placeholder_is_refused_and_parts_are_not_asked_for() {
+        for value in ["Bearer mine sjph_1", "Digest username=\"mine\", opaque=\"sjph_1\""] {
+            let refused = secrets().inject("api.example", &mut headers(&[("authorization", value)]), None);
+            assert_eq!(refused.unwrap_err(), Reason::ForeignCredential, "{value}");
+        }
+        let mut ranged = headers(&[("range", "bytes=0-3"), ("if-range", "x")]);
+        let (injected, _) = secrets().inject("api.example", &mut ranged, None).unwrap();
+        assert!(ranged.is_empty(), "{ranged:?}");
+        let echoed = "s3cret%2fvalue s3cret\\/value czNjcmV0L3ZhbHVl";
+        assert_eq!(injected.scrub.whole(echoed.as_bytes()), b"sjph_1 sjph_1 sjph_1");
     }
 
     #[test]
