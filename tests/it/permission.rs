@@ -230,6 +230,9 @@ fn known_attacks_ask() {
         "[[ 'a[$(evil)]' -eq 0 ]]",
         "declare -i x='a[$(evil)]'",
         "echo evil | bash /dev/stdin",
+        "read 'a[$(evil)]' <<< 1",
+        "x='b[$(evil)]'; a[x]=1",
+        "x='b[$(evil)]'; cat <<E\n$[x]\nE",
     ] {
         assert!(!denying.allows(line), "{line:?}");
     }

@@ -234,7 +234,7 @@ impl Cutter<'_> {
                 }
                 // Substitutions and joined lines are not followed.
                 let is_expanded =
-                    ["`", "$(", "${"].iter().any(|sign| line.contains(sign)) || line.ends_with('\\');
+                    ["`", "$(", "${", "$["].iter().any(|sign| line.contains(sign)) || line.ends_with('\\');
                 if !document.is_literal && is_expanded {
                     return Err(NotUnderstood);
                 }
@@ -449,6 +449,9 @@ impl Cutter<'_> {
                 return Ok(());
             }
             if is_assignment(&word.text) {
+                if evaluates_subscript(&word) {
+                    return Err(NotUnderstood);
+                }
                 reading.command.has_more = true;
                 return Ok(());
             }
@@ -468,6 +471,14 @@ impl Cutter<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns whether the subscript of an assignment is more than a number: it is evaluated, with substitutions in the
+/// variables that it names.
+fn evaluates_subscript(word: &Word) -> bool {
+    let name = word.text.split('=').next().unwrap_or_default();
+    let subscript = name.split_once('[').map(|(_, rest)| rest.split(']').next().unwrap_or_default());
+    subscript.is_some_and(|subscript| word.is_dynamic || !subscript.chars().all(|next| next.is_ascii_digit()))
 }
 
 /// Returns whether a first word sets a variable: `name=`, `name+=` or `name[...]=`.

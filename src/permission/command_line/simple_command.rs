@@ -36,6 +36,10 @@ impl SimpleCommand {
         let has = |options: &[&str]| arguments.iter().flatten().any(|word| options.contains(&word.as_str()));
         match name.rsplit('/').next().unwrap_or_default() {
             "find" => has(&FIND_ACTIONS),
+            // The subscript of a variable is evaluated.
+            "read" | "unset" | "export" | "readonly" | "getopts" | "wait" => {
+                arguments.iter().any(|word| word.as_deref().is_none_or(|word| word.contains('[')))
+            }
             "test" | "[" => has(&EVALUATING_TESTS),
             "[[" => has(&EVALUATING),
             "printf" => arguments
