@@ -22,6 +22,16 @@ const PATTERN_SIZES: [usize; 5] = [8 << 10, 32 << 10, 128 << 10, 512 << 10, TOOL
 /// Cache of the states of one pattern while it is matched, in bytes.
 const PATTERN_CACHE_BYTES_MAX: usize = 64 << 10;
 
+/// Returns the number of parts of a schema with its references.
+///
+/// # Errors
+/// Words for the caller: it has too many, is too deep, or refers to itself.
+pub(super) fn parts(schema: &Value) -> Result<usize, String> {
+    let mut walk = Walk { root: schema, nodes: 0, checker: None };
+    walk.follow(schema, Place::Schema, 0)?;
+    Ok(walk.nodes)
+}
+
 /// Compiles a checked schema. Patterns are matched in linear time.
 ///
 /// # Errors
@@ -72,7 +82,7 @@ impl Checker {
                 "has `{keyword}` at its top level, which model providers refuse; put it into a property"
             ));
         }
-        Walk { root: &root, nodes: 0, checker: self }.follow(&root, Place::Schema, 0)?;
+        Walk { root: &root, nodes: 0, checker: Some(self) }.follow(&root, Place::Schema, 0)?;
         jsonschema::draft202012::meta::validate(&root)
             .map_err(|error| format!("is not a JSON Schema of 2020-12: {error}"))?;
         compile(&root).map(drop).map_err(|words| format!("cannot be used: {words}"))
@@ -122,7 +132,8 @@ enum Place {
 struct Walk<'a> {
     root: &'a Value,
     nodes: usize,
-    checker: &'a mut Checker,
+    /// Checks the patterns, if it is there.
+    checker: Option<&'a mut Checker>,
 }
 
 impl Walk<'_> {
@@ -151,6 +162,10 @@ impl Walk<'_> {
         }
     }
 
+    fn add_pattern(&mut self, pattern: &str) -> Result<(), String> {
+        self.checker.as_mut().map_or(Ok(()), |checker| checker.add_pattern(pattern))
+    }
+
     /// Checks a keyword; returns the meaning of its value.
     fn keyword(&mut self, name: &str, value: &Value, depth: usize) -> Result<Place, String> {
         match (name, value) {
@@ -164,9 +179,9 @@ impl Walk<'_> {
                 })?;
                 self.follow(target, Place::Schema, depth + 1)?;
             }
-            ("pattern", Value::String(pattern)) => self.checker.add_pattern(pattern)?,
+            ("pattern", Value::String(pattern)) => self.add_pattern(pattern)?,
             ("patternProperties", Value::Object(patterns)) => {
-                patterns.keys().try_for_each(|pattern| self.checker.add_pattern(pattern))?;
+                patterns.keys().try_for_each(|pattern| self.add_pattern(pattern))?;
             }
             _ => {}
         }

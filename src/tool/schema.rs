@@ -14,7 +14,10 @@ use tokio::{
 
 use super::custom_schema;
 use crate::{
-    base::{limit, text},
+    base::{
+        limit::{self, TOOL_SCHEMA_WORK_MAX},
+        text,
+    },
     domain::tool::MALFORMED_INPUT,
 };
 
@@ -22,6 +25,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Schema {
     validator: Validator,
+    /// Parts of a caller's schema, with its references; 0 for one of the catalog.
+    parts: usize,
     words: String,
 }
 
@@ -63,7 +68,7 @@ impl Schema {
     /// Compiles a schema of the catalog.
     pub(super) fn compile(schema: &Value) -> Self {
         let validator = jsonschema::validator_for(schema).expect("a schema of the catalog is valid");
-        Self { validator, words: schema["properties"].to_string() }
+        Self { validator, parts: 0, words: schema["properties"].to_string() }
     }
 
     /// Compiles a schema of a caller.
@@ -72,7 +77,10 @@ impl Schema {
     /// Words for the caller: the schema is not valid.
     pub(super) fn of_caller(schema: &Map<String, Value>) -> Result<Self, String> {
         let words = schema.get("properties").map(ToString::to_string).unwrap_or_default();
-        Ok(Self { validator: custom_schema::compile(&Value::Object(schema.clone()))?, words })
+        let schema = Value::Object(schema.clone());
+        // An event of an earlier version may have a schema that was never checked.
+        let parts = custom_schema::parts(&schema)?;
+        Ok(Self { validator: custom_schema::compile(&schema)?, parts, words })
     }
 
     /// Validates arguments and returns them without nulls, which some models send for "absent".
@@ -90,6 +98,12 @@ impl Schema {
 
     /// Returns the first faults of a value, each with its place.
     pub(super) fn faults(&self, value: &Value, max: usize) -> Vec<String> {
+        // Each part may be compared with each value, and nothing ends a validation that runs.
+        let values = if self.parts > 0 { count(value) } else { 0 };
+        if values.saturating_mul(self.parts) > TOOL_SCHEMA_WORK_MAX {
+            let parts = self.parts;
+            return vec![format!("has {values} values, too many for a schema of {parts} parts: send fewer")];
+        }
         let faults = self.validator.iter_errors(value).take(max).map(|fault| {
             let place = fault.instance_path().to_string();
             let words = if place.is_empty() { fault.to_string() } else { format!("{place}: {fault}") };
@@ -113,5 +127,45 @@ impl Schema {
         }
         let (faults, words) = (faults.join("\n"), &self.words);
         Err(format!("The arguments of `{tool}` are not valid. Nothing was run.\n{faults}\nIt takes: {words}"))
+    }
+}
+
+/// Returns the number of values in a value, itself included.
+fn count(value: &Value) -> usize {
+    match value {
+        Value::Array(items) => 1 + items.iter().map(count).sum::<usize>(),
+        Value::Object(fields) => 1 + fields.values().map(count).sum::<usize>(),
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_value_that_is_too_large_for_its_schema_is_refused_before_it_is_compared() {
+        let part = json!({ "type": "array", "items": { "type": "string" } });
+        let properties: Map<_, _> = (0..1_000).map(|at| (format!("p{at}"), part.clone())).collect();
+        let schema = json!({ "type": "object", "properties": properties });
+        let schema = Schema::of_caller(schema.as_object().expect("an object")).expect("a schema");
+        let faults = |strings: usize| schema.faults(&json!({ "p0": vec![""; strings] }), 5);
+        assert_eq!(faults(1_000), Vec::<String>::new());
+        let refused = faults(10_000);
+        assert!(refused.len() == 1 && refused[0].contains("too many for a schema of"), "{refused:?}");
+    }
+
+    #[test]
+    fn a_schema_that_was_never_checked_is_not_compiled_if_its_references_multiply() {
+        let mut definitions = Map::new();
+        definitions.insert("d0".to_owned(), json!({ "type": "string" }));
+        for depth in 1..30 {
+            let before = json!({ "$ref": format!("#/$defs/d{}", depth - 1) });
+            definitions.insert(format!("d{depth}"), json!({ "allOf": [before, before] }));
+        }
+        let schema = json!({ "type": "object", "properties": { "x": { "$ref": "#/$defs/d29" } }, "$defs": definitions });
+        assert!(Schema::of_caller(schema.as_object().expect("an object")).is_err());
     }
 }

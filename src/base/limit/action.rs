@@ -19,6 +19,8 @@ pub const TOOL_SCHEMA_DEPTH_MAX: usize = 32;
 /// Max number of subschemas and values that a schema has, with its references followed: references to references
 /// multiply.
 pub const TOOL_SCHEMA_NODES_MAX: usize = 10_000;
+/// Parts of a schema times values of what is validated against it: about a second.
+pub const TOOL_SCHEMA_WORK_MAX: usize = 20_000_000;
 /// Max size of one compiled pattern of a schema, in bytes.
 pub const TOOL_PATTERN_BYTES_MAX: usize = 2 << 20;
 /// Max size of the compiled patterns of all such tools of an agent, in bytes. Time and memory of a check grow with it.
