@@ -18,7 +18,7 @@ use crate::{
     store::idempotency::{Slot, SlotState},
 };
 
-/// Who sent a request: only the same sender gets its stored response. The extractor of the caller adds it to the
+/// Sender of a request, to whom alone its stored response is given. The extractor of the caller adds it to the
 /// extensions of the request.
 #[derive(Clone)]
 pub(super) enum Sender {

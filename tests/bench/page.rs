@@ -25,7 +25,7 @@ fn run(number: u32, cells: &str) -> String {
 /// left is removed.
 ///
 /// # Errors
-/// What the page lacks: a row of any goal, or the table of runs.
+/// The part that the page lacks: a row of any goal, or the table of runs.
 pub fn renewed(page: &str, cells: &str, rows: &[(String, Vec<String>)]) -> Result<String, String> {
     let number = numbers(page).last().map_or(1, |last| last + 1);
     let mut text = String::new();

@@ -25,7 +25,7 @@ pub const PRUNE_KEPT_TOKENS: u64 = 40_000;
 pub const PRUNE_SAVED_TOKENS_MIN: u64 = 20_000;
 /// Bytes above which an input of an earlier turn may be left out: it can be longer than its model reads.
 pub const PRUNED_INPUT_BYTES_MIN: usize = 4_000;
-/// What stays of it.
+/// Bytes of its beginning that stay.
 pub const PRUNED_INPUT_BEGIN_BYTES: usize = 1_000;
 /// Newest inputs whose results are never left out.
 pub const PRUNED_TURNS_KEPT: usize = 2;

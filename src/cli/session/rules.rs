@@ -1,4 +1,4 @@
-//! What the agent of a session may do: its permissions, and the tools that were registered for it.
+//! Permissions of a session, and the tools that were registered for it.
 
 use std::path::PathBuf;
 

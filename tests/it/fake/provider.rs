@@ -140,7 +140,7 @@ pub fn refuse<T>(message: impl Into<String>) -> Result<T, Refusal> {
 /// Validation, errors and responses of one provider.
 pub trait Dialect: Send + Sync + 'static {
     const PATH: &'static str;
-    /// Whose published types its requests have: one of `dialect::PROVIDERS`.
+    /// Provider with the published types of its requests: one of `dialect::PROVIDERS`.
     const TYPES: &'static str;
 
     fn check(&self, request: &Request) -> Result<(), Refusal>;
