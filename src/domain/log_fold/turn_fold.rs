@@ -10,6 +10,7 @@ use super::{
 use crate::{
     base::Timestamp,
     domain::{
+        action::ActionKind,
         custom_tool::CustomTool,
         elicitation::Elicited,
         event::{Body, Event, Level, Outcome, StepCompleted},
@@ -354,12 +355,23 @@ impl TurnFold {
     }
 
     /// Returns whether a call without a result has certainly not begun: its step ends the turn, a caller has it, a rule
-    /// forbids it, or it was confirmed and has not started.
+    /// or a person forbids it, nobody confirmed it in time, or it was confirmed and has not started.
     pub fn has_not_begun(&self, call_id: &str) -> bool {
         self.final_loop.is_some()
             || (self.needs_caller(call_id) && self.elicitations(call_id) == 0)
             || self.confirmed(call_id).is_some()
             || self.denied_by(call_id).is_some()
+            || self.is_refused(call_id)
+    }
+
+    /// Returns whether a confirmation of a call without a result ended without one.
+    fn is_refused(&self, call_id: &str) -> bool {
+        let end = self.actions.of(call_id).and_then(|action| action.end.as_ref());
+        match end {
+            Some(ActionEnd::Rejected { .. }) => true,
+            Some(ActionEnd::Expired { kind, .. }) => *kind == ActionKind::Confirmation,
+            Some(ActionEnd::Answered { .. } | ActionEnd::Confirmed | ActionEnd::Elicited(_)) | None => false,
+        }
     }
 
     /// Returns the event of a call without a result.
