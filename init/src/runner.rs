@@ -10,7 +10,10 @@ use std::{
     io::{self, PipeReader, Read, Write},
     os::{
         fd::AsFd,
-        unix::process::{CommandExt, ExitStatusExt},
+        unix::{
+            fs::PermissionsExt,
+            process::{CommandExt, ExitStatusExt},
+        },
     },
     path::Path,
     process::{Command, ExitStatus, Stdio},
@@ -149,7 +152,8 @@ impl Runner {
         };
         // The child inherits the score; the runner may lower its own again after raising it.
         let _ = fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ);
-        let child = Command::new(program)
+        let mut command = Command::new(program);
+        command
             .args(arguments)
             .envs(spec.env.iter().map(|(name, value)| (name, value)))
             .env("PWD", &spec.cwd)
@@ -159,8 +163,13 @@ impl Runner {
             .stderr(stderr)
             .process_group(0)
             .uid(COMMAND_UID)
-            .gid(COMMAND_UID)
-            .spawn();
+            .gid(COMMAND_UID);
+        let child = match command.spawn() {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && opened(&spec.cwd) => {
+                command.spawn()
+            }
+            result => result,
+        };
         let _ = fs::write("/proc/self/oom_score_adj", "0");
         let mut child = child?;
         if let Some((feed, pipe)) = self.stdin.as_mut().zip(child.stdin.take()) {
@@ -412,4 +421,26 @@ fn oom_kills() -> u64 {
         counters.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok())
     };
     OOM_COUNTERS.iter().find_map(count).unwrap_or(0)
+}
+
+/// Gives its owner access to a working directory that an earlier command closed, and returns whether that changed it.
+///
+/// An agent has only commands that start there, so it could not do it itself. A thread of its own acts as the user of
+/// commands, who may change only what is theirs.
+#[expect(clippy::disallowed_methods, reason = "the thread is joined here")]
+fn opened(directory: &str) -> bool {
+    let directory = directory.to_owned();
+    let open = move || -> io::Result<bool> {
+        privilege::act_as_command_user()?;
+        let mode = fs::metadata(&directory)?.permissions().mode();
+        let wanted = mode | 0o700;
+        if wanted != mode {
+            fs::set_permissions(&directory, fs::Permissions::from_mode(wanted))?;
+        }
+        Ok(wanted != mode)
+    };
+    thread::Builder::new()
+        .stack_size(64 << 10)
+        .spawn(open)
+        .is_ok_and(|thread| thread.join().is_ok_and(|result| result.unwrap_or(false)))
 }

@@ -35,6 +35,15 @@ pub async fn a_command_that_does_not_exist_says_so(world: &World<'_>) {
     assert!(matches!(world.sandbox.start(world.fence, &bad_id).await, Err(Fault::Refused(_))));
 }
 
+pub async fn a_closed_working_directory_is_opened_for_its_owner(world: &World<'_>) {
+    world.says("echo kept > file; chmod 000 /workspace").await;
+    assert_eq!(world.says("cat file; stat -c %a .").await, "kept\n700");
+    // Only its owner may open a directory.
+    let foreign = Exec { cwd: "/proc/1/fd".to_owned(), ..world.shell("foreign", "true") };
+    let ran = world.ran(&foreign).await;
+    assert!(ran.exit.code != 0, "{ran:?}");
+}
+
 pub async fn the_same_id_twice_runs_once(world: &World<'_>) {
     let exec = world.shell("once", "echo ran >> /workspace/count; echo done");
     let both = tokio::join!(world.ran(&exec), world.ran(&exec));

@@ -191,6 +191,7 @@ macro_rules! checks {
         $with! { $($first)*;
         commands: a_command_reports_its_output_and_its_exit_code,
         commands: a_command_that_does_not_exist_says_so,
+        commands: a_closed_working_directory_is_opened_for_its_owner,
         commands: the_same_id_twice_runs_once,
         commands: output_can_be_read_while_the_command_runs,
         commands: commands_run_side_by_side,
