@@ -63,6 +63,9 @@ pub(super) struct Fields {
     /// ID or name of a stored credential
     #[arg(long)]
     credential: Option<String>,
+    /// ID or name of the environment of its sessions that name none
+    #[arg(long)]
+    environment: Option<String>,
     /// Tools that the agent may use, comma-separated
     #[arg(long, value_delimiter = ',')]
     tools: Option<Vec<String>>,

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::{custom_tool::AgentTool, ids::SkillId};
-use crate::base::limit::SKILL_NAME_BYTES_MAX;
+use crate::base::limit::{SKILL_NAME_BYTES_MAX, SKILLS_MAX};
 
 /// Directory of the skills in a sandbox.
 pub const SKILLS_DIR: &str = "/skills";
@@ -80,6 +80,18 @@ pub const READING_TOOLS: [&str; 2] = ["read", "bash"];
 /// Returns whether an agent with these tools can read its skills; without a list it has all tools.
 pub fn are_readable(tools: Option<&[AgentTool]>) -> bool {
     tools.is_none_or(|tools| tools.iter().any(|tool| READING_TOOLS.contains(&tool.name())))
+}
+
+/// Adds the skills of a parent session to those of its child, if its agent can read any.
+pub fn join(pinned: &mut Vec<PinnedSkill>, inherited: Vec<PinnedSkill>, tools: Option<&[AgentTool]>) {
+    if !are_readable(tools) {
+        return;
+    }
+    for skill in inherited {
+        if pinned.len() < SKILLS_MAX && pinned.iter().all(|other| other.name != skill.name) {
+            pinned.push(skill);
+        }
+    }
 }
 
 /// Returns the first problem of a list of skills: its index, the field, and words for the caller.

@@ -4,7 +4,7 @@ use serde_json::json;
 use time::format_description::well_known::Rfc3339;
 
 use super::{
-    open::{Opening, open},
+    open::{Inherited, Opening, open},
     refused::Refused,
 };
 use crate::{
@@ -55,7 +55,7 @@ pub(crate) async fn fire(
             let opening = Opening {
                 agent: schedule.agent,
                 session_template,
-                inherited: None,
+                inherited: Inherited::default(),
                 sources,
                 input,
                 source,

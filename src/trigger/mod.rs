@@ -12,7 +12,8 @@ mod source;
 
 pub(crate) use fire::{Fired, fire};
 pub(crate) use open::{
-    Choice, Opening, adopt, check_fallback_credentials, check_model, environment, open, pinned_skills, pins,
+    Choice, Inherited, Opening, adopt, check_fallback_credentials, check_model, environment, open,
+    pinned_skills, pins,
 };
 pub(crate) use refused::Refused;
 pub(crate) use scheduler::Scheduler;

@@ -16,7 +16,7 @@ use crate::{
         secret::PinnedSecret,
         session::{AgentSnapshot, Created, Pins, Source},
         skill::{self, PinnedSkill},
-        source::Repository,
+        source::{self, PinnedSource, Repository},
         turn_settings::TurnSettings,
     },
     journal::{self, Unit},
@@ -55,8 +55,7 @@ impl Choice {
 pub(crate) struct Opening {
     pub agent: AgentId,
     pub session_template: SessionTemplate,
-    /// Environment of the session, where the template names none.
-    pub inherited: Option<EnvironmentSnapshot>,
+    pub inherited: Inherited,
     /// Sources that the trigger adds.
     pub sources: Vec<Repository>,
     pub input: Input,
@@ -64,6 +63,17 @@ pub(crate) struct Opening {
     pub scripted: bool,
     /// The parent session, and the key of the new session under it.
     pub parent: Option<(SessionId, String)>,
+}
+
+/// What a child session gets of its parent.
+#[derive(Default)]
+pub(crate) struct Inherited {
+    /// Goes before that of the agent.
+    pub environment: Option<EnvironmentSnapshot>,
+    /// Beside those of the environment and the agent.
+    pub sources: Vec<PinnedSource>,
+    /// Beside those of the agent.
+    pub skills: Vec<PinnedSkill>,
 }
 
 /// Sets the parent of a new session that has its agent, if one is given. The permissions of the parent hold below it.
@@ -134,14 +144,21 @@ pub(crate) async fn open(unit: &mut Unit, opening: Opening, stamp: &Stamp) -> Re
     };
     created.limits = agent.limits.overridden_by(session_template.limits);
     let (revision, own) = (agent.revision.clone(), agent.sources.clone());
-    let pins = pins(unit, Choice { scripted, ..Choice::of(agent, revision) }).await?;
+    let of_agent = revision.environment.clone();
+    let mut pins = pins(unit, Choice { scripted, ..Choice::of(agent, revision) }).await?;
+    let snapshot = &mut pins.agent_snapshot;
+    skill::join(&mut snapshot.pinned_skills, inherited.skills, snapshot.tools.as_deref());
     check_fallback_credentials(unit, &pins.agent_snapshot.model, &pins.agent_snapshot.settings).await?;
     created.pin(pins);
-    created.environment = match session_template.environment {
-        Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
-        None => inherited.map(|inherited| inherited.with_placeholders(|| placeholder(&stamp.origin))),
+    created.environment = match (session_template.environment, inherited.environment) {
+        (None, Some(inherited)) => Some(inherited.with_placeholders(|| placeholder(&stamp.origin))),
+        (choice, _) => match choice.or(of_agent) {
+            Some(choice) => Some(environment(unit, choice, &stamp.origin).await?),
+            None => None,
+        },
     };
     pin_sources(unit, &mut created, &[&own, &brought]).await?;
+    source::join(&mut created.sources, inherited.sources);
     if let Some((parent, key)) = parent {
         adopt(unit, &mut created, Some(parent)).await?;
         created.key = Some(key);

@@ -15,7 +15,7 @@ use crate::{
         Actor, ActorKind, AgentId, Body, Event, Level, Session, SessionId,
         decide::{Command, Input, InputMode, Stamp},
         schedule::SessionTemplate,
-        session::Source,
+        session::{Created, Source},
         turn::{Turn, TurnError},
     },
     journal::{self, Unit},
@@ -26,7 +26,7 @@ use crate::{
         log::Range,
     },
     tool::{Child, Fault, SessionEvent, SessionEvents, SessionMessage, SessionReport, SessionWait},
-    trigger::{self, Opening},
+    trigger::{self, Inherited, Opening},
 };
 
 impl SessionServices {
@@ -49,7 +49,7 @@ impl SessionServices {
                 title: child.title.map(str::to_owned),
                 ..SessionTemplate::default()
             },
-            inherited: parent.created.environment,
+            inherited: inherited(parent.created, child.inherits),
             sources: Vec::new(),
             input: Input { text: child.input.to_owned(), ..Input::default() },
             source: Source::Agent,
@@ -293,6 +293,16 @@ async fn agent_named(unit: &mut Unit, name_or_id: &str) -> Result<Option<AgentId
         Ok(id) => Ok(Some(id)),
         Err(_) => Ok(unit.tx().agent_by_name(name_or_id).await?.map(|agent| agent.id)),
     }
+}
+
+/// Returns what a child gets. The environment is not the model's choice: it limits the network and the secrets.
+fn inherited(parent: Created, has_all: bool) -> Inherited {
+    let mut inherited = Inherited { environment: parent.environment, ..Inherited::default() };
+    if has_all {
+        inherited.sources = parent.sources;
+        inherited.skills = parent.agent_snapshot.map(|agent| agent.pinned_skills).unwrap_or_default();
+    }
+    inherited
 }
 
 fn hash(call_id: &str) -> String {

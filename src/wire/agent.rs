@@ -6,7 +6,10 @@ use serde_json::{Map, Value};
 use time::OffsetDateTime;
 use utoipa::ToSchema;
 
-use super::{limits::LimitsInput, settings_of, source::validate_sources, validate_numbers};
+use super::{
+    environment::validate_environment_choice, limits::LimitsInput, settings_of, source::validate_sources,
+    validate_numbers,
+};
 use crate::{
     base::{
         json,
@@ -22,6 +25,7 @@ use crate::{
         compaction::{CompactionSettings, THRESHOLD},
         conversation::ModelOptions,
         custom_tool::AgentTool,
+        environment::EnvironmentChoice,
         fallback::FallbackModel,
         mcp::McpServer,
         permission::{Permissions, Rule},
@@ -109,6 +113,9 @@ pub(crate) struct CreateAgent {
     #[garde(inner(length(max = SKILLS_MAX)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
     pub skills: Option<Vec<SkillChoice>>,
+    /// Environment of its sessions that name none: id, name, or an inline environment. Absent: the default one.
+    #[garde(custom(validate_environment_choice))]
+    pub environment: Option<EnvironmentChoice>,
     /// Repositories cloned for its sessions. They override repositories of the environment with the same
     /// name.
     #[garde(custom(validate_sources))]
@@ -191,6 +198,11 @@ pub(crate) struct PatchAgent {
     #[serde(default, deserialize_with = "json::present_objects_or_null")]
     #[schema(value_type = Option<Vec<SkillChoice>>)]
     pub skills: Option<Option<Vec<SkillChoice>>>,
+    /// Null restores the default.
+    #[garde(inner(custom(validate_environment_choice)))]
+    #[serde(default, deserialize_with = "super::present")]
+    #[schema(value_type = Option<EnvironmentChoice>)]
+    pub environment: Option<Option<EnvironmentChoice>>,
     /// Replaces the whole list.
     #[garde(inner(custom(validate_sources)))]
     #[serde(default, deserialize_with = "json::objects_or_null")]
@@ -301,6 +313,9 @@ pub(crate) struct AgentView {
     pub permissions: Vec<Rule>,
     #[serde(flatten)]
     pub settings: TurnSettings,
+    /// Environment of its sessions that name none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentChoice>,
     #[serde(with = "time::serde::rfc3339")]
     pub created_at: OffsetDateTime,
     #[serde(with = "time::serde::rfc3339")]
@@ -334,6 +349,8 @@ pub(crate) struct RevisionView {
     pub permissions: Vec<Rule>,
     #[serde(flatten)]
     pub settings: TurnSettings,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<EnvironmentChoice>,
     /// SHA-256 of the configuration, hex-encoded.
     pub digest: String,
     /// Whether new sessions use this revision.

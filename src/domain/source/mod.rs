@@ -245,6 +245,16 @@ pub(crate) fn together(sources: &[PinnedSource]) -> Option<String> {
     })
 }
 
+/// Adds the sources of a parent session to those of its child, but none that the child has no place for.
+pub(crate) fn join(own: &mut Vec<PinnedSource>, inherited: Vec<PinnedSource>) {
+    for source in inherited {
+        own.push(source);
+        if together(own).is_some() {
+            own.pop();
+        }
+    }
+}
+
 /// Merges two lists; a source in `over` replaces one of the same name in `lower`.
 pub(crate) fn overridden_by(mut lower: Vec<Repository>, over: &[Repository]) -> Vec<Repository> {
     let name = |source: &Repository| source.pinned().map(|pinned| pinned.name).ok();

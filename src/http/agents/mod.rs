@@ -70,6 +70,7 @@ pub(super) async fn create(
             return same_or_conflict(&caller.app, unit, existing, &wanted).await;
         }
         sources::check(&caller.app, unit, &wanted.sources).await?;
+        environments::check_choice(&caller.app, unit, wanted.environment.as_ref()).await?;
         mcp::check_credentials(unit, wanted.mcp_servers.as_deref()).await?;
         skills::check_agent(unit, wanted.skills.as_deref(), wanted.tools.as_deref()).await?;
         let credential = match &wanted.key {
@@ -91,6 +92,7 @@ pub(super) async fn create(
             tools: wanted.tools.map(in_order),
             permissions: wanted.permissions,
             settings,
+            environment: wanted.environment,
             digest: String::new(),
             created_at: now,
         };
@@ -137,7 +139,7 @@ pub(super) async fn get(caller: Caller<ReadAgents>, Path(agent): Path<AgentId>) 
 
 /// Change an agent
 ///
-/// Changing the prompt, model, model options or tools creates a new revision.
+/// A change of anything but the credential, the limits, the caps, `enabled` and `sources` creates a new revision.
 #[utoipa::path(patch, path = "/agents/{agent_id}", tag = "agents", operation_id = "updateAgent",
     params(("agent_id" = AgentId, Path)), request_body = PatchAgent,
     responses((status = 200, body = AgentView), Errors))]
@@ -150,6 +152,8 @@ pub(super) async fn patch(
     let mut unit = caller.unit().await?;
     let mut agent = unit.tx().lock_agent(id).await?;
     check_mcp_servers(&caller.app, &mut unit, change.mcp_servers.as_ref().and_then(Option::as_deref)).await?;
+    environments::check_choice(&caller.app, &mut unit, change.environment.as_ref().and_then(Option::as_ref))
+        .await?;
     let revision = changed(&caller.app, &agent.revision, &change).await?;
     if change.skills.is_some() || change.tools.is_some() {
         let skills = revision.settings.skills.as_deref();
@@ -369,6 +373,9 @@ async fn changed(app: &App, revision: &Revision, change: &PatchAgent) -> Result<
     check_output_schema(change.output_schema.as_ref().and_then(Option::as_ref)).await?;
     check_fallbacks(app, change.fallback_models.as_ref().and_then(Option::as_deref))?;
     skills::check_choices(change.skills.as_ref().and_then(Option::as_deref))?;
+    if let Some(environment) = &change.environment {
+        next.environment.clone_from(environment);
+    }
     next.settings = change.settings().applied_to(next.settings, &TurnSettings::default());
     check_config(app, &next.model, &next.model_options, next.tools.as_deref()).await?;
     next.digest = digest_of(&next);
@@ -390,6 +397,7 @@ async fn same_or_conflict(
         && revision.tools == wanted.tools.clone().map(in_order)
         && revision.permissions == wanted.permissions
         && revision.settings == wanted.settings()
+        && revision.environment == wanted.environment
         && existing.limits == wanted.limits.over(Limits::default())
         && existing.enabled == wanted.enabled
         && existing.spend_caps == wanted.spend_caps
@@ -427,12 +435,16 @@ fn digest_of(revision: &Revision) -> String {
         json!(revision.runtime),
         json!(revision.tools),
     ];
-    // Without rules and settings, a digest is the one from before there were any. Rules are a list, settings an object.
+    // Without these, a digest is the one from before there were any. Rules are a list, settings an object that has no
+    // `environment`.
     if !revision.permissions.is_empty() {
         config.push(json!(revision.permissions));
     }
     if !revision.settings.is_default() {
         config.push(json!(revision.settings));
+    }
+    if let Some(environment) = &revision.environment {
+        config.push(json!({ "environment": environment }));
     }
     hex(&sha256(Value::Array(config).to_string().as_bytes()))
 }
@@ -457,6 +469,7 @@ fn view(agent: Agent) -> AgentView {
         tools: revision.tools,
         permissions: revision.permissions,
         settings: revision.settings,
+        environment: revision.environment,
         created_at: agent.created_at,
         updated_at: agent.updated_at,
     }
@@ -476,6 +489,7 @@ fn revision_view(revision: Revision, active: crate::domain::RevisionId) -> Revis
         tools: revision.tools,
         permissions: revision.permissions,
         settings: revision.settings,
+        environment: revision.environment,
         digest: revision.digest,
         created_at: revision.created_at,
     }

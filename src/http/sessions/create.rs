@@ -228,7 +228,7 @@ async fn decide_new(
     let wanted = wanted.clone();
     sources::check_local(app, "sources", &wanted.sources)?;
     sources::check_choice(app, wanted.environment.as_ref())?;
-    let mut of_agent = Vec::new();
+    let (mut of_agent, mut environment) = (Vec::new(), wanted.environment);
     let input = match wanted.input.map(Input::of) {
         None if parts.is_empty() => None,
         input => {
@@ -257,9 +257,10 @@ async fn decide_new(
     if let Some((agent, pins)) = pinned(app, unit, agents, &request.wanted).await? {
         created.limits = wanted.limits.over(agent.limits);
         of_agent = agent.sources;
+        environment = environment.or(agent.revision.environment);
         created.pin(pins);
     }
-    if let Some(choice) = wanted.environment {
+    if let Some(choice) = environment {
         created.environment = Some(trigger::environment(unit, choice, app.0.journal.origin()).await?);
     }
     trigger::pin_sources(unit, &mut created, &[&of_agent, &wanted.sources]).await?;
@@ -285,7 +286,7 @@ async fn decide_new(
     Ok((Creation { token: Some(token), ..creation }, answer))
 }
 
-/// Returns the agent of a new session and what it pins of it; `None` without an agent.
+/// Returns the agent of a new session, at the revision that it runs, and what it pins of it; `None` without an agent.
 async fn pinned(
     app: &App,
     unit: &mut Unit,
@@ -307,6 +308,7 @@ async fn pinned(
     let unknown = || ApiError { param: Some("agent".to_owned()), ..ApiError::not_found() };
     let agent = agents.find(unit, agent).await?.ok_or_else(unknown)?;
     let revision = find_revision(unit, &agent, wanted.revision.as_ref()).await?;
+    let agent = Agent { revision: revision.clone(), ..agent };
     let tools = wanted.tools.clone().map(in_order);
     check_tools(tools.as_deref().unwrap_or_default()).await?;
     check_rules(&wanted.permissions)?;

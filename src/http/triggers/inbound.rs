@@ -34,7 +34,7 @@ use crate::{
         rate::RateKey,
     },
     store::trigger::OpenTrigger,
-    trigger::{self, Opening},
+    trigger::{self, Inherited, Opening},
     webhook::{Secret, is_signed, verify_github},
     wire::{ErrorType, trigger::TriggerAnswer},
 };
@@ -116,7 +116,7 @@ pub(super) async fn receive(
             let opening = Opening {
                 agent: trigger.agent,
                 session_template,
-                inherited: None,
+                inherited: Inherited::default(),
                 sources: invocation.sources,
                 input: invocation.input,
                 source: invocation.source,

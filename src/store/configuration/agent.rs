@@ -14,6 +14,7 @@ use crate::{
         AgentId, CredentialId, OrgId, RevisionId,
         conversation::ModelOptions,
         custom_tool::{AgentTool, CustomTool},
+        environment::EnvironmentChoice,
         permission::Rule,
         session::Limits,
         source::Repository,
@@ -55,6 +56,8 @@ pub struct Revision {
     /// Rules for its calls.
     pub permissions: Vec<Rule>,
     pub settings: TurnSettings,
+    /// Environment of its sessions that name none.
+    pub environment: Option<EnvironmentChoice>,
     /// SHA-256 of all fields above except the ids, in hexadecimal.
     pub digest: String,
     pub created_at: Timestamp,
@@ -73,6 +76,7 @@ struct RevisionRow {
     custom_tools: Option<String>,
     permissions: Option<String>,
     turn_settings: Option<String>,
+    environment: Option<String>,
     digest: String,
     created_at: Timestamp,
 }
@@ -121,6 +125,7 @@ impl RevisionRow {
             tools: self.tools.map(all),
             permissions: self.permissions.as_deref().map(from_json).transpose()?.unwrap_or_default(),
             settings: self.turn_settings.as_deref().map(from_json).transpose()?.unwrap_or_default(),
+            environment: self.environment.as_deref().map(from_json).transpose()?,
             digest: self.digest,
             created_at: self.created_at,
         })
@@ -164,7 +169,7 @@ macro_rules! agents {
             "select a.agent_id as id, a.name, a.credential_id, a.limits::text, a.enabled, a.spend_caps::text, a.sources::text,
                     a.created_at as agent_created_at, a.updated_at as agent_updated_at, r.revision_id, r.agent_id, r.number, r.prompt, r.model,
                     r.model_options::text, r.runtime, r.tools, r.custom_tools::text, r.permissions::text,
-                    r.turn_settings::text, r.digest, r.created_at
+                    r.turn_settings::text, r.environment::text, r.digest, r.created_at
              from agent a
              join revision r on r.org_id = a.org_id and r.revision_id = a.active_revision_id
              where a.org_id = $1 and a.deleted_at is null ",
@@ -177,7 +182,7 @@ macro_rules! revisions {
     ($rest:literal) => {
         concat!(
             "select revision_id, agent_id, number, prompt, model, model_options::text, runtime, tools, custom_tools::text,
-                    permissions::text, turn_settings::text, digest, created_at
+                    permissions::text, turn_settings::text, environment::text, digest, created_at
              from revision
              where org_id = $1 ",
             $rest
@@ -270,9 +275,11 @@ impl Tx {
         named!(
             query(
                 "insert into revision (org_id, revision_id, agent_id, number, prompt, model, model_options, runtime,
-                                       tools, custom_tools, permissions, turn_settings, digest, created_at)
+                                       tools, custom_tools, permissions, turn_settings, environment, digest,
+                                       created_at)
                  values ($org_id, $revision_id, $agent_id, $number, $prompt, $model, $model_options::json, $runtime,
-                         $tools, $custom_tools::json, $permissions::json, $turn_settings::json, $digest, $created_at)"
+                         $tools, $custom_tools::json, $permissions::json, $turn_settings::json, $environment::json, $digest,
+                         $created_at)"
             ),
             {
                 org_id: self.org.uuid(),
@@ -287,6 +294,7 @@ impl Tx {
                 custom_tools: custom_of(revision.tools.as_deref()),
                 permissions: (!revision.permissions.is_empty()).then(|| json(&revision.permissions)),
                 turn_settings: (!revision.settings.is_default()).then(|| json(&revision.settings)),
+                environment: revision.environment.as_ref().map(json),
                 digest: &revision.digest,
                 created_at: revision.created_at,
             }

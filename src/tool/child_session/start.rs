@@ -15,6 +15,7 @@ struct Args {
     agent: String,
     input: String,
     title: Option<String>,
+    inherit: Option<bool>,
 }
 
 /// A child session to start.
@@ -24,6 +25,8 @@ pub struct Child<'a> {
     pub agent: &'a str,
     pub input: &'a str,
     pub title: Option<&'a str>,
+    /// Whether it gets the repositories and skills of its parent.
+    pub inherits: bool,
 }
 
 pub(super) const TOOL: Tool = Tool { spec, parse: parse::<Args> };
@@ -34,7 +37,7 @@ fn spec() -> ToolSpec {
         description:
             "Starts another session, which runs in parallel, and returns its id at once. It sees only \
             the input, nothing else of this session, so include all it needs. It has a sandbox of its own \
-            with the environment of this session, and none of its files. Its usage counts against the limits \
+            with the environment, the repositories and the skills of this session, and none of its other files. Its usage counts against the limits \
             of this session."
                 .to_owned(),
         input_schema: json!({
@@ -49,6 +52,7 @@ fn spec() -> ToolSpec {
                     "description": "The task of the new session.",
                 },
                 "title": {"type": "string", "minLength": 1, "maxLength": NAME_BYTES_MAX, "description": "For people."},
+                "inherit": {"type": "boolean", "default": true, "description": "Whether it has the repositories and skills."},
             },
             "required": ["agent", "input"],
             "additionalProperties": false,
@@ -60,7 +64,12 @@ fn spec() -> ToolSpec {
 #[async_trait]
 impl Invocation for Args {
     async fn run_outside(&self, call_id: &str, services: &dyn Services) -> Option<Result<CallResult, Fault>> {
-        let child = Child { agent: &self.agent, input: &self.input, title: self.title.as_deref() };
+        let child = Child {
+            agent: &self.agent,
+            input: &self.input,
+            title: self.title.as_deref(),
+            inherits: self.inherit.unwrap_or(true),
+        };
         let started = services.start_session(call_id, child).await;
         Some(started.map(|session| CallResult::ok(format!("The session {session} was started."))))
     }

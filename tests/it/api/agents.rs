@@ -1,7 +1,7 @@
 //! Agents: idempotent by name, changed in revisions.
 
 use futures::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{World, data, id, noop};
 
@@ -35,6 +35,51 @@ async fn equal_agents_created_at_once_are_one() {
     assert_eq!((created, found), (1, 19), "{answers:#?}");
     assert!(answers.iter().all(|answer| answer.body["id"] == answers[0].body["id"]));
     assert_eq!(data(&world.owner.get("/credentials").await.ok()).len(), 1, "one key was stored once");
+    world.end().await;
+}
+
+#[tokio::test]
+async fn an_agent_has_an_environment_for_sessions_that_name_none() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    for (name, memory) in [("small", "512Mi"), ("large", "4Gi")] {
+        owner.post("/environments", json!({ "name": name, "config": { "memory": memory } })).await.ok();
+    }
+    let with = |environment: Value| {
+        let mut agent = noop("a");
+        agent["environment"] = environment;
+        agent
+    };
+    owner.post("/agents", with(json!("nobody's"))).await.error(404);
+    owner.post("/agents", with(json!({ "image": "nobody's" }))).await.error(400);
+    let made = owner.post("/agents", with(json!("small"))).await;
+    assert_eq!((made.status.as_u16(), &made.body["environment"]), (201, &json!("small")));
+    assert_eq!(owner.post("/agents", with(json!("small"))).await.status, 200);
+    owner.post("/agents", with(json!("large"))).await.error(409);
+    let path = format!("/agents/{}", id(&made.body));
+    let pinned =
+        async |body: Value| owner.post("/sessions", body).await.ok()["session"]["environment"].clone();
+    assert_eq!(pinned(json!({ "agent": "a" })).await["name"], "small");
+    assert_eq!(pinned(json!({ "agent": "a", "environment": "large" })).await["name"], "large");
+    assert_eq!(pinned(json!({ "agent": "a", "environment": {} })).await["config"], json!({}));
+
+    // It is part of the revision, and a schedule's sessions have it, too.
+    let inline = json!({ "cpus": 1.5 });
+    let changed = owner.patch(&path, json!({ "environment": inline })).await.ok();
+    assert_eq!((&changed["revision"], &changed["environment"]), (&json!(2), &inline));
+    assert_eq!(pinned(json!({ "agent": "a" })).await["config"], inline);
+    assert_eq!(pinned(json!({ "agent": "a", "revision": 1 })).await["name"], "small");
+    let schedule = json!({ "cron": "0 0 1 1 *", "input": "x" });
+    let schedule = id(&owner.post(&format!("{path}/schedules"), schedule).await.ok());
+    let run = owner.post(&format!("{path}/schedules/{schedule}/fire"), json!({})).await.ok();
+    let session = owner.get(&format!("/sessions/{}", run["session_id"].as_str().expect("an id"))).await.ok();
+    assert_eq!(session["environment"]["config"], inline);
+    owner.patch(&path, json!({ "environment": "nobody's" })).await.error(404);
+    let without = owner.patch(&path, json!({ "environment": null })).await.ok();
+    assert_eq!((&without["revision"], without.get("environment")), (&json!(3), None));
+    assert_eq!(pinned(json!({ "agent": "a" })).await, Value::Null);
+    owner.post(&format!("{path}/revisions/1/activate"), json!({})).await.ok();
+    assert_eq!(pinned(json!({ "agent": "a" })).await["name"], "small");
     world.end().await;
 }
 
@@ -126,7 +171,7 @@ async fn an_agent_that_cannot_run_is_refused() {
         ("name", json!("n".repeat(201))),
         ("prompt", json!("p".repeat((256 << 10) + 1))),
         ("limits", json!({ "tokens": -1 })),
-        ("environment", json!({})),
+        ("environment", json!(7)),
         ("runtime", json!("claude")),
     ] {
         let mut agent = noop("a");

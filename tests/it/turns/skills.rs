@@ -327,3 +327,43 @@ async fn an_upload_that_failed_leaves_nothing() {
     assert_eq!(owner.get("/skills").await.ok()["data"][0]["version"], 1);
     scene.close().await;
 }
+
+#[tokio::test]
+async fn a_child_has_the_skills_and_repositories_of_its_parent_unless_it_is_started_without() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    upload(owner, "greet", "one").await.ok();
+    upload(owner, "own", "o").await.ok();
+    agent(owner, json!([{ "skill": "own" }])).await.ok();
+    let unread = json!({ "name": "unread", "prompt": "", "model": "scripted/inline", "tools": [] });
+    owner.post("/agents", unread).await.ok();
+    let lead = json!({ "name": "lead", "prompt": "", "model": "scripted/inline", "tools": ["start_session", "read"],
+        "skills": [{ "skill": "greet" }, { "skill": "own" }], "sources": [{ "repo": "acme/app" }] });
+    owner.post("/agents", lead).await.ok();
+    let starts = [
+        json!({ "agent": "skilled", "input": "a", "title": "all" }),
+        json!({ "agent": "unread", "input": "b", "title": "unread" }),
+        json!({ "agent": "skilled", "input": "c", "title": "alone", "inherit": false }),
+    ];
+    let calls: Vec<_> =
+        starts.iter().map(|input| json!({ "tool": "start_session", "input": input })).collect();
+    let input = json!({ "script": [{ "tools": calls }, { "text": "Done." }] });
+    let made = owner.post("/sessions", json!({ "agent": "lead", "input": input })).await.ok();
+    let parent = id(&made["session"]).to_owned();
+    owner.settled(&parent, 1).await;
+    let page = owner.get(&format!("/sessions?parent_session_id={parent}")).await.ok();
+    let child = |title: &str| {
+        let all = page["data"].as_array().expect("a page");
+        all.iter().find(|child| child["title"] == title).expect("a child").clone()
+    };
+    let names = |child: &Value| -> Vec<String> {
+        let skills = child["agent_snapshot"]["pinned_skills"].as_array().cloned().unwrap_or_default();
+        skills.iter().map(|skill| skill["name"].as_str().expect("a name").to_owned()).collect()
+    };
+    let repositories = |child: &Value| child["sources"].as_array().map_or(0, Vec::len);
+    let (all, unread, alone) = (child("all"), child("unread"), child("alone"));
+    assert_eq!((names(&all), repositories(&all)), (vec!["own".to_owned(), "greet".to_owned()], 1));
+    assert_eq!((names(&unread), repositories(&unread)), (Vec::new(), 1), "it has no tool that reads");
+    assert_eq!((names(&alone), repositories(&alone)), (vec!["own".to_owned()], 0));
+    scene.close().await;
+}

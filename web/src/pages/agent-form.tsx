@@ -2,6 +2,7 @@
 import { useState } from "react";
 import { useMutation, useQueryClient } from "@tanstack/react-query";
 import { api, type Schemas, take } from "../api/client";
+import { choice, chosen, EnvironmentSelect } from "../parts/environment-select";
 import { Check, Form, Select, TextArea, TextField } from "../parts/form";
 import { formOf, LimitFields, limitsOf } from "../parts/limits";
 import { listField, listOf } from "../parts/json-list";
@@ -38,6 +39,7 @@ interface Values {
   /** JSON Schema of the output of each turn. */
   output: string;
   credential: string;
+  environment: string;
   max_tokens: string;
   effort: "" | Schemas["Effort"];
   thinking: string;
@@ -60,6 +62,7 @@ function begun(agent?: Agent): Values {
     compacts: agent?.compaction?.auto ?? true,
     output: agent?.output_schema ? JSON.stringify(agent.output_schema, null, 2) : "",
     credential: agent?.credential_id ?? "",
+    environment: chosen(agent?.environment),
     max_tokens: agent?.model_options.max_tokens?.toString() ?? "",
     effort: agent?.model_options.effort ?? "",
     thinking: agent?.model_options.thinking?.budget_tokens.toString() ?? "",
@@ -96,6 +99,7 @@ function configuration(form: Values, agent?: Agent) {
     tools: form.allTools ? null : toolsOf(form),
     permissions: listOf<Schemas["PermissionRule"]>(form.permissions, "permissions"),
     limits: limitsOf(form.limits, agent?.limits),
+    ...choice(form.environment),
     // What the form does not show is kept.
     ...((agent?.ask || form.ask !== "end_turn") && { ask: { ...agent?.ask, mode: form.ask } }),
     ...((agent?.mcp_servers || form.servers) && { mcp_servers: listOf<Schemas["McpServer"]>(form.servers, "MCP servers") }),
@@ -148,6 +152,7 @@ export function AgentForm({ agent, onDone }: { agent?: Agent; onDone: (agent: Ag
           </option>
         ))}
       </Select>
+      <EnvironmentSelect value={form.environment} onChange={(environment) => set({ environment })} />
       <details>
         <summary>Tools, options and limits</summary>
         <Check label="All tools except those for child sessions" value={form.allTools} onChange={(allTools) => set({ allTools })} />

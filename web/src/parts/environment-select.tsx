@@ -1,4 +1,4 @@
-// Choice of the environment of new sessions, for schedules and triggers.
+// Choice of the environment of new sessions, for agents, schedules and triggers.
 import type { Schemas } from "../api/client";
 import { useEnvironments } from "../pages/environments";
 import { Select } from "./form";
