@@ -65,7 +65,7 @@ pub(crate) struct Opening {
     pub parent: Option<(SessionId, String)>,
 }
 
-/// What a child session gets of its parent.
+/// Parts of a parent session that its child has, too.
 #[derive(Default)]
 pub(crate) struct Inherited {
     /// Goes before that of the agent.

@@ -295,7 +295,7 @@ async fn agent_named(unit: &mut Unit, name_or_id: &str) -> Result<Option<AgentId
     }
 }
 
-/// Returns what a child gets. The environment is not the model's choice: it limits the network and the secrets.
+/// Returns the parts of a session that its child has, too. The environment is not the model's choice: it limits the network and the secrets.
 fn inherited(parent: Created, has_all: bool) -> Inherited {
     let mut inherited = Inherited { environment: parent.environment, ..Inherited::default() };
     if has_all {

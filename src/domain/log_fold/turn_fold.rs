@@ -364,14 +364,12 @@ impl TurnFold {
             || self.is_refused(call_id)
     }
 
-    /// Returns whether a confirmation of a call without a result ended without one.
+    /// Returns whether a person rejected a call without a result, or nobody confirmed it in time.
     fn is_refused(&self, call_id: &str) -> bool {
-        let end = self.actions.of(call_id).and_then(|action| action.end.as_ref());
-        match end {
-            Some(ActionEnd::Rejected { .. }) => true,
-            Some(ActionEnd::Expired { kind, .. }) => *kind == ActionKind::Confirmation,
-            Some(ActionEnd::Answered { .. } | ActionEnd::Confirmed | ActionEnd::Elicited(_)) | None => false,
-        }
+        matches!(
+            self.ended_action(call_id),
+            Some(ActionEnd::Rejected { .. } | ActionEnd::Expired { kind: ActionKind::Confirmation, .. })
+        )
     }
 
     /// Returns the event of a call without a result.

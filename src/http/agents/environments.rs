@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::{
     domain::{
         EnvironmentId,
-        environment::{Environment, EnvironmentChoice},
+        environment::Environment,
         rootfs::{Build, RootFs},
         secret::{SecretBinding, is_secret_value},
     },
@@ -20,7 +20,6 @@ use crate::{
         self, Tx,
         environment::{Named, context},
     },
-    trigger,
     wire::environment::{CreateEnvironment, EnvironmentView, PatchEnvironment, SecretInput},
 };
 
@@ -274,17 +273,4 @@ fn view(named: Named, build: Option<Build>) -> EnvironmentView {
         created_at: named.created_at,
         updated_at: named.updated_at,
     }
-}
-
-/// Checks the environment of an agent: an inline one, or that the named one exists.
-pub(super) async fn check_choice(
-    app: &App,
-    unit: &mut Unit,
-    choice: Option<&EnvironmentChoice>,
-) -> Result<()> {
-    sources::check_choice(app, choice)?;
-    if let Some(choice) = choice.cloned() {
-        trigger::environment(unit, choice, app.0.journal.origin()).await?;
-    }
-    Ok(())
 }

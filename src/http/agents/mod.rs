@@ -70,7 +70,7 @@ pub(super) async fn create(
             return same_or_conflict(&caller.app, unit, existing, &wanted).await;
         }
         sources::check(&caller.app, unit, &wanted.sources).await?;
-        environments::check_choice(&caller.app, unit, wanted.environment.as_ref()).await?;
+        sources::check_stored_choice(&caller.app, unit, wanted.environment.as_ref()).await?;
         mcp::check_credentials(unit, wanted.mcp_servers.as_deref()).await?;
         skills::check_agent(unit, wanted.skills.as_deref(), wanted.tools.as_deref()).await?;
         let credential = match &wanted.key {
@@ -152,8 +152,12 @@ pub(super) async fn patch(
     let mut unit = caller.unit().await?;
     let mut agent = unit.tx().lock_agent(id).await?;
     check_mcp_servers(&caller.app, &mut unit, change.mcp_servers.as_ref().and_then(Option::as_deref)).await?;
-    environments::check_choice(&caller.app, &mut unit, change.environment.as_ref().and_then(Option::as_ref))
-        .await?;
+    sources::check_stored_choice(
+        &caller.app,
+        &mut unit,
+        change.environment.as_ref().and_then(Option::as_ref),
+    )
+    .await?;
     let revision = changed(&caller.app, &agent.revision, &change).await?;
     if change.skills.is_some() || change.tools.is_some() {
         let skills = revision.settings.skills.as_deref();

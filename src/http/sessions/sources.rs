@@ -59,6 +59,20 @@ pub(crate) fn check_choice(app: &App, choice: Option<&EnvironmentChoice>) -> Res
     }
 }
 
+/// Runs the same check for a choice that is stored for later sessions, and rejects an environment that does not exist. If
+/// it is deleted later, these sessions cannot be created.
+pub(crate) async fn check_stored_choice(
+    app: &App,
+    unit: &mut Unit,
+    choice: Option<&EnvironmentChoice>,
+) -> Result<()> {
+    check_choice(app, choice)?;
+    if let Some(choice) = choice.cloned() {
+        trigger::environment(unit, choice, app.0.journal.origin()).await?;
+    }
+    Ok(())
+}
+
 /// Rejects unregistered images, and packages that cannot be installed in this deployment.
 fn check_image(app: &App, within: &str, environment: &Environment) -> Result<()> {
     let Images { default, refuse } = &app.0.images;

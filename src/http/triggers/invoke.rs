@@ -25,7 +25,6 @@ use crate::{
         unauthenticated::Peer,
     },
     store::invoke_token::{InvokeToken, LiveInvokeToken},
-    trigger,
     wire::{
         invoke::{CreateInvokeToken, InvokeAgent, InvokeTokenView},
         session::{CreateSession, CreatedSession},
@@ -126,7 +125,6 @@ pub(super) async fn create(
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateInvokeToken>>,
 ) -> Result<Answer> {
     let app = &caller.app;
-    sources::check_choice(app, wanted.environment.as_ref())?;
     once.run(app, caller.org, async |unit: &mut Unit| {
         // The lock prevents adding a token to an agent that is being deleted.
         unit.tx().lock_agent(agent).await?;
@@ -135,9 +133,7 @@ pub(super) async fn create(
             return Err(ApiError::conflict("too_many_invoke_tokens", message));
         }
         let origin = caller.origin();
-        if let Some(choice) = wanted.environment.clone() {
-            trigger::environment(unit, choice, origin).await?;
-        }
+        sources::check_stored_choice(app, unit, wanted.environment.as_ref()).await?;
         let secret = key::generate_invoke_token(origin);
         let token = InvokeToken {
             id: origin.id(),

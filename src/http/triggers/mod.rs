@@ -27,7 +27,6 @@ use crate::{
         self, Tx,
         trigger::{Trigger, context},
     },
-    trigger,
     webhook::Secret,
     wire::trigger::{CreateTrigger, PatchTrigger, RotateTriggerSecret, TriggerView},
 };
@@ -78,10 +77,7 @@ pub(super) async fn create(
         }
         let origin = caller.origin();
         check_source(unit.tx(), filter.as_ref()).await?;
-        sources::check_choice(&caller.app, wanted.environment.as_ref())?;
-        if let Some(choice) = wanted.environment.clone() {
-            trigger::environment(unit, choice, origin).await?;
-        }
+        sources::check_stored_choice(&caller.app, unit, wanted.environment.as_ref()).await?;
         let now = origin.now();
         let trigger = Trigger {
             id: origin.id(),
@@ -148,11 +144,9 @@ pub(super) async fn patch(
     Path((agent, trigger)): Path<(AgentId, TriggerId)>,
     Body(change): Body<PatchTrigger>,
 ) -> Result<Response> {
-    sources::check_choice(&caller.app, change.environment.as_ref().and_then(Option::as_ref))?;
     let mut unit = caller.unit().await?;
-    if let Some(Some(choice)) = change.environment.clone() {
-        trigger::environment(&mut unit, choice, caller.origin()).await?;
-    }
+    let environment = change.environment.as_ref().and_then(Option::as_ref);
+    sources::check_stored_choice(&caller.app, &mut unit, environment).await?;
     let tx = unit.tx();
     let mut trigger = tx.lock_trigger(agent, trigger).await?;
     let named =

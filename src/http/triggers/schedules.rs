@@ -86,11 +86,9 @@ pub(super) async fn patch(
     Path((agent, schedule)): Path<(AgentId, ScheduleId)>,
     Body(change): Body<PatchSchedule>,
 ) -> Result<Response> {
-    sources::check_choice(&caller.app, change.environment.as_ref().and_then(Option::as_ref))?;
     let mut unit = caller.unit().await?;
-    if let Some(Some(choice)) = change.environment.clone() {
-        trigger::environment(&mut unit, choice, caller.origin()).await?;
-    }
+    let environment = change.environment.as_ref().and_then(Option::as_ref);
+    sources::check_stored_choice(&caller.app, &mut unit, environment).await?;
     let tx = unit.tx();
     let schedule = tx.lock_schedule(agent, schedule).await?;
     let schedule = changed(schedule, change, tx.now().await?)?;
@@ -169,7 +167,6 @@ async fn build_schedule(
     now: Timestamp,
 ) -> Result<Schedule> {
     let next = cadence.next_after(now).ok_or_else(|| refused(&InvalidCron::Never))?;
-    sources::check_choice(app, wanted.environment.as_ref())?;
     let CreateSchedule { title, metadata, limits, environment, .. } = &wanted;
     let named = [title.is_some(), metadata.is_some(), limits.is_some(), environment.is_some()];
     let session_template = match wanted.session_id {
@@ -191,12 +188,8 @@ async fn build_schedule(
             environment: wanted.environment,
         }),
     };
-    if let Some(choice) =
-        session_template.as_ref().and_then(|session_template| session_template.environment.clone())
-    {
-        // If the environment is deleted later, runs fail.
-        trigger::environment(unit, choice, app.0.journal.origin()).await?;
-    }
+    let environment = session_template.as_ref().and_then(|template| template.environment.as_ref());
+    sources::check_stored_choice(app, unit, environment).await?;
     Ok(Schedule {
         id: app.0.journal.origin().id(),
         agent,

@@ -37,8 +37,8 @@ fn spec() -> ToolSpec {
         description:
             "Starts another session, which runs in parallel, and returns its id at once. It sees only \
             the input, nothing else of this session, so include all it needs. It has a sandbox of its own \
-            with the environment, the repositories and the skills of this session, and none of its other files. Its usage counts against the limits \
-            of this session."
+            with the environment, the repositories and the skills of this session, and none of its other \
+            files. Its usage counts against the limits of this session."
                 .to_owned(),
         input_schema: json!({
             "type": "object",

@@ -1,6 +1,7 @@
 //! A stored fold and the events since give the same as the whole log, wherever the log was cut.
 
 use proptest::prelude::*;
+use serde_json::{Value, json};
 use sojourn::domain::{
     Body, Event, TurnId,
     log_fold::{FOLDED, LogFold, may_have_run},
@@ -82,6 +83,54 @@ fn hold(log: &[Event]) -> Result<(), TestCaseError> {
         }
     }
     Ok(())
+}
+
+/// A log of one turn with a call of `bash` and its action, and these events behind them.
+fn log_of_a_call(kind: &str, then: &[(&str, Value)]) -> (Vec<Event>, TurnId) {
+    let turn = "trn_01m8160kajfsb85newx72k16b7";
+    let action = json!({ "id": "act_01m8c1efsbeafrbvmnsk7w433c", "kind": kind, "call_id": "c", "tool": "bash", "input": {},
+        "call_event_id": "evt_00000000000000000000000002", "expires_at": "2026-11-22T09:00:00Z", "args_hash": "sha256:00" });
+    let begin = [
+        (
+            "turn.started",
+            json!({ "turn_id": turn, "input_from_seq": 1, "input_to_seq": 1, "attempt": 1, "fee_micros": 0 }),
+        ),
+        (
+            "tool.call",
+            json!({ "call_id": "c", "tool": "bash", "input": {}, "args_summary": "", "replay": "unsafe" }),
+        ),
+        ("action.required", action),
+    ];
+    let event = |(at, (kind, body)): (usize, &(&str, Value))| {
+        let event = json!({ "id": format!("evt_{:026}", at + 1), "seq": at + 1, "ts": "2026-11-22T08:00:00Z",
+            "actor": { "type": "system" }, "type": kind, "level": "progress", "body": body, "refs": {}, "turn_id": turn });
+        serde_json::from_value(event).expect("an event")
+    };
+    let events = begin.iter().chain(then).enumerate().map(event).collect();
+    (events, turn.parse().expect("an id"))
+}
+
+#[test]
+fn a_call_that_nobody_allowed_has_not_begun() {
+    let action = "act_01m8c1efsbeafrbvmnsk7w433c";
+    let decided =
+        |decision: &str| ("user.tool_confirmation", json!({ "action_id": action, "decision": decision }));
+    let closed = ("action.closed", json!({ "action_id": action, "reason": "expired" }));
+    let started = ("tool.started", json!({ "call_id": "c" }));
+    for (kind, then, has_not_begun) in [
+        ("confirmation", vec![], true),
+        ("confirmation", vec![decided("reject")], true),
+        ("confirmation", vec![closed.clone()], true),
+        ("confirmation", vec![decided("once")], true),
+        ("confirmation", vec![decided("once"), started], false),
+        // A caller may have run it.
+        ("tool_result", vec![closed], false),
+    ] {
+        let (log, turn) = log_of_a_call(kind, &then);
+        let fold = LogFold::of(&log, false);
+        let state = fold.turn(turn).expect("the turn");
+        assert_eq!(state.has_not_begun("c"), has_not_begun, "{kind}, {then:?}");
+    }
 }
 
 proptest! {

@@ -335,7 +335,8 @@ async fn a_child_has_the_skills_and_repositories_of_its_parent_unless_it_is_star
     upload(owner, "greet", "one").await.ok();
     upload(owner, "own", "o").await.ok();
     agent(owner, json!([{ "skill": "own" }])).await.ok();
-    let unread = json!({ "name": "unread", "prompt": "", "model": "scripted/inline", "tools": [] });
+    let unread = json!({ "name": "unread", "prompt": "", "model": "scripted/inline", "tools": [],
+        "environment": { "cpus": 1.0 } });
     owner.post("/agents", unread).await.ok();
     let lead = json!({ "name": "lead", "prompt": "", "model": "scripted/inline", "tools": ["start_session", "read"],
         "skills": [{ "skill": "greet" }, { "skill": "own" }], "sources": [{ "repo": "acme/app" }] });
@@ -365,5 +366,6 @@ async fn a_child_has_the_skills_and_repositories_of_its_parent_unless_it_is_star
     assert_eq!((names(&all), repositories(&all)), (vec!["own".to_owned(), "greet".to_owned()], 1));
     assert_eq!((names(&unread), repositories(&unread)), (Vec::new(), 1), "it has no tool that reads");
     assert_eq!((names(&alone), repositories(&alone)), (vec!["own".to_owned()], 0));
+    assert_eq!(unread["environment"]["config"], json!({ "cpus": 1.0 }), "the parent has none");
     scene.close().await;
 }
