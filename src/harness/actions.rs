@@ -191,6 +191,11 @@ impl Run<'_> {
         })
     }
 
+    /// Returns the result of a call that no worker has begun; a caller may have answered it already.
+    pub(super) fn not_run(&self, call: &ToolCall, words: &str) -> CallResult {
+        self.caller_result(&call.call_id).unwrap_or_else(|| CallResult::not_run(words))
+    }
+
     /// Returns the result of a call that needs a caller, for a turn that ends now.
     pub(super) fn unanswered(&self, call: &ToolCall, why: &str) -> Option<CallResult> {
         let is_open = self.own().is_some_and(|turn| turn.has_not_begun(&call.call_id));

@@ -15,7 +15,7 @@ use crate::{
         price, shown_files,
         spend::{Spend, Verdict},
     },
-    tool::{Call, CallResult},
+    tool::Call,
 };
 
 /// Error code of a turn whose cost is limited and whose model has no price.
@@ -137,8 +137,8 @@ impl Run<'_> {
         let mut results = Vec::new();
         for call in open {
             if self.fresh.contains(&call.call_id) && !self.has_elicited(&call) {
-                let words = "This tool did not run: the spend limit is used up.".to_owned();
-                results.extend(self.result_events(&call, CallResult::not_run(words)));
+                let done = self.not_run(&call, "This tool did not run: the spend limit is used up.");
+                results.extend(self.result_events(&call, done));
             } else {
                 let ran = self.ports.tools.cancel(&call).await;
                 let why = "ended because the spend limit is used up";

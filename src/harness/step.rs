@@ -24,7 +24,6 @@ use crate::{
         tool::ToolCall,
     },
     model::{Delta, Fault},
-    tool::CallResult,
 };
 
 /// Error code of a turn whose conversation is too long for its model.
@@ -164,8 +163,7 @@ impl<'a> Run<'a> {
         self.refresh_budgets().await?;
         let Some(trip) = trips(self).or_else(|| self.shared_limit_used_up()) else { return Ok(false) };
         let words = format!("This tool did not run: the session's limit `{}` is used up.", trip.limit);
-        let results =
-            asked_for.iter().flat_map(|call| self.result_events(call, CallResult::not_run(words.clone())));
+        let results = asked_for.iter().flat_map(|call| self.result_events(call, self.not_run(call, &words)));
         let results = results.collect();
         self.end_by(trip, results).await
     }
