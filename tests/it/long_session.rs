@@ -240,8 +240,9 @@ async fn a_conversation_that_no_model_can_read_ends_the_turn() {
     service.stop().await;
     let input = "
         insert into event (org_id, session_id, seq, ts, event_id, type, level, actor, turn_id, body, body_bytes)
-        select org_id, session_id, head + n, updated_at, gen_random_uuid(), 'user.message', 1,
-               '{\"type\":\"human\"}', gen_random_uuid(), json_build_object('text', repeat('x', 200000)), 200000
+        select org_id, session_id, head + n, updated_at, gen_random_uuid(), 'tool.result', 2,
+               '{\"type\":\"system\"}', gen_random_uuid(), json_build_object('call_id', 'toolu_' || n, 'tool', 'bash',
+               'output', repeat('x', 200000), 'is_error', false, 'outcome', 'ran', 'duration_ms', 1), 200000
         from session, generate_series(1, 100) n;
         update session set head = head + 100";
     const { assert!(limit::CONVERSATION_BYTES_MAX < 100 * 200_000) };

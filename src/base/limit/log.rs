@@ -19,6 +19,11 @@ pub const COMMIT_SLOW: Duration = Duration::from_millis(100);
 /// Memory of a conversation, in bytes; a turn with a larger one ends with `context_exhausted`. The largest context of
 /// a model, some 2,000,000 tokens, is about 8 MB of text, and responses are held twice.
 pub const CONVERSATION_BYTES_MAX: usize = 16 << 20;
+/// Memory of the messages of a session that no turn has read yet, in bytes: twice the text of 500,000 tokens. Of a
+/// message beyond it the model gets the beginning.
+pub const WAITING_INPUT_BYTES_MAX: usize = CONVERSATION_BYTES_MAX / 4;
+/// Bytes of that beginning.
+pub const INPUT_LEFT_OUT_BEGIN_BYTES: usize = 200;
 /// Estimated tokens of the newest tool results that stay in a history when older ones are left out.
 pub const PRUNE_KEPT_TOKENS: u64 = 40_000;
 /// Old results are left out only if that saves as many tokens.

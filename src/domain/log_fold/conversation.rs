@@ -4,11 +4,12 @@
 //! (a synthetic one if a crash lost the real one), results are in the order of their calls, and
 //! input is placed where a turn consumed it.
 
-use std::{collections::BTreeMap, mem};
+use std::mem;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::waiting_input::WaitingInput;
 use crate::{
     base::{Timestamp, limit::CONVERSATION_BYTES_MAX},
     domain::{
@@ -48,8 +49,8 @@ pub struct Conversation {
     pub(super) bytes: usize,
     /// Its size, as far as a model counted it.
     pub(super) size: HistorySize,
-    /// Input that no turn has consumed yet, by its turn.
-    waiting: BTreeMap<TurnId, Vec<Waiting>>,
+    #[serde(flatten)]
+    input: WaitingInput,
     /// The turn whose responses are being processed.
     running: Option<TurnId>,
     /// `seq` of the first start of that turn; of one that ended before it started and was retried, that of its end.
@@ -59,8 +60,6 @@ pub struct Conversation {
     /// Time of the newest response.
     #[serde(with = "time::serde::rfc3339::option")]
     last_step_at: Option<Timestamp>,
-    /// Input of turns that ended while another turn ran; placed after that turn.
-    later: Vec<Message>,
     /// Calls of the last response and their results, in its order.
     pub(super) calls: Vec<(String, Option<ToolResult>)>,
     /// `seq` of that response.
@@ -82,14 +81,6 @@ pub(super) struct HistorySize {
     pub counted: u64,
     /// Bytes of what has come since.
     pub bytes_since: usize,
-}
-
-/// A message that no turn has consumed yet.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Waiting {
-    seq: i64,
-    message: Message,
-    steers: bool,
 }
 
 impl Conversation {
@@ -118,7 +109,7 @@ impl Conversation {
     pub fn take(&mut self, event: &Event) {
         self.bytes += added_bytes(&event.draft.body);
         if self.is_exhausted() {
-            (self.messages, self.waiting, self.later, self.calls) = Default::default();
+            (self.messages, self.input, self.calls) = Default::default();
             return;
         }
         match &event.draft.body {
@@ -129,8 +120,7 @@ impl Conversation {
                 };
                 if let Some(turn) = event.draft.turn_id {
                     let message = Message::User { text, content: content.clone() };
-                    let waiting = Waiting { seq: event.seq, message, steers: *steers };
-                    self.waiting.entry(turn).or_default().push(waiting);
+                    self.bytes += self.input.add(turn, event.seq, message, *steers);
                 }
             }
             Body::TurnStarted { turn_id, .. } => {
@@ -221,8 +211,7 @@ impl Conversation {
     /// another turn, because the worker of those steps does not know of it.
     fn end_turn(&mut self, turn: TurnId, seq: i64) {
         if self.running.is_some_and(|running| running != turn) {
-            let waiting = self.waiting.remove(&turn).into_iter().flatten();
-            self.later.extend(waiting.map(|waiting| waiting.message));
+            self.input.postpone(turn);
             return;
         }
         let from = if self.running.take().is_some() { self.running_from } else { seq };
@@ -230,8 +219,8 @@ impl Conversation {
         // The next turn may need no output.
         self.messages.pop_if(|last| matches!(&last.message, Message::User { text, .. } if text == NO_OUTPUT));
         self.take_input(turn, seq);
-        let later = mem::take(&mut self.later);
-        self.say(later, seq);
+        let postponed = self.input.take_postponed();
+        self.say(postponed, seq);
     }
 
     /// A model continues after a message of a user, or after results.
@@ -246,20 +235,14 @@ impl Conversation {
 
     fn take_input(&mut self, turn: TurnId, seq: i64) {
         // The input of a resumed turn is already in the history.
-        if let Some(waiting) = self.waiting.remove(&turn) {
-            self.say(waiting.into_iter().map(|waiting| waiting.message).collect(), seq);
-        }
+        let input = self.input.take(turn);
+        self.say(input, seq);
     }
 
     /// Places the messages that steer the running turn.
     fn take_steers(&mut self, from: TurnId, seqs: &[i64], seq: i64) {
-        let Some(waiting) = self.waiting.remove(&from) else { return };
-        let (read, left): (Vec<_>, Vec<_>) =
-            waiting.into_iter().partition(|waiting| seqs.contains(&waiting.seq));
-        if !left.is_empty() {
-            self.waiting.insert(from, left);
-        }
-        self.say(read.into_iter().map(|waiting| waiting.message).collect(), seq);
+        let read = self.input.take_some(from, seqs);
+        self.say(read, seq);
     }
 
     #[cfg(test)]
@@ -274,8 +257,7 @@ impl Conversation {
 
     /// Returns whether a message of another turn steers this one.
     pub(super) fn steers(&self, turn: TurnId) -> bool {
-        let others = self.waiting.iter().filter(|(queued, _)| **queued != turn);
-        others.flat_map(|(_, waiting)| waiting).any(|waiting| waiting.steers)
+        self.input.steers(turn)
     }
 
     fn say(&mut self, messages: Vec<Message>, seq: i64) {
@@ -295,13 +277,9 @@ impl Conversation {
     }
 }
 
-/// Memory that the body of an event adds to the conversation, in bytes.
+/// Memory that the body of an event adds to the conversation, in bytes; that of a message is known when it is added.
 fn added_bytes(body: &Body) -> usize {
     match body {
-        Body::UserMessage { text, input, content, .. } => {
-            text.len().max(input.as_ref().map_or(0, value_bytes))
-                + content.iter().map(part_memory).sum::<usize>()
-        }
         Body::StepCompleted(step) if step.purpose.is_none() => step_bytes(step),
         Body::ToolResult { output, content, .. } => {
             output.len() + content.iter().map(part_memory).sum::<usize>()

@@ -11,6 +11,7 @@ mod sandbox_trace;
 mod shorten;
 mod turn_actions;
 mod turn_fold;
+mod waiting_input;
 
 use serde::{Deserialize, Serialize};
 

@@ -232,6 +232,7 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("STREAM_OUTAGE_MAX", seconds(limit::STREAM_OUTAGE_MAX)),
         ("STREAM_WRITE_TIMEOUT", seconds(limit::STREAM_WRITE_TIMEOUT)),
         ("SOCKET_MESSAGE_BYTES_MAX", bytes(limit::SOCKET_MESSAGE_BYTES_MAX)),
+        ("WAITING_INPUT_BYTES_MAX", bytes(limit::WAITING_INPUT_BYTES_MAX)),
         ("CONVERSATION_BYTES_MAX", bytes(limit::CONVERSATION_BYTES_MAX)),
         ("EVENT_BODY_BYTES_MAX", bytes(limit::EVENT_BODY_BYTES_MAX)),
         ("COST_MICROS_MAX", count(limit::COST_MICROS_MAX)),

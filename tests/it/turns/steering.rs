@@ -1,6 +1,7 @@
 //! Messages and turns: which turn reads a message, and in which order.
 
 use serde_json::json;
+use sojourn::base::limit;
 
 use super::{Scene, assert_sound, ends, log, of, run, script, session, steer};
 use crate::{
@@ -112,6 +113,33 @@ async fn an_interrupt_of_an_idle_session_is_an_ordinary_message() {
     let log = scene.owner.settled(&id, 2).await;
     assert_eq!(ends(&log), ["completed", "completed"]);
     assert!(of(&log, "turn.cancel_requested").is_empty());
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn more_input_than_any_model_reads_does_not_end_the_session() {
+    let fake = Fake::decide(Anthropic::default(), |_| Step::text("Done.")).await;
+    let scene = Scene::open(&[&format!("--anthropic-base-url={}", fake.base_url)]).await;
+    let owner = &scene.owner;
+    let id = with_fake(owner, "Hello.").await;
+    owner.settled(&id, 1).await;
+    owner.post(&format!("/sessions/{id}/pause"), json!({})).await.ok();
+    let one = limit::TEXT_BYTES_MAX;
+    let count = limit::CONVERSATION_BYTES_MAX / one + 2;
+    for n in 0..count {
+        let text = n.to_string();
+        steer(owner, &id, &(text.clone() + &"x".repeat(one - text.len()))).await;
+    }
+    owner.post(&format!("/sessions/{id}/resume"), json!({})).await.ok();
+    let log = owner.settled(&id, 2).await;
+    assert_eq!(ends(&log), ["completed", "completed"]);
+    let said = fake.requests()[1].body["messages"].to_string();
+    let left_out = said.matches(&format!("[This message of {one} bytes was left out")).count();
+    assert_eq!(left_out, count - limit::WAITING_INPUT_BYTES_MAX / one);
+    steer(owner, &id, "Go on.").await;
+    let log = owner.settled(&id, 3).await;
+    assert_eq!(ends(&log), ["completed"; 3]);
+    assert_eq!(fake.refusals(), Vec::<String>::new());
     scene.close().await;
 }
 
