@@ -140,7 +140,7 @@ impl Run<'_> {
         };
         if confirmed != self.ports.tools.args_hash(call) {
             return Ok(Some(
-                "This tool has changed since the call was confirmed, so it did not run. Call it again.",
+                "This tool or its working directory has changed since the call was confirmed, so it did not run. Call it again.",
             ));
         }
         let started = Body::ToolStarted { call_id: call.call_id.clone() };

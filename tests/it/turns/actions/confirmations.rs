@@ -88,6 +88,29 @@ async fn a_call_waits_for_a_person_and_runs_once_confirmed() {
 }
 
 #[tokio::test]
+async fn a_call_that_would_act_elsewhere_than_where_it_was_confirmed_does_not_run() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let call = || bash("pwd | tee here");
+    let id =
+        play(owner, ask(), json!([{ "tools": [call()] }, { "tools": [call()] }, { "text": "Done." }])).await;
+    let shown = pending(owner, &id, 1).await.remove(0);
+    let elsewhere = json!({ "working_dir": "/tmp" });
+    owner.patch(&format!("/sessions/{id}/context"), elsewhere).await.ok();
+    assert_eq!(answer(owner, &id, decide(&shown, "once", &json!({}))).await.status, 202);
+
+    let again = pending(owner, &id, 1).await.remove(0);
+    assert_ne!((&again["id"], &again["args_hash"]), (&shown["id"], &shown["args_hash"]));
+    assert_eq!(answer(owner, &id, decide(&again, "once", &json!({}))).await.status, 202);
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!((outcomes(&log), ends(&log)), (vec!["not_run", "ran"], vec!["completed"]));
+    assert!(outputs(&log)[0].contains("has changed since the call was confirmed"), "{log:?}");
+    assert_eq!((outputs(&log)[1], of(&log, "tool.started").len()), ("/tmp\n", 1));
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_rejected_call_does_not_run_and_the_model_reads_why() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;
