@@ -307,7 +307,11 @@ pub(crate) async fn check_rootfs(
             );
             RootfsStatus::Building
         }
-        None => RootfsStatus::Building,
+        None => {
+            let is_told = told.step.as_deref() == Some(NO_SHARE);
+            bodies.extend((!is_told).then(|| Body::EnvironmentBuildProgress { step: NO_SHARE.to_owned() }));
+            RootfsStatus::Building
+        }
     };
     record(sandboxes, fence, bodies).await?;
     Ok(status)
@@ -316,6 +320,9 @@ pub(crate) async fn check_rootfs(
 fn has_failed(build: Option<&Build>) -> bool {
     build.is_some_and(|build| build.state == State::Failed)
 }
+
+/// Progress of a build that its organization must wait for.
+const NO_SHARE: &str = "waits: the organization has too many builds on this node, open or of the last hour";
 
 /// Start and last step of the current build, from the log.
 #[derive(Default)]

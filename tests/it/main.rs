@@ -11,6 +11,7 @@
 mod admin;
 mod api;
 mod budgets;
+mod builds;
 mod claims;
 mod cli;
 mod clock;

@@ -34,6 +34,9 @@ pub const ROOTFS_DENIED_MAX: usize = 16;
 pub const ROOTFS_CONCURRENT_MAX: usize = 2;
 /// Of the running and queued builds of a node, the most that one organization may have.
 pub const ROOTFS_PER_ORGANIZATION_MAX: i64 = 4;
+/// Builds that a node starts for one organization within an hour, of up to `ROOTFS_BYTES_MAX` each: only root file
+/// systems that were not used for an hour are removed when there are many.
+pub const ROOTFS_BUILDS_PER_HOUR_MAX: i64 = 12;
 /// Interval at which a node polls for builds, and a session for its root file system.
 pub const ROOTFS_POLL: Duration = Duration::from_secs(1);
 /// A failed build also answers equal requests for this long.

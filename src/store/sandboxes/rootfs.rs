@@ -12,13 +12,45 @@ use crate::store::{
 use crate::{
     base::{
         Timestamp,
-        limit::{ROOTFS_FAILURE_TTL, ROOTFS_MAX_IDLE, ROOTFS_PER_ORGANIZATION_MAX},
+        limit::{
+            ROOTFS_BUILDS_PER_HOUR_MAX, ROOTFS_FAILURE_TTL, ROOTFS_MAX_IDLE, ROOTFS_PER_ORGANIZATION_MAX,
+        },
     },
     domain::{
         OrgId,
         rootfs::{Build, RootFs, State},
     },
 };
+
+/// Whether an organization has a share of a node left for one more build. It has none while too many of its
+/// builds are open, or were started within the last hour: removal of unused ones begins after that hour.
+/// Parameters: the node, the organization, and both limits.
+macro_rules! has_share {
+    ($node:literal, $org:literal, $open_max:literal, $hour_max:literal) => {
+        concat!(
+            "(select count(*) filter (where state in ('requested', 'building')) < ",
+            $open_max,
+            " and count(*) < ",
+            $hour_max,
+            " from rootfs r where r.node_id = ",
+            $node,
+            " and r.requested_by = ",
+            $org,
+            " and (r.state in ('requested', 'building') or r.started_at > now() - interval '1 hour'))"
+        )
+    };
+}
+
+/// Whether a row that is requested must be built again: one that is ready and missing was removed.
+macro_rules! is_over {
+    ($ttl:literal) => {
+        concat!(
+            "(state = 'ready' or state = 'failed' and completed_at < now() - ",
+            $ttl,
+            " * interval '1 second')"
+        )
+    };
+}
 
 #[derive(FromRow)]
 struct Row {
@@ -46,27 +78,27 @@ impl Row {
 impl Tx {
     /// Requests a root file system on every live node.
     ///
-    /// Does nothing on a node where the organization already has `ROOTFS_PER_ORGANIZATION_MAX`
-    /// requests open. With `again`, also requests one that failed.
+    /// Does nothing on a node where the organization has used its share of builds. With `again`, also requests one
+    /// that failed.
     pub async fn request_rootfs(&mut self, rootfs: &RootFs, again: bool) -> Result<()> {
         let org = self.org.uuid();
-        sqlx::query(
+        sqlx::query(concat!(
             "insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select n.node_id, $1, $2::json, $3
              from node n
-             where n.seen_at > now() - interval '1 minute'
-               and (select count(*)
-                    from rootfs r
-                    where r.node_id = n.node_id and r.requested_by = $3 and r.state in ('requested', 'building')) < $4
-             on conflict (node_id, rootfs_key) do update
+             where n.seen_at > now() - interval '1 minute' and ",
+            has_share!("n.node_id", "$3", "$5", "$6"),
+            "on conflict (node_id, rootfs_key) do update
              set requested_at = now(),
-                 state = case when rootfs.state = 'failed' and $5 then 'requested' else rootfs.state end",
-        )
+                 state = case when rootfs.state = 'failed' and $4 then 'requested' else rootfs.state end,
+                 requested_by = case when rootfs.state = 'failed' and $4 then $3 else rootfs.requested_by end",
+        ))
         .bind(rootfs.key())
         .bind(json(rootfs))
         .bind(org)
-        .bind(ROOTFS_PER_ORGANIZATION_MAX)
         .bind(again)
+        .bind(ROOTFS_PER_ORGANIZATION_MAX)
+        .bind(ROOTFS_BUILDS_PER_HOUR_MAX)
         .execute(self.connection())
         .await?;
         Ok(())
@@ -94,36 +126,34 @@ impl Store {
     /// Requests a missing root file system on one node; returns its build state.
     ///
     /// A failure is returned for `ROOTFS_FAILURE_TTL`; then the build is requested again. `None`
-    /// while the organization has too many requests open.
+    /// while the organization has used its share of builds.
     pub async fn request_rootfs_on_node(
         &self,
         node: Uuid,
         org: OrgId,
         rootfs: &RootFs,
     ) -> Result<Option<Build>> {
-        let row: Option<Row> = sqlx::query_as(
-            "insert into rootfs (node_id, rootfs_key, spec, requested_by)
+        let row: Option<Row> = sqlx::query_as(concat!(
+            "with known as (select ",
+            is_over!("$5"),
+            " as is_over from rootfs where node_id = $1 and rootfs_key = $2)
+             insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select $1, $2, $3::json, $4
-             where exists (select from rootfs where node_id = $1 and rootfs_key = $2)
-                or (select count(*)
-                    from rootfs
-                    where node_id = $1 and requested_by = $4 and state in ('requested', 'building')) < $5
-             on conflict (node_id, rootfs_key) do update
+             where exists (select from known where not is_over) or ",
+            has_share!("$1", "$4", "$6", "$7"),
+            "on conflict (node_id, rootfs_key) do update
              set requested_at = now(),
-                 state = case
-                     when rootfs.state = 'ready' then 'requested'
-                     when rootfs.state = 'failed' and rootfs.completed_at < now() - $6 * interval '1 second'
-                         then 'requested'
-                     else rootfs.state
-                 end
+                 state = case when (select is_over from known) then 'requested' else rootfs.state end,
+                 requested_by = case when (select is_over from known) then $4 else rootfs.requested_by end
              returning rootfs_key, state, log, error, started_at, completed_at",
-        )
+        ))
         .bind(node)
         .bind(rootfs.key())
         .bind(json(rootfs))
         .bind(org.uuid())
-        .bind(ROOTFS_PER_ORGANIZATION_MAX)
         .bind(seconds(ROOTFS_FAILURE_TTL))
+        .bind(ROOTFS_PER_ORGANIZATION_MAX)
+        .bind(ROOTFS_BUILDS_PER_HOUR_MAX)
         .fetch_optional(&self.system)
         .await?;
         row.map(|row| row.build().map(|(_, build)| build)).transpose()

@@ -26,7 +26,7 @@ fn seconds(time: std::time::Duration) -> String {
 
 /// Every bound of docs/limits.md, as it stands there.
 fn shown() -> Vec<(&'static str, String)> {
-    [of_requests(), of_things(), of_actions(), of_mcp(), of_skills()].concat()
+    [of_root_file_systems(), of_requests(), of_things(), of_actions(), of_mcp(), of_skills()].concat()
 }
 
 fn of_skills() -> Vec<(&'static str, String)> {
@@ -126,15 +126,21 @@ fn of_actions() -> Vec<(&'static str, String)> {
     ]
 }
 
-fn of_requests() -> Vec<(&'static str, String)> {
+fn of_root_file_systems() -> Vec<(&'static str, String)> {
     vec![
         ("PACKAGES_MAX", count(limit::PACKAGES_MAX as u64)),
         ("PACKAGE_BYTES_MAX", bytes(limit::PACKAGE_BYTES_MAX)),
         ("ROOTFS_TIMEOUT", seconds(limit::ROOTFS_TIMEOUT)),
         ("ROOTFS_BYTES_MAX", bytes(limit::ROOTFS_BYTES_MAX as usize)),
         ("ROOTFS_PER_ORGANIZATION_MAX", count(limit::ROOTFS_PER_ORGANIZATION_MAX.unsigned_abs())),
+        ("ROOTFS_BUILDS_PER_HOUR_MAX", count(limit::ROOTFS_BUILDS_PER_HOUR_MAX.unsigned_abs())),
         ("ROOTFS_LOG_BYTES_MAX", bytes(limit::ROOTFS_LOG_BYTES_MAX)),
         ("ROOTFS_FAILURE_TTL", seconds(limit::ROOTFS_FAILURE_TTL)),
+    ]
+}
+
+fn of_requests() -> Vec<(&'static str, String)> {
+    vec![
         ("REQUESTS_PER_SECOND", count(limit::REQUESTS_PER_SECOND.into())),
         ("REQUESTS_BURST_SECONDS", count(limit::REQUESTS_BURST_SECONDS.into())),
         ("ORGANIZATION_RATE_FACTOR", count(limit::ORGANIZATION_RATE_FACTOR.into())),
