@@ -1,10 +1,14 @@
 //! `bench neighbors`: turns of an ordinary session alone, then beside a session that takes all that it can get of one
 //! resource.
 
-use std::time::{Duration, Instant};
+use std::{
+    pin::pin,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context, ensure};
 use clap::Args;
+use futures::{StreamExt, stream::FuturesUnordered};
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -29,27 +33,39 @@ const RATIO_MAX: f64 = 2.0;
 /// Time that a neighbor has before the turns are measured.
 const HEAD_START: Duration = Duration::from_secs(1);
 
-/// Neighbors: the resource that each takes, and its script, which never ends by itself.
-const GREEDY: [(&str, &str); 10] = [
-    ("CPU", "for at in $(seq 8); do (while :; do :; done) & done; wait"),
-    ("memory", "while :; do python3 -c 'held = [bytearray(1 << 20) for at in range(65536)]'; done"),
-    ("disk", "while :; do dd if=/dev/zero of=big bs=1M count=256 conv=fsync 2>/dev/null; rm big; done"),
-    ("small files", "while :; do mkdir many; (cd many; seq 2000 | xargs touch); rm -r many; sync -f .; done"),
-    ("processes", "python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'"),
+/// Neighbors: the resource that they take, their number, and their script, which never ends by itself.
+const GREEDY: [(&str, usize, &str); 11] = [
+    ("CPU", 1, "for at in $(seq 8); do (while :; do :; done) & done; wait"),
+    ("memory", 1, "while :; do python3 -c 'held = [bytearray(1 << 20) for at in range(65536)]'; done"),
+    ("disk", 1, "while :; do dd if=/dev/zero of=big bs=1M count=256 conv=fsync 2>/dev/null; rm big; done"),
+    (
+        "small files",
+        1,
+        "while :; do mkdir many; (cd many; seq 2000 | xargs touch); rm -r many; sync -f .; done",
+    ),
+    ("processes", 1, "python3 -c 'import os\nwhile True:\n try: os.fork()\n except OSError: pass'"),
+    (
+        "starts of programs, in four sandboxes",
+        4,
+        "for at in $(seq 8); do (while :; do /bin/true; done) & done; wait",
+    ),
     (
         "inotify instances",
+        1,
         "python3 -c 'import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.inotify_init()'",
     ),
-    ("pseudo terminals", "python3 -c 'import os\nwhile True:\n try: os.openpty()\n except OSError: pass'"),
+    ("pseudo terminals", 1, "python3 -c 'import os\nwhile True:\n try: os.openpty()\n except OSError: pass'"),
     (
         "asynchronous I/O",
+        1,
         "python3 -c 'import ctypes\nlibc = ctypes.CDLL(None)\nwhile True: libc.syscall(206, 1 << 20, ctypes.byref(ctypes.c_long()))'",
     ),
     (
         "connections",
+        1,
         "python3 -c 'import socket\nheld = []\nwhile True:\n try: held.append(socket.create_connection((\"127.0.0.1\", 3128)))\n except OSError: held.clear()'",
     ),
-    ("output and decisions", "(while :; do curl -s http://denied.example/; done > /dev/null) & yes"),
+    ("output and decisions", 1, "(while :; do curl -s http://denied.example/; done > /dev/null) & yes"),
 ];
 
 /// Turns alone and beside one neighbor: p50 and p90 in milliseconds.
@@ -80,7 +96,7 @@ async fn measure(plan: &Neighbors, ground: &Ground) -> anyhow::Result<Vec<Beside
     let service = ground
         .serve(&[
             "--role=all",
-            "--max-concurrent-turns=4",
+            "--max-concurrent-turns=8",
             "--user=sojourn",
             "--sandbox-freeze-after-seconds=600",
         ])
@@ -90,25 +106,32 @@ async fn measure(plan: &Neighbors, ground: &Ground) -> anyhow::Result<Vec<Beside
     let session = caller.session(&agent, None).await?;
     turn(&caller, &session).await?;
     let mut all = Vec::new();
-    for (what, script) in GREEDY {
+    for (what, count, script) in GREEDY {
         let span = Duration::from_secs(plan.seconds);
         let alone = turns(&caller, &session, span / 2).await?;
-        let greedy = caller.post("/sessions", &json!({})).await?;
-        let greedy = greedy["session"]["id"].as_str().context("an id")?.to_owned();
+        let mut greedy = Vec::new();
+        for _ in 0..count {
+            let made = caller.post("/sessions", &json!({})).await?;
+            greedy.push(made["session"]["id"].as_str().context("an id")?.to_owned());
+        }
         let command = json!({ "command": script, "timeout_seconds": plan.seconds + 5 });
-        let path = format!("/sessions/{greedy}/exec");
+        let paths: Vec<_> = greedy.iter().map(|greedy| format!("/sessions/{greedy}/exec")).collect();
+        let commands: FuturesUnordered<_> = paths.iter().map(|path| caller.post(path, &command)).collect();
+        let mut commands = pin!(commands);
         let beside = async {
             tokio::time::sleep(HEAD_START).await;
             turns(&caller, &session, span).await
         };
         let beside = tokio::select! {
             beside = beside => beside?,
-            ended = caller.post(&path, &command) => {
+            Some(ended) = commands.next() => {
                 anyhow::bail!("the neighbor ({what}) ended too soon: {:?}", ended.map(|answer| answer.to_string()));
             }
         };
-        caller.post(&format!("/sessions/{greedy}/archive"), &json!({})).await?;
-        gone(&caller, &greedy).await?;
+        for greedy in &greedy {
+            caller.post(&format!("/sessions/{greedy}/archive"), &json!({})).await?;
+            gone(&caller, greedy).await?;
+        }
         let both = |mut times: Vec<Duration>| [50, 90].map(|part| percentile_ms(&mut times, part));
         let one = Beside { what, turns: beside.len(), alone: both(alone), beside: both(beside) };
         println!("{what}: {:.1?} ms alone, {:.1?} ms beside it ({} turns)", one.alone, one.beside, one.turns);
