@@ -16,7 +16,7 @@ use crate::{
         custom_tool::OnExpiry,
         elicitation::Elicitation,
         event::{Body, Draft},
-        log_fold::ActionEnd,
+        log_fold::{ActionEnd, TurnFold},
         permission::{Grant, Policy, PolicyDecision},
         repetition::Repetition,
         tool::ToolCall,
@@ -172,23 +172,7 @@ impl Run<'_> {
 
     /// Returns the result of a call whose action has ended.
     pub(super) fn caller_result(&self, call_id: &str) -> Option<CallResult> {
-        Some(match self.own()?.ended_action(call_id)? {
-            ActionEnd::Answered { text, is_error, after_ms, content } => CallResult {
-                is_error: *is_error,
-                content: content.clone(),
-                duration: Duration::from_millis(*after_ms),
-                ..CallResult::ok(text.clone())
-            },
-            ActionEnd::Rejected { words } => CallResult::not_run(words.clone()),
-            ActionEnd::Expired { kind, .. } => match kind.expired() {
-                (words, true) => CallResult::unknown(words),
-                (words, false) if self.own()?.is_loop(call_id) => {
-                    CallResult::not_run(format!("{words} {LOOPED}"))
-                }
-                (words, false) => CallResult::not_run(words),
-            },
-            ActionEnd::Confirmed | ActionEnd::Elicited(_) => return None,
-        })
+        caller_result(self.own()?, call_id)
     }
 
     /// Returns the result of a call that no worker has begun; a caller may have answered it already.
@@ -198,8 +182,30 @@ impl Run<'_> {
 
     /// Returns the result of a call that needs a caller, for a turn that ends now.
     pub(super) fn unanswered(&self, call: &ToolCall, why: &str) -> Option<CallResult> {
-        let is_open = self.own().is_some_and(|turn| turn.has_not_begun(&call.call_id));
-        let not_run = || CallResult::not_run(format!("The turn was {why} before anybody ran this tool."));
-        self.caller_result(&call.call_id).or_else(|| is_open.then(not_run))
+        unanswered(self.own()?, &call.call_id, why)
     }
+}
+
+/// Returns the result of a call that needs a caller, for a turn that ends now; `None` for one that may have begun.
+pub fn unanswered(turn: &TurnFold, call_id: &str, why: &str) -> Option<CallResult> {
+    let not_run = || CallResult::not_run(format!("The turn was {why} before anybody ran this tool."));
+    caller_result(turn, call_id).or_else(|| turn.has_not_begun(call_id).then(not_run))
+}
+
+fn caller_result(turn: &TurnFold, call_id: &str) -> Option<CallResult> {
+    Some(match turn.ended_action(call_id)? {
+        ActionEnd::Answered { text, is_error, after_ms, content } => CallResult {
+            is_error: *is_error,
+            content: content.clone(),
+            duration: Duration::from_millis(*after_ms),
+            ..CallResult::ok(text.clone())
+        },
+        ActionEnd::Rejected { words } => CallResult::not_run(words.clone()),
+        ActionEnd::Expired { kind, .. } => match kind.expired() {
+            (words, true) => CallResult::unknown(words),
+            (words, false) if turn.is_loop(call_id) => CallResult::not_run(format!("{words} {LOOPED}")),
+            (words, false) => CallResult::not_run(words),
+        },
+        ActionEnd::Confirmed | ActionEnd::Elicited(_) => return None,
+    })
 }

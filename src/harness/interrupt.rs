@@ -133,17 +133,28 @@ impl Run<'_> {
         };
         let why = if reason == YieldReason::Canceled { "canceled" } else { "ended by its deadline" };
         let stopped = self.stop().await;
+        let results = |run: &Self| {
+            let results = stopped.iter().flat_map(|(call, ran)| run.stopped_results(call, ran.as_ref(), why));
+            before.iter().cloned().chain(results).collect()
+        };
+        self.end_with(reason, exceeded, results).await
+    }
+
+    /// Ends the turn after the results of its open calls, which are made again if a caller has answered meanwhile.
+    pub(super) async fn end_with(
+        &mut self,
+        reason: YieldReason,
+        exceeded: Option<ExceededLimit>,
+        results: impl Fn(&Self) -> Vec<Draft>,
+    ) -> Result<bool, Halt> {
         loop {
             let read_to = self.fold.read_to();
-            let results =
-                stopped.iter().flat_map(|(call, ran)| self.stopped_results(call, ran.as_ref(), why));
-            let results = before.iter().cloned().chain(results).collect();
+            let results = results(self);
             let ended = match &exceeded {
                 Some(trip) => self.end_by(trip.clone(), results).await,
                 None => self.end(reason, None, None, results).await,
             };
             match ended {
-                // A caller has answered an action meanwhile, which its call says.
                 Err(Halt::Moved) => self.ports.journal.catch_up(&mut self.fold).await?,
                 ended => return ended,
             }

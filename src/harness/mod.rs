@@ -48,6 +48,7 @@ pub use crate::{
     model::{Delta, Model},
     tool::{Call, CallResult, ExecSummary, Fault},
 };
+pub use actions::unanswered;
 pub use turn::{Ports, Turn, TurnModel, run};
 
 /// The log, as a leased turn may append to it.

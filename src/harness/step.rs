@@ -163,9 +163,11 @@ impl<'a> Run<'a> {
         self.refresh_budgets().await?;
         let Some(trip) = trips(self).or_else(|| self.shared_limit_used_up()) else { return Ok(false) };
         let words = format!("This tool did not run: the session's limit `{}` is used up.", trip.limit);
-        let results = asked_for.iter().flat_map(|call| self.result_events(call, self.not_run(call, &words)));
-        let results = results.collect();
-        self.end_by(trip, results).await
+        let results = |run: &Self| {
+            let results = asked_for.iter().map(|call| run.result_events(call, run.not_run(call, &words)));
+            results.flatten().collect()
+        };
+        self.end_with(trip.reason, Some(trip), results).await
     }
 
     /// Returns the output tokens that the agent asks for in each call.

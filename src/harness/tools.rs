@@ -268,18 +268,8 @@ impl Run<'_> {
     }
 
     pub(super) fn result_events(&self, call: &ToolCall, done: CallResult) -> Vec<Draft> {
-        let duration_ms = u64::try_from(done.duration.as_millis()).unwrap_or(u64::MAX);
-        let exec = done.exec.map(|exec| self.exec_event(call, exec));
-        let body = Body::ToolResult {
-            call_id: call.call_id.clone(),
-            tool: call.tool.clone(),
-            output: done.output,
-            is_error: done.is_error,
-            outcome: done.outcome,
-            duration_ms,
-            content: done.content,
-        };
-        exec.into_iter().chain([self.draft(body, Actor::agent())]).collect()
+        let exec = done.exec.clone().map(|exec| self.exec_event(call, exec));
+        exec.into_iter().chain([self.draft(done.body(call), Actor::agent())]).collect()
     }
 
     /// Returns the event of an ended command, with its cost.

@@ -36,7 +36,7 @@ use crate::{
         SessionId,
         content::{Content, FileRef},
         elicitation::{Elicitation, Elicited},
-        event::Outcome,
+        event::{Body, Outcome},
         scheduled_wake::When,
         tool::{Replay, ToolCall, ToolSpec},
     },
@@ -303,6 +303,19 @@ impl CallResult {
     /// Result of a call that did not run.
     pub fn not_run(output: impl Into<String>) -> Self {
         Self { outcome: Outcome::NotRun, ..Self::error(output) }
+    }
+
+    /// Returns the body of the event of this result of a call.
+    pub fn body(self, call: &ToolCall) -> Body {
+        Body::ToolResult {
+            call_id: call.call_id.clone(),
+            tool: call.tool.clone(),
+            output: self.output,
+            is_error: self.is_error,
+            outcome: self.outcome,
+            duration_ms: u64::try_from(self.duration.as_millis()).unwrap_or(u64::MAX),
+            content: self.content,
+        }
     }
 
     /// Result of a call of which nobody knows whether it took effect.

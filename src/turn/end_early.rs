@@ -16,12 +16,12 @@ use crate::{
     domain::{
         ActionId, Actor, Body, Session, TurnId,
         action::Closed,
-        event::{Draft, Outcome, TurnCompleted},
+        event::{Draft, TurnCompleted},
         log_fold::LogFold,
         tool::ToolCall,
         turn::{TurnError, YieldReason},
     },
-    harness::{self, Halt, Journal as _},
+    harness::{self, CallResult, Halt, Journal as _, unanswered},
     journal::Writer,
     lifecycle::{EgressPolicy, SandboxSpec},
 };
@@ -108,23 +108,11 @@ pub(crate) async fn end_early(
 fn unsettled(fold: &LogFold, turn: TurnId, open: Vec<ToolCall>) -> Vec<Body> {
     let state = fold.turn(turn);
     let result = |call: ToolCall| {
-        // Nothing ran it if it waits for a caller.
-        let (outcome, output) = match state.is_some_and(|state| state.has_not_begun(&call.call_id)) {
-            true => (Outcome::NotRun, "The turn ended before anybody ran this tool."),
-            false => (
-                Outcome::Unknown,
-                "The turn ended before this call could be settled; its outcome is unknown.",
-            ),
+        let lost = || {
+            let words = "The turn ended before this call could be settled; its outcome is unknown.";
+            CallResult::unknown(words)
         };
-        Body::ToolResult {
-            call_id: call.call_id,
-            tool: call.tool,
-            output: output.to_owned(),
-            is_error: true,
-            outcome,
-            duration_ms: 0,
-            content: Vec::new(),
-        }
+        state.and_then(|state| unanswered(state, &call.call_id, "ended")).unwrap_or_else(lost).body(&call)
     };
     let actions = state.into_iter().flat_map(|state| state.open_actions());
     let closed = |(action_id, ..): (ActionId, &str, Timestamp)| Body::ActionClosed {

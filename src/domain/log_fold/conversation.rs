@@ -7,11 +7,16 @@
 use std::mem;
 
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::waiting_input::WaitingInput;
+use super::{
+    sizes::{added_bytes, block_bytes, message_bytes, result_bytes},
+    waiting_input::WaitingInput,
+};
 use crate::{
-    base::{Timestamp, limit::CONVERSATION_BYTES_MAX},
+    base::{
+        Timestamp,
+        limit::{COMPACTION_BYTES, CONVERSATION_BYTES_MAX},
+    },
     domain::{
         Event, Message, TurnId,
         content::Content,
@@ -120,7 +125,8 @@ impl Conversation {
                 };
                 if let Some(turn) = event.draft.turn_id {
                     let message = Message::User { text, content: content.clone() };
-                    self.bytes += self.input.add(turn, event.seq, message, *steers);
+                    let free_bytes = COMPACTION_BYTES.saturating_sub(self.bytes);
+                    self.bytes += self.input.add(turn, (event.seq, *steers), message, free_bytes);
                 }
             }
             Body::TurnStarted { turn_id, .. } => {
@@ -265,6 +271,7 @@ impl Conversation {
             self.settle();
             self.size.bytes_since += messages.iter().map(message_bytes).sum::<usize>();
             self.messages.extend(messages.into_iter().map(|message| Placed { seq, message }));
+            self.bound_inputs();
         }
     }
 
@@ -275,82 +282,6 @@ impl Conversation {
             self.messages.push(Placed { seq: self.calls_seq, message });
         }
     }
-}
-
-/// Memory that the body of an event adds to the conversation, in bytes; that of a message is known when it is added.
-fn added_bytes(body: &Body) -> usize {
-    match body {
-        Body::StepCompleted(step) if step.purpose.is_none() => step_bytes(step),
-        Body::ToolResult { output, content, .. } => {
-            output.len() + content.iter().map(part_memory).sum::<usize>()
-        }
-        _ => 0,
-    }
-}
-
-/// Bytes of a message for a model, with 4 bytes for each token of a file; of a response, those of its blocks.
-pub(super) fn message_bytes(message: &Message) -> usize {
-    match message {
-        Message::User { text, content } if content.is_empty() => text.len(),
-        Message::User { content, .. } => content.iter().map(part_bytes).sum(),
-        Message::Assistant { raw, blocks, .. } if raw.is_empty() => blocks.iter().map(block_bytes).sum(),
-        Message::Assistant { raw, .. } => raw.iter().map(value_bytes).sum(),
-        Message::Results { results } => results.iter().map(result_bytes).sum(),
-    }
-}
-
-pub(super) fn result_bytes(result: &ToolResult) -> usize {
-    result.output.len() + result.content.iter().map(part_bytes).sum::<usize>()
-}
-
-fn part_memory(part: &Content) -> usize {
-    size_of::<Content>()
-        + match part {
-            Content::Text { text } => text.len(),
-            Content::Image(file) | Content::Document(file) => {
-                file.name.len() + file.path.len() + file.sha256.len()
-            }
-        }
-}
-
-fn part_bytes(part: &Content) -> usize {
-    usize::try_from(part.tokens()).unwrap_or(usize::MAX).saturating_mul(4)
-}
-
-/// Approximate memory of a message, in bytes.
-pub(super) fn memory_bytes(message: &Message) -> usize {
-    match message {
-        Message::Assistant { raw, blocks, .. } => {
-            raw.iter().map(value_bytes).sum::<usize>() + blocks.iter().map(block_bytes).sum::<usize>()
-        }
-        Message::User { text, content } => text.len() + content.iter().map(part_memory).sum::<usize>(),
-        Message::Results { results } => {
-            let parts = results.iter().flat_map(|result| &result.content);
-            results.iter().map(|result| result.output.len()).sum::<usize>()
-                + parts.map(part_memory).sum::<usize>()
-        }
-    }
-}
-
-fn block_bytes(block: &Block) -> usize {
-    match block {
-        Block::Text { text } | Block::Thinking { text } => text.len(),
-        Block::ToolCall(call) => value_bytes(&call.input),
-    }
-}
-
-fn step_bytes(step: &StepCompleted) -> usize {
-    step.raw.iter().map(value_bytes).sum::<usize>() + step.blocks.iter().map(block_bytes).sum::<usize>()
-}
-
-fn value_bytes(value: &Value) -> usize {
-    let inner = match value {
-        Value::String(text) => text.len(),
-        Value::Array(items) => items.iter().map(value_bytes).sum(),
-        Value::Object(fields) => fields.iter().map(|(name, value)| name.len() + value_bytes(value)).sum(),
-        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
-    };
-    size_of::<Value>() + inner
 }
 
 fn settled(calls: Vec<(String, Option<ToolResult>)>) -> Message {

@@ -9,6 +9,7 @@ mod last_step;
 mod mcp;
 mod sandbox_trace;
 mod shorten;
+mod sizes;
 mod turn_actions;
 mod turn_fold;
 mod waiting_input;
@@ -203,6 +204,9 @@ impl LogFold {
             Body::HistoryCompactionRequested(request) => self.compaction_request = Some(request.clone()),
             Body::HistoryCompacted(_) | Body::HistoryCompactionFailed(_) => self.compaction_request = None,
             Body::TurnCompleted(completed) => self.end_turn(completed),
+            Body::TurnSteered { from_turn_id, from_is_empty: true, .. } => {
+                self.turns.retain(|(id, _)| id != from_turn_id);
+            }
             Body::TurnRetried { turn_id, .. } => self.retry_turn(*turn_id),
             _ => {}
         }

@@ -6,12 +6,16 @@ use std::{collections::HashSet, path::Path};
 
 use serde_json::Value;
 
-use super::conversation::{Conversation, HistorySize, Placed, memory_bytes, message_bytes, result_bytes};
+use super::{
+    conversation::{Conversation, HistorySize, Placed},
+    sizes::{memory_bytes, message_bytes, result_bytes, result_memory},
+    waiting_input::beginning_of,
+};
 use crate::{
     base::{
         limit::{
-            PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_INPUT_BEGIN_BYTES, PRUNED_INPUT_BYTES_MIN,
-            PRUNED_TURNS_KEPT,
+            COMPACTION_BYTES, PRUNE_KEPT_TOKENS, PRUNE_SAVED_TOKENS_MIN, PRUNED_INPUT_BEGIN_BYTES,
+            PRUNED_INPUT_BYTES_MIN, PRUNED_TURNS_KEPT,
         },
         text::truncate,
     },
@@ -180,24 +184,60 @@ impl Conversation {
 
     /// Leaves out results, files and inputs.
     pub(super) fn prune(&mut self, event: &Pruned) {
+        let before = self.history_bytes();
         let placed = self.messages.iter_mut().flat_map(|placed| placed.message.content_mut());
         let open = self.calls.iter_mut().filter_map(|(_, result)| result.as_mut());
         drop_files(placed.chain(open.flat_map(|result| &mut result.content)), &event.file_ids);
-        let mut saved = 0;
         for placed in self.messages.iter_mut().filter(|placed| placed.seq <= event.to_seq) {
             if event.input_seqs.contains(&placed.seq)
                 && let Some(line) = left_out_input(&placed.message)
             {
-                saved += memory_bytes(&placed.message).saturating_sub(line.len());
                 placed.message = Message::user(line);
             }
             let Message::Results { results } = &mut placed.message else { continue };
-            for result in results.iter_mut().filter(|result| event.call_ids.contains(&result.call_id)) {
-                saved += leave_out(result);
+            results.iter_mut().filter(|result| event.call_ids.contains(&result.call_id)).for_each(leave_out);
+        }
+        self.release(before);
+        self.size.counted = self.size.counted.saturating_sub(event.tokens);
+    }
+
+    /// Shortens inputs of earlier turns, the oldest first, while the conversation is too large: those whose turns ended
+    /// without a response are in no summary.
+    pub(super) fn bound_inputs(&mut self) {
+        if self.bytes <= COMPACTION_BYTES {
+            return;
+        }
+        let before = self.history_bytes();
+        let mut surplus = self.bytes - COMPACTION_BYTES;
+        let (runs, from) = (self.is_running(), self.running_from);
+        let is_earlier = |placed: &&mut Placed| !(runs && placed.seq >= from) && is_user(&placed.message);
+        for placed in self.messages.iter_mut().filter(is_earlier) {
+            let bytes = memory_bytes(&placed.message);
+            let line = beginning_of(&placed.message);
+            if bytes > 2 * line.len() {
+                surplus = surplus.saturating_sub(bytes - line.len());
+                placed.message = Message::user(line);
+            }
+            if surplus == 0 {
+                break;
             }
         }
+        let saved = self.release(before);
+        self.size.counted = self.size.counted.saturating_sub(tokens(saved));
+    }
+
+    /// Memory of the messages and results of the history, in bytes.
+    fn history_bytes(&self) -> usize {
+        let open = self.calls.iter().filter_map(|(_, result)| result.as_ref());
+        self.messages.iter().map(|placed| memory_bytes(&placed.message)).sum::<usize>()
+            + open.map(result_memory).sum::<usize>()
+    }
+
+    /// Subtracts what the history lost since it had so many bytes; returns it.
+    fn release(&mut self, before: usize) -> usize {
+        let saved = before.saturating_sub(self.history_bytes());
         self.bytes = self.bytes.saturating_sub(saved);
-        self.size.counted = self.size.counted.saturating_sub(event.tokens);
+        saved
     }
 
     /// Whether a summary up to this event stands for a message.
@@ -235,12 +275,9 @@ fn left_out_input(message: &Message) -> Option<String> {
         .then(|| format!("[This message was left out of the conversation: it has {bytes} bytes. It begins with: {beginning}]"))
 }
 
-fn leave_out(result: &mut ToolResult) -> usize {
-    let line = pruned(&result.output);
-    let saved = result.output.len().saturating_sub(line.len());
-    result.output = line;
+fn leave_out(result: &mut ToolResult) {
+    result.output = pruned(&result.output);
     result.content.clear();
-    saved
 }
 
 /// Returns the line that stays of a result, with the place of the whole output if the result names one.
@@ -308,6 +345,24 @@ mod tests {
         assert_eq!(seqs, [0, 41, 42, 42], "the summary, the input of the turn, its step");
         assert_eq!(conversation.tokens(), 2_100);
         assert_eq!(conversation.cut(0), None, "a summary is not summarized alone");
+    }
+
+    #[test]
+    fn inputs_of_turns_that_no_model_answered_do_not_fill_the_conversation() {
+        let mut conversation = Conversation::new(false);
+        let long = "x".repeat(256 << 10);
+        for seq in 1..200 {
+            conversation.messages.push(Placed { seq, message: Message::user(long.as_str()) });
+            conversation.bytes += long.len();
+            conversation.bound_inputs();
+            assert!(conversation.bytes <= COMPACTION_BYTES, "{seq}: {}", conversation.bytes);
+        }
+        let shown = conversation.messages();
+        assert_eq!(shown[198], Message::user(long.as_str()), "the newest is whole");
+        assert!(
+            matches!(&shown[0], Message::User { text, .. } if text.starts_with("[This message of 262144 bytes"))
+        );
+        assert_eq!(conversation.history_bytes(), conversation.bytes);
     }
 
     #[test]

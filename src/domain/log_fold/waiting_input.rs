@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, mem};
 
 use serde::{Deserialize, Serialize};
 
-use super::conversation::memory_bytes;
+use super::sizes::memory_bytes;
 use crate::{
     base::{
         limit::{INPUT_LEFT_OUT_BEGIN_BYTES, WAITING_INPUT_BYTES_MAX},
@@ -34,15 +34,18 @@ struct Waiting {
 }
 
 impl WaitingInput {
-    /// Adds a message to the input of a turn, or only its beginning if too much waits already; returns its memory
-    /// in bytes.
-    pub(super) fn add(&mut self, turn: TurnId, seq: i64, message: Message, steers: bool) -> usize {
+    /// Adds a message to the input of a turn, or only its beginning if too much waits already, or the conversation has
+    /// fewer bytes free; returns its memory in bytes.
+    pub(super) fn add(
+        &mut self,
+        turn: TurnId,
+        (seq, steers): (i64, bool),
+        message: Message,
+        free_bytes: usize,
+    ) -> usize {
         let bytes = memory_bytes(&message);
-        let message = if self.waiting_bytes + bytes > WAITING_INPUT_BYTES_MAX {
-            Message::user(beginning_of(&message, bytes))
-        } else {
-            message
-        };
+        let is_too_much = self.waiting_bytes + bytes > WAITING_INPUT_BYTES_MAX || bytes > free_bytes;
+        let message = if is_too_much { Message::user(beginning_of(&message)) } else { message };
         let bytes = memory_bytes(&message);
         self.waiting_bytes += bytes;
         self.waiting.entry(turn).or_default().push(Waiting { seq, message, steers });
@@ -94,7 +97,9 @@ impl WaitingInput {
     }
 }
 
-fn beginning_of(message: &Message, bytes: usize) -> String {
+/// Returns what the model reads instead of a message for which there is no space.
+pub(super) fn beginning_of(message: &Message) -> String {
+    let bytes = memory_bytes(message);
     let text = if let Message::User { text, .. } = message { text.as_str() } else { "" };
     let beginning = truncate(text, INPUT_LEFT_OUT_BEGIN_BYTES);
     format!(
@@ -113,7 +118,7 @@ mod tests {
         let [running, queued]: [TurnId; 2] = [Origin::system().id(), Origin::system().id()];
         let long = || Message::user("x".repeat(WAITING_INPUT_BYTES_MAX / 4));
         (1..=6).for_each(|seq| {
-            input.add(queued, seq, long(), seq == 6);
+            input.add(queued, (seq, seq == 6), long(), usize::MAX);
         });
         assert!(input.steers(running) && !input.steers(queued));
         assert!(input.waiting_bytes < WAITING_INPUT_BYTES_MAX + 1_000, "{}", input.waiting_bytes);
@@ -123,11 +128,12 @@ mod tests {
         assert!(text.starts_with("[This message of 1048576 bytes was left out"), "{text}");
 
         input.postpone(queued);
-        input.add(running, 7, long(), false);
+        input.add(running, (7, false), long(), usize::MAX);
         assert!(memory_bytes(&input.take(running)[0]) < 1_000, "what is postponed still counts");
         let postponed = input.take_postponed();
         assert_eq!(postponed.iter().filter(|message| **message == long()).count(), 4);
         assert_eq!(input.waiting_bytes, 0);
-        assert_eq!(input.add(running, 8, long(), false), memory_bytes(&long()));
+        assert_eq!(input.add(running, (8, false), long(), usize::MAX), memory_bytes(&long()));
+        assert!(input.add(running, (9, false), long(), 10) < 1_000, "there is no space");
     }
 }

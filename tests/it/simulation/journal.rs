@@ -11,13 +11,13 @@ use sojourn::{
         action::Closed,
         budget::MaxUsage,
         delta::Delta,
-        event::{Draft, Outcome, TurnCompleted},
+        event::{Draft, TurnCompleted},
         log_fold::{LogFold, ReadTo, open_calls},
         spend::Verdict,
         tool::ToolCall,
         turn::{TurnError, YieldReason},
     },
-    harness::{Halt, Journal},
+    harness::{CallResult, Halt, Journal, unanswered},
 };
 
 use super::{
@@ -106,16 +106,8 @@ pub async fn end_early(journal: &LeasedJournal) -> Result<(), Halt> {
     let fold = LogFold::of(&log, false);
     let state = fold.turn(turn);
     let lost = |call: ToolCall| {
-        let is_open = state.is_some_and(|state| state.has_not_begun(&call.call_id));
-        draft(Body::ToolResult {
-            call_id: call.call_id,
-            tool: call.tool,
-            output: "Nobody knows.".to_owned(),
-            is_error: true,
-            outcome: if is_open { Outcome::NotRun } else { Outcome::Unknown },
-            duration_ms: 0,
-            content: Vec::new(),
-        })
+        let done = state.and_then(|state| unanswered(state, &call.call_id, "ended"));
+        draft(done.unwrap_or_else(|| CallResult::unknown("Nobody knows.")).body(&call))
     };
     let mut drafts: Vec<_> = open_calls(&log, turn).into_iter().map(lost).collect();
     let open = state.into_iter().flat_map(|state| state.open_actions());
