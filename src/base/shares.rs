@@ -1,7 +1,7 @@
 //! Places in something bounded, of which each holder has at most a share.
 //!
-//! Used by `net` for DNS lookups and by `egress` for connections: a holder that takes all of its places waits for
-//! its own, and the others go on.
+//! Used by `net` for DNS lookups, by `egress` for connections, by `http` for uploads and by `stream`: a holder that
+//! takes all of its places waits for its own, or is refused, and the others go on.
 
 use std::{
     collections::HashMap,
@@ -45,6 +45,13 @@ impl<K: Copy + Eq + Hash> Shares<K> {
         Place { _share: share, _all: acquire(Arc::clone(&self.all)).await }
     }
 
+    /// Takes a place, if one is free.
+    pub fn try_take(&self, holder: K) -> Option<Place> {
+        let share = self.try_share(holder)?;
+        let all = Arc::clone(&self.all).try_acquire_owned().ok()?;
+        Some(Place { _share: Some(share), _all: all })
+    }
+
     /// Takes one of the holder's own places, if one is free, and none of all.
     pub fn try_share(&self, holder: K) -> Option<OwnedSemaphorePermit> {
         self.share_of(holder).try_acquire_owned().ok()
@@ -77,6 +84,9 @@ mod tests {
         let others = [shares.take(Some(2)).await, shares.take(None).await];
         drop(first);
         let again = shares.take(Some(1)).now_or_never().expect("its places are free again");
+        let more = shares.try_take(1).expect("a place of its share");
+        assert!(shares.try_take(1).is_none() && shares.try_take(2).is_some());
+        drop(more);
         drop((others, again));
         assert_eq!(shares.all.available_permits(), 5);
         drop(shares.take(Some(3)).await);

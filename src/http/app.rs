@@ -2,14 +2,12 @@
 
 use std::sync::Arc;
 
-use tokio::sync::Semaphore;
-
 use super::{answer::Answer, error::ApiError, key_cache::KeyCache, rate::Rates, unauthenticated::Lookups};
 use crate::{
     base::{
         limit::{
-            ARCHIVES_MAX, FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG, IMPORTS_MAX, IMPORTS_PER_ORG,
-            ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND,
+            ARCHIVES_MAX, ARCHIVES_PER_ORG, FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG, IMPORTS_MAX,
+            IMPORTS_PER_ORG, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND,
         },
         seal::sha256,
         shares::Shares,
@@ -56,7 +54,7 @@ pub(super) struct Inner {
     pub(super) organization_rates: Rates,
     pub(super) trigger_rates: Rates,
     pub(super) imports: Shares<OrgId>,
-    pub(super) archives: Semaphore,
+    pub(super) archives: Shares<OrgId>,
     pub(super) uploads: Shares<OrgId>,
     /// SHA-256 of the operator's key.
     pub(super) operator: Option<[u8; 32]>,
@@ -139,7 +137,7 @@ impl App {
             trigger_rates: Rates::new(TRIGGER_MESSAGES_PER_SECOND),
             imports: Shares::new(IMPORTS_MAX, IMPORTS_PER_ORG),
             uploads: Shares::new(FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG),
-            archives: Semaphore::new(ARCHIVES_MAX),
+            archives: Shares::new(ARCHIVES_MAX, ARCHIVES_PER_ORG),
             operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
         }))
     }

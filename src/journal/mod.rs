@@ -25,6 +25,7 @@ mod steers;
 mod stored_fold;
 mod unit;
 
+use tokio::task::JoinHandle;
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -85,6 +86,14 @@ impl Journal {
             record_committer,
             fold_cache: FoldCache::default(),
         }
+    }
+
+    /// Starts a write that also continues if its caller leaves.
+    pub(crate) fn start<T: Send + 'static>(
+        &self,
+        write: impl Future<Output = T> + Send + 'static,
+    ) -> JoinHandle<T> {
+        self.committer.spawn(write)
     }
 
     /// Waits until every write in progress has finished or failed.

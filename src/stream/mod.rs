@@ -15,7 +15,7 @@ mod view;
 
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use self::{
@@ -26,8 +26,10 @@ use self::{
 use crate::{
     base::{
         Origin,
-        limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX},
+        limit::{STREAM_BUFFER_FRAMES, STREAMS_MAX, STREAMS_PER_ORG_MAX},
+        shares::Shares,
     },
+    domain::OrgId,
     store::{Store, notification::Notifications},
 };
 
@@ -45,22 +47,22 @@ pub struct Streams {
     feeds: Feeds,
     lists: list::Feeds,
     origin: Origin,
-    permits: Arc<Semaphore>,
+    places: Arc<Shares<OrgId>>,
     tasks: TaskTracker,
     stop: CancellationToken,
 }
 
-/// The process has reached its limit of streams; try again later.
+/// The process, or the organization in it, has reached its limit of streams; try again later.
 #[derive(Debug, thiserror::Error)]
-#[error("this process has reached its limit of open streams")]
+#[error("this process, or the organization in it, has reached its limit of open streams")]
 pub struct Full;
 
 impl Streams {
     /// Creates streams that end when `stop` is canceled; readers then resume with another process.
     pub fn new(store: Store, notifications: Notifications, origin: Origin, stop: CancellationToken) -> Self {
-        let permits = Arc::new(Semaphore::new(STREAMS_MAX));
+        let places = Arc::new(Shares::new(STREAMS_MAX, STREAMS_PER_ORG_MAX));
         let (feeds, lists) = (Feeds::default(), list::Feeds::default());
-        Self { store, notifications, feeds, lists, origin, permits, tasks: TaskTracker::new(), stop }
+        Self { store, notifications, feeds, lists, origin, places, tasks: TaskTracker::new(), stop }
     }
 
     /// Follows a log.
@@ -68,7 +70,7 @@ impl Streams {
     /// The follower ends when the returned receiver is dropped, or accepts nothing for
     /// `STREAM_WRITE_TIMEOUT`.
     pub fn follow(&self, tail: Tail) -> Result<mpsc::Receiver<Frame>, Full> {
-        self.open(Frame::Alive, |reader| {
+        self.open(tail.org, Frame::Alive, |reader| {
             let Self { store, notifications, feeds, origin, .. } = self;
             Follower::new(store, notifications, feeds, origin, tail, reader).follow()
         })
@@ -76,14 +78,14 @@ impl Streams {
 
     /// Follows the list of an organization's sessions, with the same limits.
     pub fn follow_list(&self, tail: ListTail) -> Result<mpsc::Receiver<ListFrame>, Full> {
-        self.open(ListFrame::Alive, |reader| {
+        self.open(tail.org, ListFrame::Alive, |reader| {
             list::Follower::new(&self.store, &self.notifications, &self.lists, tail, reader).follow()
         })
     }
 
     /// Follows a command's output until the command ends, with the same limits.
     pub fn follow_exec(&self, tail: ExecTail) -> Result<mpsc::Receiver<ExecLine>, Full> {
-        self.open(ExecLine::Alive, |reader| {
+        self.open(tail.org, ExecLine::Alive, |reader| {
             exec::Follower::new(&self.store, &self.notifications, tail, reader).follow()
         })
     }
@@ -91,15 +93,16 @@ impl Streams {
     /// Starts a follower, which runs until it ends or this process stops.
     fn open<F: Clone, W>(
         &self,
+        org: OrgId,
         alive: F,
         follow: impl FnOnce(Reader<F>) -> W,
     ) -> Result<mpsc::Receiver<F>, Full>
     where
         W: Future<Output = Result<(), Ended>> + Send + 'static,
     {
-        let permit = self.permits.clone().try_acquire_owned().map_err(|_| Full)?;
+        let place = self.places.try_take(org).ok_or(Full)?;
         let (frames, receiver) = mpsc::channel(STREAM_BUFFER_FRAMES);
-        let work = follow(Reader::new(frames, alive, permit));
+        let work = follow(Reader::new(frames, alive, place));
         // Ended in either case; no one to report to.
         self.tasks.spawn(self.stop.clone().run_until_cancelled_owned(work));
         Ok(receiver)

@@ -1,12 +1,15 @@
 //! The reader of a stream, as its follower sees it: frames, a heartbeat, and the end.
 
 use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
+    sync::mpsc,
     time::{Instant, sleep_until, timeout},
 };
 
 use crate::{
-    base::limit::{STREAM_HEARTBEAT, STREAM_OUTAGE_MAX, STREAM_WRITE_TIMEOUT},
+    base::{
+        limit::{STREAM_HEARTBEAT, STREAM_OUTAGE_MAX, STREAM_WRITE_TIMEOUT},
+        shares::Place,
+    },
     store,
 };
 
@@ -21,14 +24,14 @@ pub(super) struct Reader<F> {
     heartbeat: Instant,
     /// Since when reads of the database fail.
     failing_since: Option<Instant>,
-    _permit: OwnedSemaphorePermit,
+    _place: Place,
 }
 
 impl<F: Clone> Reader<F> {
-    pub(super) fn new(frames: mpsc::Sender<F>, alive: F, permit: OwnedSemaphorePermit) -> Self {
+    pub(super) fn new(frames: mpsc::Sender<F>, alive: F, place: Place) -> Self {
         metrics::gauge!("sojourn_streams").increment(1.0);
         let heartbeat = Instant::now() + STREAM_HEARTBEAT;
-        Self { frames, alive, heartbeat, failing_since: None, _permit: permit }
+        Self { frames, alive, heartbeat, failing_since: None, _place: place }
     }
 
     pub(super) async fn send(&mut self, frame: F) -> Result<(), Ended> {

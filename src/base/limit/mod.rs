@@ -192,6 +192,8 @@ pub const STREAM_WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 pub const SOCKET_MESSAGE_BYTES_MAX: usize = 1 << 10;
 /// Streams that one process serves.
 pub const STREAMS_MAX: usize = 10_000;
+/// Of these, the most that one organization may have.
+pub const STREAMS_PER_ORG_MAX: usize = 7_500;
 
 // ---- queue and worker ----
 

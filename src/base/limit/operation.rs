@@ -37,6 +37,10 @@ pub const ARCHIVE_BYTES_MAX: u64 = 256 << 20;
 pub const ARCHIVE_UPLOAD_TIMEOUT: Duration = Duration::from_secs(600);
 /// Archives that one process receives from callers concurrently.
 pub const ARCHIVES_MAX: usize = 8;
+/// Of these, the most that one organization may have.
+pub const ARCHIVES_PER_ORG: usize = 2;
+/// Time that an upload waits for its place.
+pub const ARCHIVE_WAIT: Duration = Duration::from_secs(10);
 /// Tools that callers register with one session.
 pub const TOOLS_MAX: usize = 64;
 /// Max length of a tool's description, in bytes.

@@ -7,14 +7,14 @@ use axum::{
     http::HeaderMap,
 };
 use futures::StreamExt;
-use tokio::io::AsyncWriteExt;
+use tokio::{io::AsyncWriteExt, time::timeout};
 
 use super::{
     files::{DirectoryQuery, absolute_path, content_of, take},
     operations::{self, MaxWait},
 };
 use crate::{
-    base::limit::{ARCHIVE_BYTES_MAX, ARCHIVES_MAX},
+    base::limit::{ARCHIVE_BYTES_MAX, ARCHIVE_WAIT, ARCHIVES_MAX},
     blob,
     domain::{
         SessionId,
@@ -73,11 +73,14 @@ pub(super) async fn write(
     if !essence(&headers).eq_ignore_ascii_case(MEDIA_TYPE) {
         return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/x-tar"));
     }
-    let Ok(_place) = caller.app.0.archives.try_acquire() else {
+    let Ok(place) = timeout(ARCHIVE_WAIT, caller.app.0.archives.take(Some(caller.org))).await else {
         tracing::warn!(ARCHIVES_MAX, "archive rejected: too many concurrent archives");
         return Err(ApiError::unavailable(std::time::Duration::from_secs(2)));
     };
-    let store = async |blob: &str| store(&caller.app, blob, content.into_data_stream()).await;
+    let store = |app: App, blob: String| async move {
+        let _place = place;
+        store(&app, &blob, content.into_data_stream()).await
+    };
     let request = |blob| Request::WriteTree { path: path.clone(), blob };
     let bytes = operations::write(&caller, session, max_wait, store, request).await?;
     Ok(respond(&FileWritten { path, bytes }))

@@ -25,7 +25,7 @@ use crate::{
         },
         path,
         prelude::*,
-        scope::WriteSessions,
+        scope::{ReadSessions, Scope as _, WriteSessions},
         sessions::{sources, tokens},
         skills,
         webhooks::destinations,
@@ -62,8 +62,9 @@ pub(crate) async fn create(
     caller: Caller<WriteSessions>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateSession>>,
 ) -> Result<Answer> {
-    let Caller { app, org, actor, source, .. } = caller;
-    run(Creator { app, org, actor, source, invoke_token: None }, wanted, once).await
+    let Caller { app, org, actor, source, scopes, .. } = caller;
+    let reads = ReadSessions::is_in(&scopes);
+    run(Creator { app, org, actor, source, reads, invoke_token: None }, wanted, once).await
 }
 
 /// The caller that a session is created for.
@@ -72,6 +73,8 @@ pub(crate) struct Creator {
     pub org: OrgId,
     pub actor: Actor,
     pub source: Source,
+    /// Whether the client token of the session may read it.
+    pub reads: bool,
     /// The token that the caller authenticated with; its use is audited.
     pub invoke_token: Option<InvokeTokenId>,
 }
@@ -275,7 +278,7 @@ async fn decide_new(
     let context = validate(wanted.context, Context::default())?;
     let id: SessionId = app.0.journal.origin().id();
     let stamp = Stamp { actor: creator.actor.clone(), origin: app.0.journal.origin().clone() };
-    let (token, shown) = new_token(app);
+    let (token, shown) = new_token(creator);
     let creation = unit.decide_session(id, NewSession { created, context, input }, &stamp)?;
     let mut body = json!({ "session": SessionView::from(creation.session.clone()) });
     if !sources.is_empty() {
@@ -381,15 +384,16 @@ async fn new_token_for_existing(creator: &Creator, session: SessionId) -> Result
     if tx.lock_session(session).await?.status == Status::Archived {
         return Ok(Value::Null);
     }
-    let (token, shown) = new_token(&creator.app);
+    let (token, shown) = new_token(creator);
     tx.create_token(session, &token).await?;
     tx.commit().await?;
     Ok(shown)
 }
 
 /// Creates the token that is returned with a new session, and its JSON form.
-fn new_token(app: &App) -> (NewToken, Value) {
-    let scopes = [ClientScope::Read, ClientScope::Steer];
-    let (token, view) = tokens::make(app, &scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress);
+fn new_token(creator: &Creator) -> (NewToken, Value) {
+    let scopes: &[_] =
+        if creator.reads { &[ClientScope::Read, ClientScope::Steer] } else { &[ClientScope::Steer] };
+    let (token, view) = tokens::make(&creator.app, scopes, CLIENT_TOKEN_TTL_SECONDS.1, Level::Progress);
     (token, Value::String(view.token))
 }

@@ -66,7 +66,8 @@ pub(super) async fn read(
     let path = absolute_path(&query.path)?;
     let range = headers.get(header::RANGE).map(range).transpose()?;
     let (first, last) = range.unwrap_or((0, None));
-    let bytes_max = last.map_or(FILE_READ_BYTES_MAX, |last| (last - first + 1).min(FILE_READ_BYTES_MAX));
+    let bytes_max =
+        last.map_or(FILE_READ_BYTES_MAX, |last| (last - first).saturating_add(1).min(FILE_READ_BYTES_MAX));
     let request = Request::Read { path, offset: first, bytes_max };
     let Answer::Read { blob, bytes, size } = operations::read(&caller, session, &request, max_wait).await?
     else {
@@ -109,7 +110,7 @@ pub(super) async fn write(
         let message = format!("a file may have at most {FILE_WRITE_BYTES_MAX} bytes");
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
-    let store = async |blob: &str| Ok(caller.app.0.blobs.put(blob, content).await?);
+    let store = |app: App, blob: String| async move { Ok(app.0.blobs.put(&blob, content).await?) };
     let request = |blob| Request::Write { path: path.clone(), blob };
     let bytes = operations::write(&caller, session, max_wait, store, request).await?;
     Ok(respond(&FileWritten { path, bytes }))

@@ -98,22 +98,43 @@ pub(super) async fn read<S: Scope>(
 
 /// Runs an operation that writes a blob to the sandbox: `store` stores it, `request` names it. Returns the
 /// number of bytes that were written.
-pub(super) async fn write(
+///
+/// A task of its own stores and submits it: if the client leaves in between, nothing is left behind that no
+/// operation names.
+pub(super) async fn write<F>(
     caller: &Caller<WriteSessions>,
     session: SessionId,
     max_wait: MaxWait,
-    store: impl AsyncFnOnce(&str) -> Result<()>,
+    store: impl FnOnce(App, String) -> F,
     request: impl FnOnce(String) -> Request,
-) -> Result<u64> {
+) -> Result<u64>
+where
+    F: Future<Output = Result<()>> + Send + 'static,
+{
     // Checks access before anything is stored.
     caller.begin().await?.session(session).await?;
     let operation: OperationId = caller.origin().id();
     let blob = operation_blob(caller.org, session, operation);
-    store(&blob).await?;
-    if let Err(refused) = submit_alone(caller, session, operation, &request(blob.clone())).await {
-        // The operation was rejected, so nothing reads the blob.
-        caller.app.0.blobs.delete(&blob).await?;
-        return Err(refused);
+    let storing = store(caller.app.clone(), blob.clone());
+    let (app, org, stamp) = (caller.app.clone(), caller.org, caller.stamp());
+    let (request, named) = (request(blob.clone()), blob.clone());
+    let task = caller.app.0.journal.start(async move {
+        storing.await?;
+        let submitted = async {
+            let mut unit = app.0.journal.begin(org).await?;
+            submit(&mut unit, session, operation, &request, &stamp).await?;
+            Ok(unit.commit().await?)
+        };
+        let submitted: Result<()> = submitted.await;
+        if submitted.is_err() {
+            // The operation was rejected, so nothing reads the blob.
+            app.0.blobs.delete(&named).await?;
+        }
+        submitted
+    });
+    match task.await {
+        Ok(submitted) => submitted?,
+        Err(ended) => std::panic::resume_unwind(ended.into_panic()),
     }
     let written = outcome(caller, session, Some(operation), max_wait).await;
     if !matches!(written, Ok(None)) {

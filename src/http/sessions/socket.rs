@@ -73,7 +73,8 @@ pub(super) async fn connect(
     events::is_in_log(&session, &tail)?;
     let frames = caller.app.0.streams.follow(tail).map_err(events::full)?;
     let proof = caller.proof;
-    let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX);
+    // The size of a message is checked when it is whole, that of a frame before its content is read.
+    let upgrade = upgrade.max_message_size(SOCKET_MESSAGE_BYTES_MAX).max_frame_size(SOCKET_MESSAGE_BYTES_MAX);
     Ok(upgrade.on_upgrade(async move |mut socket| {
         let close_frame = send_frames(&mut socket, &caller.app, proof, frames).await;
         // The reader may already be disconnected.

@@ -51,8 +51,14 @@ impl FromRequestParts<App> for Invoker {
         let Some(secret) = secret else {
             let caller = Caller::<WriteSessions>::from_request_parts(parts, app).await?;
             let Caller { app, org, actor, .. } = caller;
-            let creator =
-                Creator { app: app.clone(), org, actor, source: Source::Invoke, invoke_token: None };
+            let creator = Creator {
+                app: app.clone(),
+                org,
+                actor,
+                source: Source::Invoke,
+                reads: true,
+                invoke_token: None,
+            };
             let agent = agent_in(parts, &app).await?;
             return Ok(Self { agent, creator, template: SessionTemplate::default() });
         };
@@ -66,7 +72,8 @@ impl FromRequestParts<App> for Invoker {
         let actor =
             Actor { id: Some(token.id.to_string()), display: Some(token.name), kind: ActorKind::Human };
         let invoke_token = Some(token.id);
-        let creator = Creator { app: app.clone(), org, actor, source: Source::Invoke, invoke_token };
+        let creator =
+            Creator { app: app.clone(), org, actor, source: Source::Invoke, reads: true, invoke_token };
         Ok(Self { agent, creator, template: token.session_template })
     }
 }

@@ -1,11 +1,14 @@
 //! Webhook destinations of a session.
 
+use serde_json::json;
+
 use crate::{
     base::limit::{DESTINATIONS_MAX, WEBHOOK_OVERLAP_SECONDS},
     domain::{DestinationId, Level, SessionId, Status},
     http::{
+        auth::missing_scope,
         prelude::*,
-        scope::{ReadSessions, WriteSessions},
+        scope::{ReadSessions, Scope as _, WriteSessions},
     },
     store::{
         Tx,
@@ -17,7 +20,7 @@ use crate::{
 
 /// Add a webhook destination to a session
 ///
-/// Events appended from now on are sent to it.
+/// Events appended from now on are sent to it, so the key also needs `sessions:read`.
 #[utoipa::path(post, path = "/sessions/{session_id}/destinations", tag = "webhooks",
     operation_id = "createDestination", params(("session_id" = SessionId, Path)),
     request_body = CreateDestination, responses((status = 201, body = DestinationView), Errors))]
@@ -26,6 +29,7 @@ pub(crate) async fn create(
     Path(id): Path<SessionId>,
     Idempotent(once, Body(wanted)): Idempotent<Body<CreateDestination>>,
 ) -> Result<Answer> {
+    may_read(&caller)?;
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let session = unit.tx().lock_session(id).await?;
         if session.status == Status::Archived {
@@ -37,6 +41,8 @@ pub(crate) async fn create(
         }
         let view = store(&caller.app, unit, id, session.head, wanted).await?;
         unit.tx().mark_destinations_changed(id).await?;
+        let details = json!({ "destination_id": view.id, "url": view.url, "level": view.level });
+        caller.record_audit(unit.tx(), "destination.created", id, details).await?;
         Ok(Answer::new(StatusCode::CREATED, &view))
     })
     .await
@@ -70,7 +76,8 @@ pub(crate) async fn get(
 
 /// Change a destination
 ///
-/// Also possible for an archived session: its pending deliveries continue.
+/// Also possible for an archived session: its pending deliveries continue. For another URL or other events
+/// the key also needs `sessions:read`.
 #[utoipa::path(patch, path = "/sessions/{session_id}/destinations/{destination_id}", tag = "webhooks",
     operation_id = "updateDestination",
     params(("session_id" = SessionId, Path), ("destination_id" = DestinationId, Path)),
@@ -80,10 +87,17 @@ pub(crate) async fn patch(
     Path((session, destination)): Path<(SessionId, DestinationId)>,
     Body(change): Body<PatchDestination>,
 ) -> Result<Response> {
+    let PatchDestination { url, level, types, include_raw, .. } = &change;
+    if url.is_some() || level.is_some() || types.is_some() || include_raw.is_some() {
+        may_read(&caller)?;
+    }
     let mut tx = caller.begin().await?;
     // First, because it locks the session: lock order is session before destination.
     tx.mark_destinations_changed(session).await?;
     let destination = update(&caller.app, &mut tx, Some(session), destination, change).await?;
+    let details =
+        json!({ "destination_id": destination.id, "url": destination.url, "level": destination.level });
+    caller.record_audit(&mut tx, "destination.updated", session, details).await?;
     tx.commit().await?;
     Ok(respond(&view(destination)?))
 }
@@ -121,8 +135,15 @@ pub(crate) async fn delete(
 ) -> Result<Response> {
     let mut tx = caller.begin().await?;
     tx.delete_destination(Some(session), destination).await?;
+    let details = json!({ "destination_id": destination });
+    caller.record_audit(&mut tx, "destination.deleted", session, details).await?;
     tx.commit().await?;
     Ok(no_content())
+}
+
+/// Refuses a key that may not read the events which a destination gets.
+fn may_read(caller: &Caller<WriteSessions>) -> Result<()> {
+    if ReadSessions::is_in(&caller.scopes) { Ok(()) } else { Err(missing_scope(ReadSessions::NAME)) }
 }
 
 /// Stores a destination for events with a `seq` larger than `after`. The view contains the generated

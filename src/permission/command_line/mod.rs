@@ -265,7 +265,12 @@ impl Cutter<'_> {
             '"' => self.double_quoted(word)?,
             '$' => self.dollar(word, false)?,
             '`' => self.backquoted(word, false)?,
-            '*' | '?' | '[' | '{' | '}' | ']' => {
+            // Names of files, also alone.
+            '*' | '?' => {
+                word.is_dynamic = true;
+                word.text.push(first);
+            }
+            '[' | '{' | '}' | ']' => {
                 // `{`, `}` and `[` alone are commands.
                 word.is_dynamic |= !(word.text.is_empty() && self.is_word_end());
                 word.text.push(first);

@@ -39,6 +39,36 @@ async fn a_secret_is_shown_once() {
 }
 
 #[tokio::test]
+async fn a_key_that_does_not_read_sessions_sends_their_events_nowhere() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let session = id(&owner.post("/sessions", json!({})).await.ok());
+    let path = format!("/sessions/{session}/destinations");
+    let made = id(&owner.post(&path, json!({ "url": "http://127.0.0.1:9/a" })).await.ok());
+    let key = owner.post("/keys", json!({ "name": "w", "scopes": ["sessions:write"] })).await.ok();
+    let writer = world.service.caller(key["key"].as_str().expect("a key"));
+    writer.post(&path, json!({ "url": "http://127.0.0.1:9/b" })).await.error(403);
+    for change in [
+        json!({ "url": "http://127.0.0.1:9/b" }),
+        json!({ "level": "internal" }),
+        json!({ "include_raw": true }),
+    ] {
+        writer.patch(&format!("{path}/{made}"), change).await.error(403);
+    }
+    writer.patch(&format!("{path}/{made}"), json!({ "enabled": false })).await.ok();
+    let again = json!({ "key": "k" });
+    owner.post("/sessions", again.clone()).await.ok();
+    let token =
+        writer.post("/sessions", again).await.ok()["client_token"].as_str().expect("a token").to_owned();
+    let path = format!(
+        "/sessions/{}/events",
+        id(&writer.post("/sessions", json!({ "key": "k" })).await.ok()["session"])
+    );
+    world.service.caller(&token).get(&path).await.error(403);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn a_destination_is_changed_and_removed() {
     let world = World::still().await;
     let owner = &world.owner;

@@ -305,6 +305,8 @@ async fn files_are_written_read_and_listed() {
     owner.get(&format!("/sessions/{id}/files/list?path=/nowhere")).await.error(404);
     put(owner, &id, "/usr/bin/evil", b"x".to_vec()).await.error(400);
     put(owner, &id, "large", vec![0; (3 << 20) + 1]).await.error(413);
+    let all = get(owner, &id, "deep/down/data.bin", Some("bytes=0-18446744073709551615")).await;
+    assert_eq!(all.bytes().await.expect("bytes"), content);
     assert_eq!(get(owner, &id, "deep/down/data.bin", Some("bytes=9-1")).await.status(), 400);
     assert_eq!(get(owner, &id, "deep/down/data.bin", Some("bytes=2500000-")).await.status(), 400);
     let log = log(owner, &id).await;

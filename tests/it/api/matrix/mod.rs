@@ -237,7 +237,7 @@ async fn every_operation_is_its_owners_alone() {
         a_try.is("wrong scope", &a_try.by(&world.key(&others, None).await, &mine).await, 403);
         foreign_ids(&world, &a_try, &mine, &theirs).await;
         client_tokens(&world, &a_try, &mine).await;
-        let exact = world.key(&[row.scope], None).await;
+        let exact = world.key(&[&[row.scope], row.also].concat(), None).await;
         let created = operation.id == "createAgent"
             && world.owner.get("/agents").await.ok().to_string().contains("another");
         assert!(!created, "only the owner's request succeeded");

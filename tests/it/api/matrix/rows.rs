@@ -13,16 +13,23 @@ use crate::api::noop;
 /// Requirements of an operation, and its response to the owner.
 pub struct Row {
     pub scope: &'static str,
+    /// Scopes that the key needs beside it for this body.
+    pub also: &'static [&'static str],
     /// Scope with which a client token may call it.
     pub token: Option<&'static str>,
     pub status: u16,
     pub body: Option<fn() -> Value>,
 }
 
+/// A row whose body needs that the key also reads sessions.
+fn and_read(row: Row) -> Row {
+    Row { also: &["sessions:read"], ..row }
+}
+
 /// A row for each operation.
 pub fn table() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status, body| Row { scope, token: None, status, body };
-    let by_token = |scope, token, status, body| Row { scope, token: Some(token), status, body };
+    let row = |scope, status, body| Row { scope, also: &[], token: None, status, body };
+    let by_token = |scope, token, status, body| Row { scope, also: &[], token: Some(token), status, body };
     let nothing: Option<fn() -> Value> = None;
     let empty: Option<fn() -> Value> = Some(|| json!({}));
     BTreeMap::from([
@@ -74,7 +81,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
         // One that reads needs `sessions:read`, too.
         ("mintClientToken", row("sessions:write", 201, Some(|| json!({ "scopes": ["steer"] })))),
         ("listDestinations", row("sessions:read", 200, nothing)),
-        ("createDestination", row("sessions:write", 201, Some(|| json!({ "url": SINK })))),
+        ("createDestination", and_read(row("sessions:write", 201, Some(|| json!({ "url": SINK }))))),
         ("getDestination", row("sessions:read", 200, nothing)),
         ("updateDestination", row("sessions:write", 200, Some(|| json!({ "enabled": false })))),
         ("deleteDestination", row("sessions:write", 204, nothing)),
@@ -99,7 +106,7 @@ pub fn table() -> BTreeMap<&'static str, Row> {
 
 /// Operations on stored files and skills.
 fn files() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status| Row { scope, token: None, status, body: None };
+    let row = |scope, status| Row { scope, also: &[], token: None, status, body: None };
     BTreeMap::from([
         ("uploadFile", row("files:write", 201)),
         ("listStoredFiles", row("files:read", 200)),
@@ -116,7 +123,7 @@ fn files() -> BTreeMap<&'static str, Row> {
 
 /// Operations on actions, failed turns and files. No worker runs here, so no turn needs anything.
 fn actions() -> BTreeMap<&'static str, Row> {
-    let row = |scope, token, status, body| Row { scope, token, status, body };
+    let row = |scope, token, status, body| Row { scope, also: &[], token, status, body };
     BTreeMap::from([
         ("sendEvents", row("sessions:write", Some("answer"), 404, Some(unknown_answer as fn() -> Value))),
         ("listPending", row("sessions:read", Some("read"), 200, None)),
@@ -135,7 +142,7 @@ fn actions() -> BTreeMap<&'static str, Row> {
 /// Operations on the sandbox of a session and on its image. No worker runs here: a request that does not wait
 /// fails immediately.
 fn sandbox() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status, body| Row { scope, token: None, status, body };
+    let row = |scope, status, body| Row { scope, also: &[], token: None, status, body };
     let nothing: Option<fn() -> Value> = None;
     let empty: Option<fn() -> Value> = Some(|| json!({}));
     BTreeMap::from([
@@ -167,7 +174,7 @@ fn sandbox() -> BTreeMap<&'static str, Row> {
 
 /// Operations on the organization, and on whole sessions.
 fn organization() -> BTreeMap<&'static str, Row> {
-    let row = |scope, status, body| Row { scope, token: None, status, body };
+    let row = |scope, status, body| Row { scope, also: &[], token: None, status, body };
     let nothing: Option<fn() -> Value> = None;
     let empty: Option<fn() -> Value> = Some(|| json!({}));
     BTreeMap::from([
