@@ -51,8 +51,12 @@ const RESULT_BYTES = 29_900;
 const CUT = "\n[the rest was cut]";
 /** Most bytes that a file has in a result as JSON, without what it contains. */
 const FILE_REF_BYTES = 1_200;
-/** Least space of a text in a result. */
-const TEXT_BYTES = 100;
+/** Least space of a text in a result, and of what surrounds it. */
+const [TEXT_BYTES, WRAPPED_BYTES] = [100, 30];
+/** Most parts of a result. */
+const PARTS = 64;
+/** Text of a result without any. */
+const NOTHING = "(no output)";
 /** Pause before a call is repeated: doubled after each failure. */
 const PAUSE_MS = { first: 250, longest: 5_000 };
 /** Poll interval while another process has claimed a call. */
@@ -137,15 +141,25 @@ async function answer(
 async function send(client: Sojourn, action: Action, event: Sent, signal?: AbortSignal): Promise<void> {
   const params = { path: { session_id: action.session_id }, header: once() };
   const sending = { params, body: { events: [event] } };
-  try {
-    await untilAnswered(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
-  } catch (error) {
-    if (!(error instanceof SojournError) || !hasEnded(error)) throw error;
+  for (;;) {
+    try {
+      await untilAnswered(() => client.take(client.api.POST("/v3/sessions/{session_id}/events", sending)), signal);
+      return;
+    } catch (error) {
+      if (!(error instanceof SojournError) || signal?.aborted) throw error;
+      if (hasEnded(error)) return;
+      if (error.code !== "action_claimed") throw error;
+    }
+    // Another process may have died with its claim, which ends.
+    await wait(LOOK_MS);
   }
 }
 
+/** Codes of a conflict with an action that has ended. */
+const ENDED = ["action_resolved", "action_expired", "archived"];
+
 /** Whether the action has ended, or its session is gone. */
-const hasEnded = ({ status }: SojournError) => status === 404 || status === 409;
+const hasEnded = ({ status, code }: SojournError) => status === 404 || (status === 409 && ENDED.includes(code ?? ""));
 
 /** Runs one call. Returns false if another process has claimed it. */
 async function runTool(client: Sojourn, action: Action, handler: ToolHandler, signal?: AbortSignal): Promise<boolean> {
@@ -219,12 +233,17 @@ function refusesFiles(error: unknown, content: ContentPart[]): boolean {
 /** The parts of a result: parts as they are, another value as a text; texts are cut where they are too long. */
 function contentOf(result: unknown): ContentPart[] {
   const given: unknown[] = Array.isArray(result) ? result : [result];
-  if (given.length === 0 || !given.every(isPart)) return [{ type: "text", text: textOf(result) }];
-  let left = RESULT_BYTES - FILE_REF_BYTES * given.filter(({ type }) => type !== "text").length;
-  return given.map((part) => {
+  if (given.length === 0 || given.length > PARTS || !given.every(isPart)) return [{ type: "text", text: textOf(result) }];
+  const parts = given.filter((part) => part.type !== "text" || part.text !== "");
+  if (parts.length === 0) return [{ type: "text", text: NOTHING }];
+  let texts = parts.filter(({ type }) => type === "text").length;
+  let left = RESULT_BYTES - FILE_REF_BYTES * (parts.length - texts) - WRAPPED_BYTES * texts;
+  return parts.map((part) => {
     if (part.type !== "text") return part;
-    const text = textOf(part.text, Math.max(left, TEXT_BYTES));
-    left -= TEXT_BYTES + new TextEncoder().encode(JSON.stringify(text)).length;
+    texts -= 1;
+    // What follows keeps its least space.
+    const text = textOf(part.text, Math.max(left - TEXT_BYTES * texts, TEXT_BYTES));
+    left -= new TextEncoder().encode(JSON.stringify(text)).length;
     return { type: "text", text };
   });
 }
@@ -240,7 +259,7 @@ function isPart(value: unknown): value is ContentPart {
 
 /** The text for the model: a string as it is, everything else as JSON; cut if it has more bytes as JSON. */
 function textOf(result: unknown, most = RESULT_BYTES): string {
-  const given = typeof result === "string" ? result : (JSON.stringify(result) ?? "");
+  const given = (typeof result === "string" ? result : JSON.stringify(result)) || NOTHING;
   // Half of a surrogate pair is no text.
   const text = new TextDecoder("utf-8", { ignoreBOM: true }).decode(new TextEncoder().encode(given));
   const bytes = new TextEncoder().encode(JSON.stringify(text));

@@ -157,6 +157,21 @@ class Results(unittest.TestCase):
         self.assertTrue(28_000 < size < 30_000 - 1_000, size)
         self.assertEqual(image, self.image)
 
+    def test_long_texts_leave_space_for_those_behind_them(self) -> None:
+        long, short = ({"type": "text", "text": "x" * count} for count in (40_000, 70))
+        for parts in ([long, short], [long, long], [long] * 64):
+            content = content_of(parts)
+            self.assertEqual(len(content), len(parts))
+            self.assertLess(len(json.dumps(content).encode()), 30_000)
+        self.assertEqual(content_of([long, short])[1], short)
+        self.assertEqual(len(content_of([short] * 65)), 1)
+
+    def test_a_result_without_a_text_says_so(self) -> None:
+        nothing = [{"type": "text", "text": "(no output)"}]
+        for value in ("", {"type": "text", "text": ""}, [{"type": "text", "text": ""}]):
+            self.assertEqual(content_of(value), nothing)
+        self.assertEqual(content_of([{"type": "text", "text": ""}, self.image]), [self.image])
+
     def run_with(self, refusal: Refusal) -> list[Any]:
         """Runs a handler whose first result is refused; returns the events that were sent."""
         sent: list[Any] = []

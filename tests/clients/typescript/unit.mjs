@@ -169,6 +169,22 @@ test("texts leave space for the files", async () => {
   assert.deepEqual(image, IMAGE);
 });
 
+test("long texts leave space for those behind them", async () => {
+  const [long, short] = [40_000, 70].map((count) => ({ type: "text", text: "x".repeat(count) }));
+  for (const parts of [[long, short], [long, long], Array(64).fill(long)]) {
+    const [{ content }] = await results(parts);
+    assert.equal(content.length, parts.length);
+    assert.ok(bytes(JSON.stringify(content)).length < 30_000);
+  }
+  assert.equal((await results(Array(65).fill(short)))[0].content.length, 1);
+});
+
+test("a result without a text says so", async () => {
+  const nothing = [{ type: "text", text: "(no output)" }];
+  for (const value of [undefined, "", [{ type: "text", text: "" }]]) assert.deepEqual((await results(value))[0].content, nothing);
+  assert.deepEqual((await results([{ type: "text", text: "" }, IMAGE]))[0].content, [IMAGE]);
+});
+
 test("the model is told of a file that the service refuses", async () => {
   for (const first of [refusal(400), refusal(409, "too_many_files"), refusal(413)]) {
     const [image, told, ...rest] = await results([IMAGE], first);

@@ -16,8 +16,12 @@ RESULT = 29_900
 CUT = "\n[the rest was cut]"
 #: Most bytes that a file has in a result as JSON, without what it contains.
 FILE_REF = 1_200
-#: Least space of a text in a result, in bytes.
-TEXT = 100
+#: Least space of a text in a result, and of what surrounds it, in bytes.
+TEXT, WRAPPED = 100, 30
+#: Most parts of a result.
+PARTS = 64
+#: Text of a result without any.
+NOTHING = "(no output)"
 
 
 def claiming(action: Any) -> Call:
@@ -84,13 +88,19 @@ def input_call(action: Any) -> Call | None:
 def content_of(result: object) -> list[Any]:
     """The parts of a result: parts as they are, another value as a text; texts are cut where they are too long."""
     given: list[Any] = result if isinstance(result, list) else [result]
-    if not given or not all(map(_is_part, given)):
+    if not given or len(given) > PARTS or not all(map(_is_part, given)):
         return [{"type": "text", "text": text_of(result)}]
-    parts, left = [], RESULT - FILE_REF * sum(part["type"] != "text" for part in given)
+    given = [part for part in given if part["type"] != "text" or part["text"]]
+    if not given:
+        return [{"type": "text", "text": NOTHING}]
+    parts, texts = [], sum(part["type"] == "text" for part in given)
+    left = RESULT - FILE_REF * (len(given) - texts) - WRAPPED * texts
     for part in given:
         if part["type"] == "text":
-            text = text_of(part["text"], max(left, TEXT))
-            left -= TEXT + len(json.dumps(text, ensure_ascii=False).encode())
+            texts -= 1
+            # What follows keeps its least space.
+            text = text_of(part["text"], max(left - TEXT * texts, TEXT))
+            left -= len(json.dumps(text, ensure_ascii=False).encode())
             part = {"type": "text", "text": text}
         parts.append(part)
     return parts
@@ -109,7 +119,7 @@ def _is_part(part: object) -> bool:
 def text_of(result: object, most: int = RESULT) -> str:
     """The text for the model: a string as it is, everything else as JSON; cut if it has more bytes as JSON."""
     text = result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str)
-    text = text.encode(errors="replace").decode()
+    text = text.encode(errors="replace").decode() or NOTHING
     encoded = json.dumps(text, ensure_ascii=False).encode()
     if len(encoded) <= most:
         return text
@@ -151,4 +161,4 @@ def may_pass(error: SojournError) -> bool:
 
 def is_ended(error: SojournError) -> bool:
     """Whether the action has ended, or its session is gone."""
-    return error.status in (404, 409)
+    return error.status == 404 or error.code in ("action_resolved", "action_expired", "archived")

@@ -291,11 +291,17 @@ class AsyncSojourn:
             decision = await decision
         if decision is None:
             return
-        try:
-            await self._until_answered(sending(action, decision))
-        except SojournError as error:
-            if not is_ended(error):
-                raise
+        while True:
+            try:
+                await self._until_answered(sending(action, decision))
+                return
+            except SojournError as error:
+                if is_ended(error):
+                    return
+                if error.code != "action_claimed":
+                    raise
+            # Another process may have died with its claim, which ends.
+            await asyncio.sleep(LOOK)
 
     async def _with_input(self, action: Any) -> Any:
         """The action with its arguments, also if they are too large for the list of actions."""

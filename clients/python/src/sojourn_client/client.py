@@ -281,11 +281,17 @@ class Sojourn:
         decision = handler(shown)
         if decision is None:
             return
-        try:
-            self._until_answered(sending(action, decision))
-        except SojournError as error:
-            if not is_ended(error):
-                raise
+        while True:
+            try:
+                self._until_answered(sending(action, decision))
+                return
+            except SojournError as error:
+                if is_ended(error):
+                    return
+                if error.code != "action_claimed":
+                    raise
+            # Another process may have died with its claim, which ends.
+            time.sleep(LOOK)
 
     def _with_input(self, action: Any) -> Any:
         """The action with its arguments, also if they are too large for the list of actions."""
