@@ -11,9 +11,7 @@ use uuid::Uuid;
 use super::Worker;
 use crate::{
     base::{
-        limit::{
-            NODE_HEARTBEAT_INTERVAL, REAP_EVERY_HEARTBEATS, SANDBOX_KEEPALIVES_MAX, SANDBOX_ORPHAN_MARGIN,
-        },
+        limit::{NODE_HEARTBEAT_INTERVAL, NODE_REAP_INTERVAL, SANDBOX_KEEPALIVES_MAX, SANDBOX_ORPHAN_MARGIN},
         loops::Loops,
     },
     lifecycle::{Sandboxes, WorkerNode},
@@ -31,6 +29,8 @@ impl Worker {
             for node in nodes.all() {
                 if attended.insert(node.id) {
                     tasks.spawn("node upkeep", self.clone().keep_up(node.clone(), stop.clone()));
+                    // Apart from the heartbeat: a removal of many files takes minutes.
+                    tasks.spawn("node reaper", self.clone().reap(node.clone(), stop.clone()));
                     let builds = self.runtime.sandboxes.clone();
                     tasks.spawn("root file system", builds.build_root_file_systems(node, stop.clone()));
                 }
@@ -50,17 +50,21 @@ impl Worker {
         tasks.joined().await;
     }
 
-    /// Sends a node's heartbeat; every few heartbeats removes resources without an owner.
+    /// Sends a node's heartbeat.
     async fn keep_up(self, node: WorkerNode, stop: CancellationToken) {
         let mut beats = interval(NODE_HEARTBEAT_INTERVAL);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut count = 0u32;
         while stop.run_until_cancelled(beats.tick()).await.is_some() {
             self.beat(&node).await;
-            if count.is_multiple_of(REAP_EVERY_HEARTBEATS) {
-                self.remove_unused(&node).await;
-            }
-            count = count.wrapping_add(1);
+        }
+    }
+
+    /// Removes what no owner of a node's resources needs any more, again and again.
+    async fn reap(self, node: WorkerNode, stop: CancellationToken) {
+        let mut rounds = interval(NODE_REAP_INTERVAL);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(rounds.tick()).await.is_some() {
+            self.remove_unused(&node).await;
         }
     }
 

@@ -53,5 +53,5 @@ pub const SANDBOX_KEEPALIVES_MAX: usize = 16;
 pub const SANDBOX_KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Interval at which the watcher of a node's sandboxes checks that the service lives.
 pub const WATCH_INTERVAL: Duration = Duration::from_secs(5);
-/// Heartbeats between two runs of the reaper.
-pub const REAP_EVERY_HEARTBEATS: u32 = 6;
+/// Interval at which a worker removes what no owner of a node's resources needs any more.
+pub const NODE_REAP_INTERVAL: Duration = Duration::from_secs(60);

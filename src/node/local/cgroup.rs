@@ -102,7 +102,30 @@ impl Cgroups {
     /// Creates the parent cgroup in all hierarchies, because the runtime creates a sandbox's cgroup in each.
     fn make_parents(&self) -> io::Result<()> {
         let with_controllers = |mount: &&PathBuf| self.unified || !mount.join("cgroup.freeze").exists();
-        self.mounts.iter().filter(with_controllers).try_for_each(|mount| make_dir(&mount.join(PARENT)))
+        self.mounts.iter().filter(with_controllers).try_for_each(|mount| make_dir(&mount.join(PARENT)))?;
+        self.lower_weight();
+        Ok(())
+    }
+
+    /// Gives all sandboxes together less weight than the services of the machine: the weight of each compares it with
+    /// the other sandboxes only. A kernel without the file has no weights.
+    fn lower_weight(&self) {
+        for mount in &self.mounts {
+            let parent = mount.join(PARENT);
+            if mount.join("cpu.shares").exists() {
+                // The runtime would create it later.
+                let _ = make_dir(&parent);
+            }
+            let of_version =
+                [("cpu.shares", limit::SANDBOX_CPU_SHARES), ("cpu.weight", limit::SANDBOXES_CPU_WEIGHT)];
+            for (file, weight) in of_version.map(|(file, weight)| (parent.join(file), weight)) {
+                if file.exists()
+                    && let Err(error) = fs::write(&file, weight.to_string())
+                {
+                    tracing::warn!(file = %file.display(), %error, "the weight of sandboxes could not be set");
+                }
+            }
+        }
     }
 
     fn among(mounted: &[Mounted]) -> Result<Self, String> {
@@ -135,7 +158,9 @@ impl Cgroups {
         if self.unified {
             self.delegate()?;
         }
-        make_dir(&self.memory.join(PARENT))
+        make_dir(&self.memory.join(PARENT))?;
+        self.lower_weight();
+        Ok(())
     }
 
     /// On v2, a controller is available to a sandbox only if every level above enables it for its children.
@@ -400,6 +425,22 @@ mod tests {
                 "+cpu +memory +pids"
             );
         }
+    }
+
+    #[test]
+    fn all_sandboxes_together_have_less_weight_than_a_service() {
+        let root = tempfile::tempdir().unwrap();
+        let (v1, v2) = (root.path().join("cpu"), root.path().join("unified"));
+        for (directory, file) in
+            [(&v1, "cpu.shares"), (&v1.join(PARENT), "cpu.shares"), (&v2.join(PARENT), "cpu.weight")]
+        {
+            fs::create_dir_all(directory).unwrap();
+            fs::write(directory.join(file), "").unwrap();
+        }
+        let mounted = [&v1, &v2].map(|path| Mounted { path: path.clone(), v1_controllers: None });
+        Cgroups::among(&mounted).unwrap().lower_weight();
+        assert_eq!(fs::read_to_string(v1.join(PARENT).join("cpu.shares")).unwrap(), "256");
+        assert_eq!(fs::read_to_string(v2.join(PARENT).join("cpu.weight")).unwrap(), "25");
     }
 
     #[test]
