@@ -20,12 +20,12 @@ pub(super) enum Credential {
     List,
     /// Store a key, read from standard input
     Create {
-        /// anthropic, openai, git for repositories, or any name with --base-url
+        /// anthropic, openai, git for repositories, mcp for MCP servers, or any name with --base-url
         #[arg(long, default_value = "anthropic")]
         provider: String,
         #[arg(long)]
         name: Option<String>,
-        /// Endpoint compatible with the provider's API; for git, the URL of the repositories
+        /// Endpoint compatible with the provider's API; for git, the URL of the repositories; for mcp, that of the server
         #[arg(long, value_name = "URL")]
         base_url: Option<String>,
         /// Header of the key, if it is not that of the provider's API, such as api-key

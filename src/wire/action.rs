@@ -27,7 +27,8 @@ use crate::{
 /// An open action of a session: what its turn needs from a caller.
 #[derive(Debug, Serialize, ToSchema)]
 pub(crate) struct PendingAction {
-    /// Large arguments are cut in `input`; the event `call_event_id` has them.
+    /// `input` is null if the arguments are too large: `GET /v3/sessions/{session_id}/events/{call_event_id}/content` has
+    /// them.
     #[serde(flatten)]
     pub action: Action,
     pub session_id: SessionId,
