@@ -55,15 +55,11 @@ impl Ledger {
     pub(super) async fn note(&self, decision: Decision) -> Result<(), Lost> {
         let Some(first) = self.count(decision)? else { return Ok(()) };
         let _write_guard = self.write_lock.lock().await;
-        let closed = self.book().closed;
-        let written = match closed {
-            false => self.log.write(vec![(first.clone(), 1)]).await,
-            true => Err(Lost),
-        };
-        if written.is_err() {
-            self.book().counts.remove(&first);
-        }
-        written
+        // An equal one may have been written meanwhile.
+        let Some(first) = self.count(first)? else { return Ok(()) };
+        self.log.write(vec![(first.clone(), 1)]).await?;
+        self.book().counts.insert(first, 0);
+        Ok(())
     }
 
     /// Takes the counts that are not yet written. If writing fails, return them with [`Ledger::restore`].
@@ -100,7 +96,7 @@ impl Ledger {
         let _write_guard = self.write_lock.lock().await;
     }
 
-    /// Counts a decision; returns it if it must be written first.
+    /// Counts a decision that is written; returns another one, which must be written first.
     fn count(&self, mut decision: Decision) -> Result<Option<Decision>, Lost> {
         let mut book = self.book();
         if book.closed {
@@ -114,16 +110,13 @@ impl Ledger {
                 secrets.clear();
             }
         }
-        match book.counts.get_mut(&decision) {
+        Ok(match book.counts.get_mut(&decision) {
             Some(count) => {
                 *count += 1;
-                Ok(None)
+                None
             }
-            None => {
-                book.counts.insert(decision.clone(), 0);
-                Ok(Some(decision))
-            }
-        }
+            None => Some(decision),
+        })
     }
 
     fn book(&self) -> std::sync::MutexGuard<'_, Book> {
@@ -146,6 +139,7 @@ mod tests {
     #[async_trait]
     impl Log for FakeLog {
         async fn write(&self, decisions: Vec<(Decision, u64)>) -> Result<(), Lost> {
+            tokio::task::yield_now().await;
             if self.fails.load(std::sync::atomic::Ordering::SeqCst) {
                 return Err(Lost);
             }
@@ -190,9 +184,15 @@ mod tests {
         let fake_log = Arc::new(FakeLog::default());
         let ledger = Ledger::new(Arc::clone(&fake_log) as _);
         fake_log.fails.store(true, std::sync::atomic::Ordering::SeqCst);
-        assert_eq!(ledger.note(denied("a.example")).await, Err(Lost));
+        let both = tokio::join!(ledger.note(denied("a.example")), ledger.note(denied("a.example")));
+        assert_eq!(both, (Err(Lost), Err(Lost)), "an equal one waits for the first");
         fake_log.fails.store(false, std::sync::atomic::Ordering::SeqCst);
         assert_eq!(ledger.note(denied("a.example")).await, Ok(()), "it is written when it can be");
+        let both = tokio::join!(ledger.note(denied("b.example")), ledger.note(denied("b.example")));
+        assert_eq!(both, (Ok(()), Ok(())));
+        ledger.flush().await;
+        let lines = fake_log.lines.lock().unwrap().clone();
+        assert_eq!(lines[lines.len() - 2..], [(denied("b.example"), 1), (denied("b.example"), 1)]);
         ledger.close().await;
         assert_eq!(ledger.note(denied("a.example")).await, Err(Lost), "a closed ledger takes nothing");
     }
