@@ -96,20 +96,20 @@ mod tests {
         base::Origin,
         domain::{
             Actor, Event,
-            event::{Body, Draft},
+            event::{Body, Draft, Outcome},
         },
     };
 
-    /// The fold of a log of one message.
+    /// The fold of a log of one result.
     fn fold(text: &str) -> ReadFold {
         let origin = Origin::system();
-        let text = text.to_owned();
-        let body = Body::UserMessage {
-            text,
-            input: None,
-            envelope: None,
-            steers: false,
-            output_schema: None,
+        let body = Body::ToolResult {
+            call_id: "c".to_owned(),
+            tool: "bash".to_owned(),
+            output: text.to_owned(),
+            is_error: false,
+            outcome: Outcome::Ran,
+            duration_ms: 0,
             content: Vec::new(),
         };
         let (id, level, turn_id) = (origin.id(), body.level(), Some(origin.id()));

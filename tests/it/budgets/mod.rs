@@ -11,11 +11,15 @@ mod operator;
 mod reservations;
 mod spend;
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
 use sojourn::{
     domain::{OrgId, price::PriceList},
     store::Store,
 };
+use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::{
     support::service::{Caller, Ground},
@@ -58,10 +62,17 @@ pub async fn agent(owner: &Caller, more: Value) -> String {
     owner.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned()
 }
 
-/// Creates a session with one message; returns its id.
+/// Creates a session with one message, again while the service has no answer; returns its id.
 pub async fn start(owner: &Caller, agent: &str, more: Value) -> String {
-    let mut session = json!({ "agent": agent, "input": "Go." });
+    let mut session = json!({ "agent": agent, "input": "Go.", "key": Uuid::new_v4() });
     let fields = session.as_object_mut().expect("an object");
     fields.extend(more.as_object().cloned().unwrap_or_default());
-    owner.post("/sessions", session).await.ok()["session"]["id"].as_str().expect("an id").to_owned()
+    let answer = loop {
+        let answer = owner.post("/sessions", session.clone()).await;
+        if answer.status != 503 {
+            break answer.ok();
+        }
+        sleep(Duration::from_millis(500)).await;
+    };
+    answer["session"]["id"].as_str().expect("an id").to_owned()
 }
