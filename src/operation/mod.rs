@@ -193,6 +193,10 @@ impl OperationServer<'_> {
         }
         self.sandboxes.notifications.send(Notification::Log(fence.session));
         self.sandboxes.notifications.send(Notification::Output(open.id));
+        if let Request::Write { blob, .. } | Request::WriteTree { blob, .. } = &open.request {
+            // Nobody reads it any more. If this fails, it is removed with the operation.
+            let _ = self.sandboxes.blobs.delete(blob).await;
+        }
         Ok(())
     }
 

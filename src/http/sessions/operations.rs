@@ -99,8 +99,8 @@ pub(super) async fn read<S: Scope>(
 /// Runs an operation that writes a blob to the sandbox: `store` stores it, `request` names it. Returns the
 /// number of bytes that were written.
 ///
-/// A task of its own stores and submits it: if the client leaves in between, nothing is left behind that no
-/// operation names.
+/// A task of its own stores and submits it, so that no blob stays without an operation if the client leaves in
+/// between. The worker deletes the blob with its answer.
 pub(super) async fn write<F>(
     caller: &Caller<WriteSessions>,
     session: SessionId,
@@ -117,7 +117,7 @@ where
     let blob = operation_blob(caller.org, session, operation);
     let storing = store(caller.app.clone(), blob.clone());
     let (app, org, stamp) = (caller.app.clone(), caller.org, caller.stamp());
-    let (request, named) = (request(blob.clone()), blob.clone());
+    let request = request(blob.clone());
     let task = caller.app.0.journal.start(async move {
         storing.await?;
         let submitted = async {
@@ -128,7 +128,7 @@ where
         let submitted: Result<()> = submitted.await;
         if submitted.is_err() {
             // The operation was rejected, so nothing reads the blob.
-            app.0.blobs.delete(&named).await?;
+            app.0.blobs.delete(&blob).await?;
         }
         submitted
     });
@@ -136,12 +136,7 @@ where
         Ok(submitted) => submitted?,
         Err(ended) => std::panic::resume_unwind(ended.into_panic()),
     }
-    let written = outcome(caller, session, Some(operation), max_wait).await;
-    if !matches!(written, Ok(None)) {
-        // The blob is no longer needed. If the delete fails, it is removed with the operation.
-        let _ = caller.app.0.blobs.delete(&blob).await;
-    }
-    match written? {
+    match outcome(caller, session, Some(operation), max_wait).await? {
         Some(Outcome::Written { bytes }) => Ok(bytes),
         Some(_) => Err(ApiError::not_found()),
         None => Err(busy()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{SinkExt, StreamExt, future::join_all};
 use reqwest::Method;
 use serde_json::{Value, json};
-use tokio::net::TcpStream;
+use tokio::{io::AsyncWriteExt, net::TcpStream};
 use tokio_tungstenite::{
     MaybeTlsStream, WebSocketStream, connect_async,
     tungstenite::{Message, client::IntoClientRequest, protocol::frame::coding::CloseCode},
@@ -114,6 +114,25 @@ async fn a_socket_has_the_rights_of_its_key_and_ends_with_them() {
     };
     let ((), code) = tokio::join!(world, farewell);
     assert_eq!(code, CloseCode::Away);
+}
+
+#[tokio::test]
+async fn a_frame_that_is_too_large_ends_the_socket_before_it_is_sent() {
+    let world = World::still().await;
+    let path = format!("/sessions/{}/ws", session(&world).await);
+    let mut socket = connect(&world.owner, &path, Some(&world.owner.key)).await;
+    let MaybeTlsStream::Plain(stream) = socket.get_mut() else { panic!("TLS") };
+    // The head of a masked binary frame of 2,048 bytes, and none of them.
+    stream.write_all(&[0x82, 0xfe, 0x08, 0x00, 1, 2, 3, 4]).await.expect("a connection");
+    let ended = async {
+        while let Some(Ok(message)) = socket.next().await {
+            if matches!(message, Message::Close(_)) {
+                break;
+            }
+        }
+    };
+    tokio::time::timeout(WAIT_MAX, ended).await.expect("an end");
+    world.end().await;
 }
 
 #[tokio::test]

@@ -3,6 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use futures::future::join_all;
+use reqwest::Method;
 use serde_json::{Value, json};
 
 use super::{Scene, ask_model, of, run, script, steer};
@@ -158,6 +159,29 @@ async fn a_silent_bucket_stops_no_command() {
     .await;
     assert_eq!(bucket.objects("/events/"), 40);
     assert_eq!(owner.get(&content(&sessions[0], said)).await.ok()["text"], text.as_str());
+    program.kill();
+}
+
+#[tokio::test]
+async fn an_upload_whose_client_leaves_is_written_and_leaves_no_blob() {
+    let bucket = Bucket::open().await;
+    let ground = Ground::new().await;
+    let program = Program::with_environment(&ground, &[], bucket.environment());
+    let owner = Caller::new(&program.base, KEY);
+    let made = owner.post("/sessions", json!({})).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id").to_owned();
+    bucket.hang(true);
+    let request = owner.request(Method::PUT, &format!("/sessions/{id}/files?path=late"));
+    let request = request.header("content-type", "application/octet-stream").body(vec![b'x'; 100]);
+    let stored =
+        wait_for("the bytes are sent to the bucket", async || (bucket.unanswered() > 0).then_some(()));
+    tokio::select! {
+        answer = request.send() => panic!("the bucket does not answer: {answer:?}"),
+        () = stored => {}
+    }
+    bucket.hang(false);
+    owner.follow_from(&id, 0, |event| event["type"] == "file.written").await;
+    wait_for("the blob is removed", async || (bucket.objects("/operations/") == 0).then_some(())).await;
     program.kill();
 }
 
