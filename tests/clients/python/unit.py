@@ -210,6 +210,40 @@ class Results(unittest.TestCase):
         self.assertEqual(len(self.run_with(Refusal(409, "action_resolved"))), 1)
 
 
+class Decisions(unittest.TestCase):
+    def decide(self, refusal: Refusal) -> int:
+        """Decides about a confirmation; the first answer is refused. Returns the number of answers by each client."""
+        action = {**ACTION, "kind": "confirmation", "args_hash": "h"}
+        sent: list[object] = []
+
+        def answer(request: httpx.Request) -> object:
+            match (request.method, request.url.path.rpartition("/")[2]):
+                case ("GET", "pending"):
+                    return {"data": [action], "next_cursor": None}
+                case ("POST", "events"):
+                    sent.append(request.content)
+                    return refusal if len(sent) == 1 else {}
+                case _:
+                    return {"id": "ses_1", "status": "idle", "head": 1, "last_turn": None}
+
+        async def once(_: object) -> str:
+            return "once"
+
+        service = Service(answer)
+        service.client().run("ses_1", on_confirmation=lambda _: "once")
+        count = len(sent)
+        sent.clear()
+        asyncio.run(service.async_client().run("ses_1", on_confirmation=once))
+        self.assertEqual(len(sent), count)
+        return count
+
+    def test_a_decision_is_sent_again_after_another_claim_and_its_refusal_is_raised(self) -> None:
+        self.assertEqual(self.decide(Refusal(409, "action_resolved")), 1)
+        self.assertEqual(self.decide(Refusal(409, "action_claimed")), 2)
+        with self.assertRaisesRegex(SojournError, "refused"):
+            self.decide(Refusal(409, "too_many_grants"))
+
+
 class Rows(unittest.TestCase):
     def test_every_page_is_read(self) -> None:
         pages: dict[str | None, object] = {

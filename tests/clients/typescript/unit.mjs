@@ -197,6 +197,26 @@ test("an action that has ended needs no other result", async () => {
   assert.equal((await results([IMAGE], refusal(409, "action_resolved"))).length, 1);
 });
 
+/** Decides about a confirmation whose first answer is given; returns the events that were sent. */
+const decisions = async (first) => {
+  const action = { id: "act_1", session_id: "ses_1", kind: "confirmation", tool: "bash", call_id: "c", input: {}, args_hash: "h" };
+  const sent = [];
+  serve(({ method, url, body }) => {
+    if (method === "GET" && url.pathname.endsWith("/pending")) return json({ data: [action], next_cursor: null });
+    if (method === "GET") return json({ id: "ses_1", status: "idle", head: 1, last_turn: null });
+    sent.push(...JSON.parse(new TextDecoder().decode(body)).events);
+    return sent.length === 1 ? first() : json({});
+  });
+  await client.run("ses_1", {}, { onConfirmation: () => "once" });
+  return sent;
+};
+
+test("a decision is sent again after another claim, and its refusal is raised", async () => {
+  assert.equal((await decisions(refusal(409, "action_resolved"))).length, 1);
+  assert.equal((await decisions(refusal(409, "action_claimed"))).length, 2);
+  await assert.rejects(decisions(refusal(409, "too_many_grants")), { code: "too_many_grants" });
+});
+
 /** Makes a folder with these files for the time of a function. */
 const inFolder = async (files, use) => {
   const folder = await mkdtemp(join(tmpdir(), "sojourn-skills-"));
