@@ -267,8 +267,8 @@ impl Run<'_> {
         [vec![message], self.result_events(call, done)].concat()
     }
 
-    pub(super) fn result_events(&self, call: &ToolCall, done: CallResult) -> Vec<Draft> {
-        let exec = done.exec.clone().map(|exec| self.exec_event(call, exec));
+    pub(super) fn result_events(&self, call: &ToolCall, mut done: CallResult) -> Vec<Draft> {
+        let exec = done.exec.take().map(|exec| self.exec_event(call, exec));
         exec.into_iter().chain([self.draft(done.body(call), Actor::agent())]).collect()
     }
 

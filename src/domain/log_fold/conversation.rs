@@ -54,7 +54,7 @@ pub struct Conversation {
     pub(super) bytes: usize,
     /// Its size, as far as a model counted it.
     pub(super) size: HistorySize,
-    #[serde(flatten)]
+    /// Input that no turn has consumed yet.
     input: WaitingInput,
     /// The turn whose responses are being processed.
     running: Option<TurnId>,

@@ -21,8 +21,7 @@ pub(super) struct WaitingInput {
     /// Input of turns that ended while another turn ran; placed after that turn.
     later: Vec<Message>,
     /// Memory of both, in bytes.
-    #[serde(default)]
-    waiting_bytes: usize,
+    bytes: usize,
 }
 
 /// A message that waits.
@@ -44,10 +43,10 @@ impl WaitingInput {
         free_bytes: usize,
     ) -> usize {
         let bytes = memory_bytes(&message);
-        let is_too_much = self.waiting_bytes + bytes > WAITING_INPUT_BYTES_MAX || bytes > free_bytes;
+        let is_too_much = self.bytes + bytes > WAITING_INPUT_BYTES_MAX || bytes > free_bytes;
         let message = if is_too_much { Message::user(beginning_of(&message)) } else { message };
         let bytes = memory_bytes(&message);
-        self.waiting_bytes += bytes;
+        self.bytes += bytes;
         self.waiting.entry(turn).or_default().push(Waiting { seq, message, steers });
         bytes
     }
@@ -93,7 +92,7 @@ impl WaitingInput {
 
     fn release(&mut self, taken: &[Message]) {
         let bytes: usize = taken.iter().map(memory_bytes).sum();
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(bytes);
+        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
@@ -121,7 +120,7 @@ mod tests {
             input.add(queued, (seq, seq == 6), long(), usize::MAX);
         });
         assert!(input.steers(running) && !input.steers(queued));
-        assert!(input.waiting_bytes < WAITING_INPUT_BYTES_MAX + 1_000, "{}", input.waiting_bytes);
+        assert!(input.bytes < WAITING_INPUT_BYTES_MAX + 1_000, "{}", input.bytes);
 
         let steered = input.take_some(queued, &[6]);
         let Message::User { text, .. } = &steered[0] else { panic!("{steered:?}") };
@@ -132,7 +131,7 @@ mod tests {
         assert!(memory_bytes(&input.take(running)[0]) < 1_000, "what is postponed still counts");
         let postponed = input.take_postponed();
         assert_eq!(postponed.iter().filter(|message| **message == long()).count(), 4);
-        assert_eq!(input.waiting_bytes, 0);
+        assert_eq!(input.bytes, 0);
         assert_eq!(input.add(running, (8, false), long(), usize::MAX), memory_bytes(&long()));
         assert!(input.add(running, (9, false), long(), 10) < 1_000, "there is no space");
     }

@@ -112,18 +112,17 @@ impl Cgroups {
     fn lower_weight(&self) {
         for mount in &self.mounts {
             let parent = mount.join(PARENT);
-            if mount.join("cpu.shares").exists() {
-                // The runtime would create it later.
-                let _ = make_dir(&parent);
-            }
+            // On v1 the runtime would create it later.
+            let made = if mount.join("cpu.shares").exists() { make_dir(&parent) } else { Ok(()) };
             let of_version =
                 [("cpu.shares", limit::SANDBOX_CPU_SHARES), ("cpu.weight", limit::SANDBOXES_CPU_WEIGHT)];
-            for (file, weight) in of_version.map(|(file, weight)| (parent.join(file), weight)) {
-                if file.exists()
-                    && let Err(error) = fs::write(&file, weight.to_string())
-                {
-                    tracing::warn!(file = %file.display(), %error, "the weight of sandboxes could not be set");
-                }
+            let files = of_version.map(|(file, weight)| (parent.join(file), weight));
+            let written = files
+                .iter()
+                .filter(|(file, _)| file.exists())
+                .try_for_each(|(file, weight)| fs::write(file, weight.to_string()));
+            if let Err(error) = made.and(written) {
+                tracing::warn!(cgroup = %parent.display(), %error, "the weight of sandboxes could not be set");
             }
         }
     }

@@ -41,17 +41,6 @@ macro_rules! has_share {
     };
 }
 
-/// Whether a row that is requested must be built again: one that is ready and missing was removed.
-macro_rules! is_over {
-    ($ttl:literal) => {
-        concat!(
-            "(state = 'ready' or state = 'failed' and completed_at < now() - ",
-            $ttl,
-            " * interval '1 second')"
-        )
-    };
-}
-
 #[derive(FromRow)]
 struct Row {
     rootfs_key: String,
@@ -133,10 +122,14 @@ impl Store {
         org: OrgId,
         rootfs: &RootFs,
     ) -> Result<Option<Build>> {
+        // One that is ready and missing was removed, so it is built again.
         let row: Option<Row> = sqlx::query_as(concat!(
-            "with known as (select ",
-            is_over!("$5"),
-            " as is_over from rootfs where node_id = $1 and rootfs_key = $2)
+            "with known as (
+                 select state = 'ready'
+                        or state = 'failed' and completed_at < now() - $5 * interval '1 second' as is_over
+                 from rootfs
+                 where node_id = $1 and rootfs_key = $2
+             )
              insert into rootfs (node_id, rootfs_key, spec, requested_by)
              select $1, $2, $3::json, $4
              where exists (select from known where not is_over) or ",

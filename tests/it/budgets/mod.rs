@@ -11,18 +11,18 @@ mod operator;
 mod reservations;
 mod spend;
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use sojourn::{
     domain::{OrgId, price::PriceList},
     store::Store,
 };
-use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::{
-    support::service::{Caller, Ground},
+    support::{
+        service::{Caller, Ground},
+        wait::wait_for,
+    },
     turns::Scene,
 };
 
@@ -67,12 +67,9 @@ pub async fn start(owner: &Caller, agent: &str, more: Value) -> String {
     let mut session = json!({ "agent": agent, "input": "Go.", "key": Uuid::new_v4() });
     let fields = session.as_object_mut().expect("an object");
     fields.extend(more.as_object().cloned().unwrap_or_default());
-    let answer = loop {
+    let answer = wait_for("the session is created", async || {
         let answer = owner.post("/sessions", session.clone()).await;
-        if answer.status != 503 {
-            break answer.ok();
-        }
-        sleep(Duration::from_millis(500)).await;
-    };
-    answer["session"]["id"].as_str().expect("an id").to_owned()
+        (answer.status != 503).then_some(answer)
+    });
+    answer.await.ok()["session"]["id"].as_str().expect("an id").to_owned()
 }
