@@ -182,6 +182,7 @@ pub async fn schema(owner_url: &str) -> Result<(), MigrateError> {
     sqlx::raw_sql("set statement_timeout = 0").execute(&mut owner).await.map_err(Error::from)?;
     drop_unrecorded_indexes(&mut owner, &migrator).await?;
     migrator.run(&mut owner).await.map_err(|error| MigrateError::Failed(error.to_string()))?;
+    complete_indexes(&mut owner).await?;
     // The connection may be a pooler's.
     sqlx::raw_sql("reset statement_timeout").execute(&mut owner).await.map_err(Error::from)?;
     let _ = owner.close().await;
@@ -216,6 +217,51 @@ async fn drop_unrecorded_indexes(owner: &mut PgConnection, migrator: &Migrator) 
     .await?;
     for statement in left {
         sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *owner).await?;
+    }
+    Ok(())
+}
+
+/// Creates indexes of partitioned tables on the partitions that lack them, without stopping writers, and attaches them.
+///
+/// A migration creates such an index on the parent only: it does not know the months of a deployment, and one statement
+/// for all of them would stop writers.
+async fn complete_indexes(owner: &mut PgConnection) -> Result<(), Error> {
+    let missing: Vec<(bool, Option<String>, String, String)> = sqlx::query_as(
+        "select child.indisvalid is true,
+                'drop index concurrently ' || child.indexrelid::regclass::text,
+                format('create index concurrently %I on %s %s', of_part.name, part.oid::regclass,
+                       regexp_replace(pg_get_indexdef(parent.indexrelid), '^CREATE INDEX \\S+ ON ONLY \\S+ ', '')),
+                format('alter index %s attach partition %I', parent.indexrelid::regclass, of_part.name)
+         from pg_index parent
+         join pg_class of_parent on of_parent.oid = parent.indexrelid
+         join pg_inherits i on i.inhparent = parent.indrelid
+         join pg_class part on part.oid = i.inhrelid
+         cross join format('%s_%s', part.relname, of_parent.relname) as of_part (name)
+         left join pg_index child on child.indexrelid = to_regclass(of_part.name)
+         where of_parent.relkind = 'I'
+           and of_parent.relnamespace = 'public'::regnamespace
+           and not parent.indisvalid
+           and not exists (
+               select
+               from pg_inherits attached
+               join pg_index own on own.indexrelid = attached.inhrelid
+               where attached.inhparent = parent.indexrelid and own.indrelid = part.oid
+           )
+         order by part.relname",
+    )
+    .fetch_all(&mut *owner)
+    .await?;
+    for (is_there, drop, create, attach) in missing {
+        let drop = drop.filter(|_| !is_there);
+        for statement in drop.into_iter().chain((!is_there).then_some(create)) {
+            sqlx::raw_sql(AssertSqlSafe(statement)).execute(&mut *owner).await?;
+        }
+        // It is used before it is attached, so a reader that holds the partition stops nothing.
+        sqlx::raw_sql("set lock_timeout = '2s'").execute(&mut *owner).await?;
+        if let Err(error) = sqlx::raw_sql(AssertSqlSafe(attach)).execute(&mut *owner).await {
+            tracing::warn!(%error, "an index is attached by the next migration");
+        }
+        sqlx::raw_sql("reset lock_timeout").execute(&mut *owner).await?;
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ use crate::{
         Origin,
         limit::{CLAIM_POLL, DRAIN_TIMEOUT, WEBHOOK_CLAIM_DELAY, WEBHOOK_RETRY_SECONDS},
     },
-    domain::Entry,
+    domain::{DestinationId, Entry},
     net,
     store::{
         self, Store,
@@ -75,6 +75,8 @@ impl Dispatcher {
 
     /// Claims as many deliveries as there are free permits.
     async fn claim(&self, deliveries: &mut Deliveries) {
+        // A look from the middle on does not show that nothing is due.
+        let mut has_found = deliveries.after.is_some();
         loop {
             while let Some(done) = deliveries.under_way.try_join_next_with_id() {
                 deliveries.settle(done);
@@ -83,10 +85,19 @@ impl Dispatcher {
             if capacity.free == 0 {
                 return;
             }
-            match self.store.claim_deliveries(&capacity, &self.notifications.delivery_shards()).await {
-                Ok(claimed) if claimed.is_empty() => return,
-                Ok(claimed) => {
-                    for delivery in claimed {
+            match self
+                .store
+                .claim_deliveries(&capacity, &self.notifications.delivery_shards(), deliveries.after)
+                .await
+            {
+                Ok(claim) => {
+                    // After the last destination, from the first again, unless none of them had any.
+                    deliveries.after = claim.next;
+                    has_found |= !claim.deliveries.is_empty();
+                    if deliveries.after.is_none() && !std::mem::take(&mut has_found) {
+                        return;
+                    }
+                    for delivery in claim.deliveries {
                         let permit = deliveries.permits.take(Permit::of(&delivery));
                         let task = deliveries.under_way.spawn(self.clone().deliver(delivery));
                         deliveries.by_task.insert(task.id(), permit);
@@ -190,6 +201,8 @@ impl Dispatcher {
 struct Deliveries {
     permits: Permits,
     under_way: JoinSet<Done>,
+    /// Destination after which the next claim looks for more.
+    after: Option<DestinationId>,
     by_task: HashMap<task::Id, Permit>,
 }
 

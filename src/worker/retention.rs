@@ -73,22 +73,30 @@ impl Worker {
         let (store, journal) = (&self.runtime.sandboxes.store, &self.runtime.sandboxes.journal);
         let until = Instant::now() + RETENTION_ROUND;
         let permits = Semaphore::new(RETENTION_CONNECTIONS);
-        let done: [bool; 11] = join!(
-            rows(&permits, "organization", until, || store.purge_deleted_orgs()),
-            rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
-            rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
-            rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
-            rows(&permits, "schedule_run", until, || store
-                .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
-            rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
-            rows(&permits, "node", until, || store.delete_silent_nodes()),
-            rows(&permits, "usage_shard", until, || store.fold_shards()),
-            rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH)),
-            rows(&permits, "skill", until, || store.delete_unpublished_skills(HOUSEKEEPING_BATCH)),
-            pages(&permits, "session", until, sessions, |after| journal.delete_expired_sessions(after)),
-        )
-        .into();
-        done.into_iter().all(|is_done| is_done)
+        let of_rows = async {
+            <[bool; 11]>::from(join!(
+                rows(&permits, "organization", until, || store.purge_deleted_orgs()),
+                rows(&permits, "response", until, || store.delete_expired_responses(HOUSEKEEPING_BATCH)),
+                rows(&permits, "client_token", until, || store.delete_expired_tokens(HOUSEKEEPING_BATCH)),
+                rows(&permits, "removal", until, || store.delete_old_removals(HOUSEKEEPING_BATCH)),
+                rows(&permits, "schedule_run", until, || store
+                    .delete_old_runs(SCHEDULE_RUN_DAYS, HOUSEKEEPING_BATCH)),
+                rows(&permits, "sandbox_wait", until, || store.delete_abandoned_waits()),
+                rows(&permits, "node", until, || store.delete_silent_nodes()),
+                rows(&permits, "usage_shard", until, || store.fold_shards()),
+                rows(&permits, "file", until, || store.delete_unused_files(HOUSEKEEPING_BATCH)),
+                rows(&permits, "skill", until, || store.delete_unpublished_skills(HOUSEKEEPING_BATCH)),
+                rows(&permits, "destination", until, || store.delete_old_destinations(HOUSEKEEPING_BATCH)),
+            ))
+        };
+        let of_sessions = async {
+            <[bool; 2]>::from(join!(
+                rows(&permits, "session_rows", until, || store.delete_session_rows(HOUSEKEEPING_BATCH)),
+                pages(&permits, "session", until, sessions, |after| journal.delete_expired_sessions(after)),
+            ))
+        };
+        let (of_rows, of_sessions) = join!(of_rows, of_sessions);
+        of_rows.into_iter().chain(of_sessions).all(|is_done| is_done)
     }
 
     /// Deletes blobs and their rows, a page of one kind at a time. Returns whether none is left that is past its time.

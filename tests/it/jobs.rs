@@ -13,7 +13,6 @@ use sojourn::{
         Store,
         job::{ClaimCursor, ClaimSize, Claimant, Held},
         notification::Notifications,
-        outbox::Capacity,
         process::Process,
     },
 };
@@ -455,45 +454,4 @@ async fn a_job_that_is_finished_while_an_operation_is_requested_remains() {
     assert_eq!(claim_all(&queue).await.len(), 1, "the job of the requested operation is ready");
     request.close().await.expect("a clean end");
     store.close().await;
-}
-
-/// Rows of deliveries read so far.
-const DELIVERIES_READ: &str = "select sum(coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0))::bigint
-                            from pg_stat_user_tables where relname ~ '^delivery_(default|[0-9]+)$'";
-
-#[tokio::test]
-async fn a_claim_of_deliveries_finds_each_by_its_key() {
-    let ground = Ground::new().await;
-    let api = ground.serve(&["--role=api"]).await;
-    let destinations: Vec<_> =
-        (0..5).map(|at| json!({ "url": format!("https://example.com/{at}") })).collect();
-    api.owner().post("/sessions", json!({ "destinations": destinations })).await.ok();
-    api.stop().await;
-    // Statistics of a service that has sent everything, and then sends many deliveries at once, one
-    // destination after the other.
-    let sent = "insert into delivery (org_id, delivery_id, session_id, destination_id, event_id, event_seq, type,
-                                      status)
-                select org_id, gen_random_uuid(), session_id, destination_id, gen_random_uuid(), 1, 'turn.completed',
-                       'delivered'
-                from destination, generate_series(1, 200)";
-    let due = "update delivery v
-               set status = 'pending', ready_at = now() - d.place * interval '1 minute'
-               from (select destination_id, row_number() over () as place from destination) d
-               where d.destination_id = v.destination_id";
-    for statement in ["delete from delivery", sent, "vacuum analyze delivery", due] {
-        ground.sql(statement).await;
-    }
-
-    let store = open(&ground);
-    let capacity = Capacity { free: 16, ..Capacity::default() };
-    let before = ground.count(DELIVERIES_READ).await;
-    let mut taken = 0;
-    for _ in 0..20 {
-        taken += store.claim_deliveries(&capacity, &[]).await.expect("an answer").len();
-    }
-    store.close().await;
-    assert_eq!(taken, 320);
-    let read = ground.count(DELIVERIES_READ).await - before;
-    // Each claim reads all due deliveries, to be fair, and those that it takes once more.
-    assert!((320..20 * 1_100).contains(&read), "{read} deliveries were read for {taken}");
 }

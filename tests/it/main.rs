@@ -31,6 +31,7 @@ mod model;
 mod net;
 mod organization;
 mod organization_deletion;
+mod outbox;
 mod permission;
 mod pooler;
 mod processes;

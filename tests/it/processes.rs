@@ -225,8 +225,9 @@ async fn a_process_sends_the_deliveries_of_its_shards_and_what_is_overdue() {
     let own = i32::from(org.uuid().as_bytes()[15] % DELIVERY_SHARDS);
     let others: Vec<_> = (0..i32::from(DELIVERY_SHARDS)).filter(|shard| *shard != own).collect();
     let capacity = Capacity { free: 2, ..Capacity::default() };
-    let claim =
-        async |shards: &[i32]| store.claim_deliveries(&capacity, shards).await.expect("an answer").len();
+    let claim = async |shards: &[i32]| {
+        store.claim_deliveries(&capacity, shards, None).await.expect("an answer").deliveries.len()
+    };
     assert_eq!(claim(&others).await, 0, "another process has the shard");
     assert_eq!(claim(&[own]).await, 2);
     clock.advance(Duration::from_secs(60)).await;

@@ -17,7 +17,7 @@ use crate::{
 };
 
 /// Rows that are past their time, and the statement that inserts them for one session.
-const MADE: [(&str, &str); 6] = [
+const MADE: [(&str, &str); 7] = [
     (
         "idempotency where scope = 'header'",
         "insert into idempotency (org_id, scope, key, fingerprint, created_at)
@@ -45,6 +45,13 @@ const MADE: [(&str, &str); 6] = [
         "node where seen_at < now() - interval '1 day'",
         "insert into node (node_id, seen_at)
          select gen_random_uuid(), now() - interval '31 days' from generate_series(1, 100)",
+    ),
+    (
+        "destination",
+        "insert into destination (org_id, destination_id, url, level, include_raw, enabled, created_after_seq,
+                                  sealed_secret, deleted_at)
+         select org_id, gen_random_uuid(), 'https://example.com', 2, false, false, 0, '', now() - interval '63 days'
+         from session, generate_series(1, 1500)",
     ),
     (
         "session where status = 'archived' and stopped_at < now() - interval '1 day'",
@@ -86,7 +93,7 @@ async fn everything_past_its_time_is_deleted_at_once() {
     owner.get(&kept).await.ok();
     assert_eq!(ground.count("select count(*) from node").await, 1, "the worker's");
     let ages = api.metrics().await;
-    for kind in ["session", "response", "client_token", "operation"] {
+    for kind in ["session", "response", "client_token", "operation", "destination"] {
         assert_eq!(ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")], 0.0, "{kind}");
     }
     worker.stop().await;
@@ -126,6 +133,82 @@ async fn what_cannot_be_deleted_delays_nothing_else() {
     fs::remove_file(&directory).unwrap();
     wait_for("the others", async || (ground.count(rows).await == 0).then_some(())).await;
     worker.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_log_is_deleted_in_steps_after_its_session() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    let body = json!({ "destinations": [{ "url": "https://example.com", "level": "user" }] });
+    let made = owner.post("/sessions", body).await.ok();
+    let id = made["session"]["id"].as_str().expect("an id");
+    let long = "update session set head = 25001;
+                insert into event
+                select (jsonb_populate_record(e, jsonb_build_object('seq', n, 'event_id', gen_random_uuid()))).*
+                from event e, generate_series(2, 25001) n;
+                insert into delivery (org_id, delivery_id, session_id, destination_id, event_id, event_seq, type, status,
+                                      ready_at)
+                select e.org_id, gen_random_uuid(), e.session_id, d.destination_id, e.event_id, e.seq, e.type,
+                       case when e.seq <= 100 then 'pending' else 'dead_letter' end,
+                       case when e.seq <= 100 then now() + interval '1 hour' end
+                from event e join destination d using (org_id, session_id) where e.seq <= 3000;
+                insert into delivery_attempt (org_id, delivery_id, session_id, number, duration_ms)
+                select org_id, delivery_id, session_id, 1, 1 from delivery";
+    ground.sql(long).await;
+    let session = format!("/sessions/{id}");
+    assert_eq!(owner.delete(&session).await.status, 204);
+    owner.get(&format!("{session}/events")).await.error(404);
+    assert_eq!(ground.count("select count(*) from event").await, 25_001);
+    // The receiver gets none of them any more.
+    ground.sql("update delivery set ready_at = now() where ready_at is not null").await;
+    let pending = "select count(*) from delivery where ready_at is not null";
+    wait_for("the claim", async || (ground.count(pending).await == 0).then_some(())).await;
+    assert_eq!(ground.count("select count(*) from delivery where status <> 'dead_letter'").await, 0);
+    assert_eq!(ground.count("select count(*) from deleted_log").await, 1);
+
+    let worker = ground.serve(&["--role=worker"]).await;
+    let left = "select (select count(*) from event) + (select count(*) from delivery)
+                       + (select count(*) from delivery_attempt)
+                       + (select count(*) from deleted_log)";
+    wait_for("the rows", async || (ground.count(left).await == 0).then_some(())).await;
+    worker.stop().await;
+    api.stop().await;
+}
+
+#[tokio::test]
+async fn a_session_whose_parent_is_locked_is_deleted_later() {
+    let ground = Ground::new().await;
+    let api = ground.serve(&["--role=api"]).await;
+    let owner = api.owner();
+    owner.post("/sessions", json!({})).await.ok();
+    owner.patch("/organization", json!({ "retention_days": 1 })).await.ok();
+    let expired = "insert into session
+                   select (jsonb_populate_record(s, jsonb_build_object(
+                       'session_id', gen_random_uuid(), 'status', 'archived', 'stopped_by', s.actor::jsonb,
+                       'stopped_at', now() - interval '2 days', 'parent_session_id', parent
+                   ))).*
+                   from session s, (select session_id from session union all select null) p (parent)";
+    ground.sql(expired).await;
+    let mut superuser = ground.database.superuser().await;
+    let mut turn = superuser.begin().await.expect("a transaction");
+    let locked = "select from session where status <> 'archived' for update";
+    sqlx::query(locked).execute(&mut *turn).await.expect("a lock");
+
+    let worker = ground.serve(&["--role=worker"]).await;
+    let sessions = "select count(*) from session";
+    let waiting = "select count(*) from pg_stat_activity
+                   where wait_event_type = 'Lock' and datname = current_database()";
+    let is_left_out = async || {
+        assert_eq!(ground.count(waiting).await, 0, "retention waits for no turn");
+        (ground.count(sessions).await == 2).then_some(())
+    };
+    wait_for("the one without a parent", is_left_out).await;
+    turn.commit().await.expect("a commit");
+    wait_for("its child", async || (ground.count(sessions).await == 1).then_some(())).await;
+    superuser.close().await.expect("a clean end");
+    worker.stop().await;
+    api.stop().await;
 }
 
 #[tokio::test]

@@ -424,6 +424,8 @@ pub const WEBHOOK_SLOW_RECORDS: (Duration, usize) = (Duration::from_secs(120), 1
 pub const WEBHOOK_CLAIM_DELAY: Duration = Duration::from_millis(5);
 /// Rows that a claim reads to find deliveries to different destinations.
 pub const WEBHOOK_CLAIM_ROWS: i64 = 1_024;
+/// Looks of a claim for destinations behind those rows; each finds one or a few.
+pub const WEBHOOK_CLAIM_LOOKS: i64 = 256;
 /// A destination without a successful delivery for this long is disabled.
 pub const WEBHOOK_DISABLE_AFTER: Duration = Duration::from_secs(5 * 86_400);
 /// Time for which deliveries also carry the signature of a rotated secret, in seconds: default,

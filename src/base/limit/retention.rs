@@ -17,6 +17,10 @@ pub const RETENTION_BATCH: i64 = 100;
 pub const RETENTION_CONCURRENT_MAX: usize = 4;
 /// Sessions that are deleted in one transaction. Their rows are locked until it ends.
 pub const RETENTION_SESSIONS_AT_ONCE: usize = 25;
+/// Events of a session that are deleted in its transaction. If it has more, they are deleted in steps afterwards.
+pub const DELETION_EVENTS_AT_ONCE: i64 = 10_000;
+/// Days for which a deleted webhook or destination is kept: longer than its deliveries.
+pub const DESTINATION_DAYS: i32 = 62;
 /// Time after a delete when its blobs are removed again; a worker that had not seen the delete may
 /// have written one.
 pub const BLOB_PURGE_REPEAT_AFTER: Duration = Duration::from_secs(60);

@@ -3,9 +3,9 @@
 use sqlx::FromRow;
 use uuid::Uuid;
 
-use crate::store::{Error, Result, Tx, column, parameter::named};
+use crate::store::{Error, Result, Store, Tx, column, parameter::named};
 use crate::{
-    base::{Id, Timestamp},
+    base::{Id, Timestamp, limit::DESTINATION_DAYS},
     domain::{DestinationId, Level, OrgId, SessionId},
 };
 
@@ -297,5 +297,35 @@ impl Tx {
         .execute(self.connection())
         .await?;
         if done.rows_affected() == 0 { Err(Error::NotFound) } else { Ok(()) }
+    }
+}
+
+impl Store {
+    /// Deletes one batch of destinations that were deleted `DESTINATION_DAYS` ago and to which no delivery refers any
+    /// more; returns how many.
+    ///
+    /// By the indexes `destination_deleted` and `delivery_of_destination`.
+    pub async fn delete_old_destinations(&self, batch: i64) -> Result<u64> {
+        let done = sqlx::query(
+            "delete from destination d
+             using (
+                 select old.org_id, old.destination_id
+                 from destination old
+                 where old.deleted_at < now() - make_interval(days => $1)
+                   and not exists (
+                       select from delivery v
+                       where v.org_id = old.org_id and v.destination_id = old.destination_id
+                   )
+                 order by old.deleted_at
+                 limit $2
+                 for update skip locked
+             ) old
+             where d.org_id = old.org_id and d.destination_id = old.destination_id",
+        )
+        .bind(DESTINATION_DAYS)
+        .bind(batch)
+        .execute(&self.system)
+        .await?;
+        Ok(done.rows_affected())
     }
 }

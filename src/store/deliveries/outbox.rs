@@ -6,7 +6,7 @@
 use std::{slice, time::Duration};
 
 use serde_json::json;
-use sqlx::FromRow;
+use sqlx::{FromRow, Row, postgres::PgRow};
 use uuid::Uuid;
 
 use crate::store::{
@@ -44,9 +44,19 @@ pub struct Claimed {
     /// The session's metadata as JSON.
     pub metadata: Option<String>,
     created_at: Timestamp,
+    /// Time of the claim, by the clock of the database.
+    claimed_at: Timestamp,
     wrapped_key: Vec<u8>,
     sealed_secret: Vec<u8>,
     sealed_secret_before: Option<Vec<u8>>,
+}
+
+/// Result of a claim.
+#[derive(Debug, Default)]
+pub struct Claim {
+    pub deliveries: Vec<Claimed>,
+    /// Destination after which the next claim looks for more; none if this one has seen them all.
+    pub next: Option<DestinationId>,
 }
 
 /// Remaining capacity, so that a slow receiver does not delay deliveries to others.
@@ -89,8 +99,22 @@ pub enum Status {
     Gone,
 }
 
-#[derive(FromRow)]
+/// A claimed delivery, or an answer without one.
 struct ClaimRow {
+    next: Option<Uuid>,
+    claimed: Option<ClaimedRow>,
+}
+
+impl<'r> FromRow<'r, PgRow> for ClaimRow {
+    fn from_row(row: &'r PgRow) -> sqlx::Result<Self> {
+        let delivery: Option<Uuid> = row.try_get("delivery_id")?;
+        let claimed = delivery.map(|_| ClaimedRow::from_row(row)).transpose()?;
+        Ok(Self { next: row.try_get("next")?, claimed })
+    }
+}
+
+#[derive(FromRow)]
+struct ClaimedRow {
     org_id: Uuid,
     delivery_id: Uuid,
     created_at: Timestamp,
@@ -101,6 +125,7 @@ struct ClaimRow {
     r#type: Option<String>,
     notice: Option<String>,
     attempts: i32,
+    last_attempt_at: Timestamp,
     url: String,
     include_raw: bool,
     is_wanted: bool,
@@ -110,8 +135,8 @@ struct ClaimRow {
     sealed_secret_before: Option<Vec<u8>>,
 }
 
-impl From<ClaimRow> for Claimed {
-    fn from(row: ClaimRow) -> Self {
+impl From<ClaimedRow> for Claimed {
+    fn from(row: ClaimedRow) -> Self {
         Self {
             org: Id::from_uuid(row.org_id),
             delivery: Id::from_uuid(row.delivery_id),
@@ -127,6 +152,7 @@ impl From<ClaimRow> for Claimed {
             is_wanted: row.is_wanted,
             metadata: row.metadata,
             created_at: row.created_at,
+            claimed_at: row.last_attempt_at,
             wrapped_key: row.wrapped_key,
             sealed_secret: row.sealed_secret,
             sealed_secret_before: row.sealed_secret_before,
@@ -134,27 +160,32 @@ impl From<ClaimRow> for Claimed {
     }
 }
 
-/// The limit is a literal in the statement.
-const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the statement must match");
+/// The limits are literals in `sojourn_due_deliveries`, and here.
+const _: () = assert!(limit::WEBHOOK_CLAIM_ROWS == 1_024, "the literal limit in the function must match");
+const _: () = assert!(limit::WEBHOOK_CLAIM_LOOKS == 256, "the literal limit in the statement must match");
 /// As is the number of shards.
 const _: () = assert!(limit::DELIVERY_SHARDS == 64, "the literal number in the statement must match");
 
-/// Reads more rows than it claims, because the oldest may all have one destination. A row is
-/// matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
-/// planner from joins that read all deliveries or all sessions instead of the due ones. `coalesce`
-/// keeps it from the index `delivery_ready`: that index is empty whenever statistics are collected
-/// while no delivery is late, and the plan would then search all due deliveries for each one.
+/// Reads more rows than it claims, because the oldest may all have one destination. If these are not all that are due, it
+/// also looks for other destinations that have some, so that the rows of one that is behind are not read to find those of
+/// others. A row is matched by all leading columns of its indexes, so any of them finds it directly. Limits keep the
+/// planner from joins that read all deliveries or all sessions instead of the due ones. `coalesce` keeps it from the index
+/// `delivery_ready`: that index is empty whenever statistics are collected while no delivery is late, and the plan would
+/// then search all due deliveries for each one.
 const CLAIM: &str = "
-with due as (
-    select org_id, delivery_id, created_at, destination_id, ready_at
-    from delivery
-    where ready_at <= now()
-      and (get_byte(uuid_send(org_id), 15) % 64 = any ($shards::integer[])
-           or ready_at <= now() - $shard_grace_ms * interval '1 millisecond')
-      and destination_id <> all ($full_destinations::uuid[])
+with found as materialized (
+    select *
+    from sojourn_due_deliveries(
+        now(), $shards, $shard_grace_ms * interval '1 millisecond', $after, $per_destination_max
+    )
+), due as (
+    select distinct org_id, delivery_id, created_at, destination_id, ready_at
+    from found
+    where destination_id <> all ($full_destinations::uuid[])
       and org_id <> all ($full_orgs::uuid[])
-    order by ready_at
-    limit 1024
+      and (place = 0
+           or ready_at <= now() - $shard_grace_ms * interval '1 millisecond'
+           or (ready_at <= now() and get_byte(uuid_send(org_id), 15) % 64 = any ($shards::integer[])))
 ), of_destination as (
     select due.*,
            row_number() over (partition by due.destination_id order by due.ready_at) + coalesce(d.held, 0) as place
@@ -193,17 +224,22 @@ with due as (
       and v.created_at = taken.created_at
       and v.destination_id = taken.destination_id
     returning v.*
-)
+), claimed as (
 select h.org_id, h.delivery_id, h.created_at, h.session_id, h.destination_id, h.event_id, h.event_seq, h.type,
-       h.notice::text, h.attempts, d.url, d.include_raw, d.enabled and d.deleted_at is null as is_wanted,
+       h.notice::text, h.attempts, h.last_attempt_at, d.url, d.include_raw,
+       d.enabled and d.deleted_at is null and (h.event_seq is null or s.session_id is not null) as is_wanted,
        s.metadata::text, t.data_key as wrapped_key, d.sealed_secret,
        case when d.secret_before_until > now() then d.sealed_secret_before end as sealed_secret_before
 from held h
 join org t using (org_id)
 join destination d using (org_id, destination_id)
 left join lateral (
-    select metadata from session s where s.org_id = h.org_id and s.session_id = h.session_id limit 1
-) s on true";
+    select session_id, metadata from session s where s.org_id = h.org_id and s.session_id = h.session_id limit 1
+) s on true
+)
+select (select destination_id from found where place = 256 order by destination_id desc limit 1) as next, claimed.*
+from (select) one
+left join claimed on true";
 
 impl Store {
     /// Claims due deliveries of the organizations in these shards, and of all those that are overdue by
@@ -212,9 +248,16 @@ impl Store {
     /// Passes over what became due within that time in other shards, so its cost does not grow with their
     /// backlog.
     ///
-    /// Also claims deliveries whose destination was disabled meanwhile, and gives them the status
-    /// `dead_letter`.
-    pub async fn claim_deliveries(&self, capacity: &Capacity, shards: &[i32]) -> Result<Vec<Claimed>> {
+    /// If more are due than one claim reads, it also looks at the next destinations after `after`.
+    ///
+    /// Also claims deliveries whose destination was disabled or whose session was deleted meanwhile, and gives them the
+    /// status `dead_letter`.
+    pub async fn claim_deliveries(
+        &self,
+        capacity: &Capacity,
+        shards: &[i32],
+        after: Option<DestinationId>,
+    ) -> Result<Claim> {
         let query = named!(query_as(CLAIM), {
             rows_max: capacity.free,
             hold_seconds: limit::WEBHOOK_CLAIM_TTL.as_secs_f64(),
@@ -228,9 +271,14 @@ impl Store {
             orgs_held: &capacity.orgs.1,
             per_destination_max: limit::WEBHOOKS_PER_DESTINATION_MAX,
             per_org_max: limit::WEBHOOKS_PER_ORG_MAX,
+            after: after.map_or(Uuid::nil(), Id::uuid),
         });
         let rows: Vec<ClaimRow> = query.fetch_all(&self.system).await?;
-        Ok(rows.into_iter().map(Claimed::from).collect())
+        let next = rows.first().and_then(|row| row.next).map(Id::from_uuid);
+        Ok(Claim {
+            deliveries: rows.into_iter().filter_map(|row| row.claimed).map(Into::into).collect(),
+            next,
+        })
     }
 
     /// Decrypts the destination's secrets: one, or two during a rotation.
@@ -290,7 +338,8 @@ impl Store {
 
 /// Writes the result to the delivery and its attempt log.
 ///
-/// Returns whether the destination is marked as failing; `None` when another process has written.
+/// Returns whether the destination is marked as failing; `None` when another process has written or claimed it, also
+/// after a redelivery, which counts its attempts anew.
 async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Result<Option<bool>> {
     let (status, retry_seconds) = match settled.status {
         Status::Delivered => ("delivered", None),
@@ -308,6 +357,7 @@ async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Res
                     response_code = $response_code, error = $error, updated_at = now()
                 where org_id = $org_id and delivery_id = $delivery_id and created_at = $created_at
                   and destination_id = $destination_id and status = 'delivering' and attempts = $attempt
+                  and last_attempt_at = $claimed_at
                 returning org_id, delivery_id, session_id, attempts
              ), logged as (
                 insert into delivery_attempt (
@@ -337,6 +387,7 @@ async fn write(tx: &mut Connection, claimed: &Claimed, settled: &Settled) -> Res
             response_code: settled.response_code.map(|code| i16::try_from(code).unwrap_or(i16::MAX)),
             error: &settled.error,
             attempt: claimed.attempt,
+            claimed_at: claimed.claimed_at,
             duration_ms: millis,
             destination_id: claimed.destination.uuid(),
         }

@@ -1,7 +1,7 @@
 //! Usage sums: by session and model, and by day, agent and model.
 //!
 //! The statement of an append (`record`) adds to both, so they match the log. The only exception is
-//! late usage of an archived session, which is in the sums alone (see [`Store::bill_late`]).
+//! late usage of an archived or deleted session, which is in the sums alone (see [`Store::bill_late`]).
 
 use sqlx::FromRow;
 
@@ -39,31 +39,18 @@ macro_rules! added {
 }
 pub(in crate::store) use added;
 
-/// Adds usage to both sums, subtracts its cost from the balances, and deletes the reservations of
-/// calls that have ended. Parts of a statement's `with`.
+/// Adds usage to the sums of the organization and subtracts its cost from the balance. Parts of a statement's `with`.
 ///
-/// `used` selects `org_id, session_id, agent_id, model` and the counters, one row a session;
-/// `over` selects `org_id, session_id`. Usage of a session without an agent has the nil agent id,
+/// `used` selects `org_id, agent_id, model` and the counters. Usage of a session without an agent has the nil agent id,
 /// and usage without a model has an empty model name. The hour is the current one by the clock of
-/// the database: `PastSpend` relies on it. Rows that sessions share are locked in one order. Each hour of the day has eight shards, and each connection adds to its own one, so two
-/// connections rarely wait for each other.
-macro_rules! ledger {
-    ($used:literal, $over:literal) => {
+/// the database: `PastSpend` relies on it. Rows that sessions share are locked in one order. Each hour of the day has
+/// eight shards, and each connection adds to its own one, so two connections rarely wait for each other.
+macro_rules! organization_sums {
+    ($used:expr) => {
         concat!(
             "used as (
     ",
             $used,
-            "
-), of_session as (
-    insert into session_model as u (
-        org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
-        tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
-    )
-    select org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
-           tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
-    from used
-    on conflict (org_id, session_id, model) do update set ",
-            $crate::store::usage::added!(),
             "
 ), of_hour as (
     insert into usage_hour as u (
@@ -99,6 +86,30 @@ macro_rules! ledger {
     set balance_micros = a.balance_micros - p.micros
     from payer p
     where a.org_id = p.org_id
+)"
+        )
+    };
+}
+pub(in crate::store) use organization_sums;
+
+/// Adds usage to both sums, and deletes the reservations of calls that have ended. Parts of a statement's `with`.
+///
+/// `used` is that of [`organization_sums`], with `session_id`, one row a session; `over` selects `org_id, session_id`.
+macro_rules! ledger {
+    ($used:expr, $over:literal) => {
+        concat!(
+            $crate::store::usage::organization_sums!($used),
+            ", of_session as (
+    insert into session_model as u (
+        org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+        tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    )
+    select org_id, session_id, model, input_tokens, output_tokens, cache_write_tokens, cache_read_tokens, steps,
+           tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros, unpriced_steps
+    from used
+    on conflict (org_id, session_id, model) do update set ",
+            $crate::store::usage::added!(),
+            "
 ), freed as (
     delete from reservation r
     using (",
@@ -286,6 +297,19 @@ impl Tx {
     }
 }
 
+/// The usage of a lease whose session has ended, as `used` of [`ledger`].
+macro_rules! late_used {
+    () => {
+        "select $org_id::uuid as org_id, $session_id::uuid as session_id, s.agent_id, s.model,
+           $input_tokens as input_tokens, $output_tokens as output_tokens,
+           $cache_write_tokens as cache_write_tokens, $cache_read_tokens as cache_read_tokens, $steps as steps,
+           $tool_calls as tool_calls, $model_micros as model_micros, $sandbox_cpu_micros as sandbox_cpu_micros,
+           $sandbox_memory_micros as sandbox_memory_micros, $fee_micros as fee_micros,
+           $unpriced_steps as unpriced_steps
+    from s"
+    };
+}
+
 /// `$epoch` is the one under which the session was archived. The log of an archived session is
 /// closed, so only the sums change.
 const LATE: &str = concat!(
@@ -297,28 +321,44 @@ const LATE: &str = concat!(
     where org_id = $org_id and session_id = $session_id and status = 'archived' and closed_epoch = $epoch
     for no key update
 ), ",
-    ledger!(
-        "select $org_id as org_id, $session_id as session_id, s.agent_id, s.model,
-           $input_tokens as input_tokens, $output_tokens as output_tokens,
-           $cache_write_tokens as cache_write_tokens, $cache_read_tokens as cache_read_tokens, $steps as steps,
-           $tool_calls as tool_calls, $model_micros as model_micros, $sandbox_cpu_micros as sandbox_cpu_micros,
-           $sandbox_memory_micros as sandbox_memory_micros, $fee_micros as fee_micros,
-           $unpriced_steps as unpriced_steps
-    from s",
-        "select $org_id as org_id, $session_id as session_id from s"
-    ),
+    ledger!(late_used!(), "select $org_id as org_id, $session_id as session_id from s"),
     "
 select exists (select from s)"
 );
 
-impl Store {
-    /// Adds a lease's usage to the sums if its session was archived under that lease.
-    ///
-    /// Returns whether it was. The successor of any other lease records the usage of work that the
-    /// lease had started.
-    pub async fn bill_late(&self, fence: Fence, delta: &Delta) -> Result<bool> {
+/// The same for a session that was deleted under this lease or after it was archived under it. The sums of the next session
+/// above that exists include those of its deleted children.
+const LATE_OF_DELETED: &str = concat!(
+    "with recursive s as (
+    select agent_id, coalesce($model, model, '') as model, parent_session_id
+    from purged_session_blobs
+    where org_id = $org_id and session_id = $session_id and last_epoch = $epoch
+), ",
+    organization_sums!(late_used!()),
+    ", above (session_id) as (
+    select parent_session_id from s
+    union all
+    select b.parent_session_id
+    from above a
+    join purged_session_blobs b on b.org_id = $org_id and b.session_id = a.session_id
+), counted as (
+    update session p
+    set deleted_tokens = p.deleted_tokens + $input_tokens + $output_tokens + $cache_write_tokens + $cache_read_tokens,
+        deleted_cost_micros = p.deleted_cost_micros + $model_micros + $sandbox_cpu_micros + $sandbox_memory_micros
+            + $fee_micros,
+        deleted_tool_calls = p.deleted_tool_calls + $tool_calls
+    from above a
+    where p.org_id = $org_id and p.session_id = a.session_id
+)
+select exists (select from s)"
+);
+
+/// Binds the usage of a lease to a statement.
+macro_rules! late {
+    ($sql:expr, $fence:expr, $delta:expr) => {{
+        let (fence, delta): (Fence, &Delta) = ($fence, $delta);
         let (usage, cost) = (&delta.usage, &delta.usage.cost);
-        let query = named!(query_as(LATE), {
+        named!(query_as($sql), {
             org_id: fence.org.uuid(),
             session_id: fence.session.uuid(),
             epoch: fence.epoch,
@@ -334,9 +374,20 @@ impl Store {
             sandbox_memory_micros: count(cost.sandbox_memory_micros),
             fee_micros: count(cost.fee_micros),
             unpriced_steps: count(cost.unpriced_steps),
-        });
-        let (is_paid,): (bool,) = query.fetch_one(&self.system).await?;
-        Ok(is_paid)
+        })
+    }};
+}
+
+impl Store {
+    /// Adds a lease's usage to the sums if its session was archived or deleted under that lease.
+    ///
+    /// The successor of any other lease records the usage of work that the lease had started.
+    pub async fn bill_late(&self, fence: Fence, delta: &Delta) -> Result<()> {
+        let is_archived: (bool,) = late!(LATE, fence, delta).fetch_one(&self.system).await?;
+        if !is_archived.0 {
+            let _: (bool,) = late!(LATE_OF_DELETED, fence, delta).fetch_one(&self.system).await?;
+        }
+        Ok(())
     }
 
     /// Merges the shards of past hours into one row, one batch of rows at a time; returns how many.

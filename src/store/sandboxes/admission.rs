@@ -218,7 +218,7 @@ const ADMIT: &str = concat!(
                coalesce(too_large.shortage, missing.shortage) as shortage
         from held
         cross join lateral sojourn_reserved(
-            $1, $2, $5, num_nonnulls($13::bigint, $14::bigint, $15::bigint) > 0,
+            $1, $2, $5, num_nonnulls($13::bigint, $14::bigint, $15::bigint) > 0, $15 is not null,
             now() - $17 * interval '1 millisecond'
         ) r
         left join node n on n.node_id = $5

@@ -142,7 +142,7 @@ pub(in crate::store) use appended;
 ///
 /// This is part of the statement that writes the event, so both are committed or neither. A webhook
 /// of the organization also gets the events that concern the organization, whatever its level.
-/// Destinations are found by the index `destination_of_session`, once for each session: those of
+/// Destinations are found by the index `destination_present`, once for each session: those of
 /// the session and those of the organization, each by the complete key.
 macro_rules! outbox {
     () => {
@@ -154,11 +154,13 @@ macro_rules! outbox {
              select l.session_id as of_session, d.*
              from (select distinct org_id, session_id from appended) l
              cross join lateral (
-                 select * from destination where org_id = l.org_id and session_id = l.session_id
+                 select *
+                 from destination
+                 where org_id = l.org_id and session_id = l.session_id and deleted_at is null
                  union all
-                 select * from destination where org_id = l.org_id and session_id is null
+                 select * from destination where org_id = l.org_id and session_id is null and deleted_at is null
              ) d
-             where d.enabled and d.deleted_at is null
+             where d.enabled
          ) d
          join appended a on a.org_id = d.org_id and a.session_id = d.of_session
          where (a.level <= d.level

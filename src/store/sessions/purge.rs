@@ -8,10 +8,10 @@ use uuid::Uuid;
 use crate::{
     base::{
         Id, Timestamp,
-        limit::{BLOB_PURGE_LAST_AFTER, BLOB_PURGE_REPEAT_AFTER, REMOVAL_DAYS},
+        limit::{BLOB_PURGE_LAST_AFTER, BLOB_PURGE_REPEAT_AFTER, DELETION_EVENTS_AT_ONCE, REMOVAL_DAYS},
     },
     domain::{OrgId, Session, SessionId},
-    store::{Result, Store, Tx},
+    store::{Result, Store, Tx, agent::snapshot},
 };
 
 /// A locked session that is being deleted.
@@ -33,7 +33,8 @@ impl From<&Session> for DeletedSession {
 
 impl Tx {
     /// Locks and returns those of these sessions whose retention period is over and which have no open
-    /// descendant. Omits sessions that another transaction has locked.
+    /// descendant. Omits sessions that another transaction has locked, and those whose parent it has: the deletion
+    /// changes that row too, and waits for none.
     pub async fn lock_expired(&mut self, sessions: &[SessionId]) -> Result<Vec<DeletedSession>> {
         let org = self.org.uuid();
         let rows: Vec<(Uuid, i64, Option<String>, bool)> = sqlx::query_as(
@@ -45,6 +46,14 @@ impl Tx {
                 select b.top, s.session_id, s.status
                 from below b
                 join session s on s.org_id = $1 and s.parent_session_id = b.session_id
+             ), above as materialized (
+                select p.session_id
+                from session p
+                where p.org_id = $1
+                  and p.session_id in (
+                      select parent_session_id from session where org_id = $1 and session_id = any($2)
+                  )
+                for update skip locked
              )
              select s.session_id, s.head, s.key, s.parent_session_id is not null
              from session s
@@ -54,6 +63,11 @@ impl Tx {
                and s.status = 'archived'
                and s.stopped_at < now() - make_interval(days => t.retention_days)
                and not exists (select from below b where b.top = s.session_id and b.status <> 'archived')
+               and (s.parent_session_id is null
+                    or s.parent_session_id in (select session_id from above)
+                    or not exists (
+                        select from session p where p.org_id = s.org_id and p.session_id = s.parent_session_id
+                    ))
              order by s.session_id
              for update of s skip locked",
         )
@@ -66,21 +80,35 @@ impl Tx {
         Ok(rows.into_iter().map(locked).collect())
     }
 
-    /// Deletes locked sessions from every table.
+    /// Deletes locked sessions from every table. Their blobs, and the events of a long log, are left to the workers.
     ///
-    /// The caller removes their blobs; if the caller dies, the workers do.
+    /// The caller may remove the blobs at once.
     pub async fn purge_sessions(&mut self, sessions: &[DeletedSession]) -> Result<()> {
         let org = self.org.uuid();
         let ids: Vec<_> = sessions.iter().map(|session| session.id.uuid()).collect();
-        sqlx::query(
-            "insert into purged_session_blobs (org_id, session_id)
-             select $1, unnest($2::uuid[])
-             on conflict do nothing",
-        )
+        let long: Vec<_> = sessions
+            .iter()
+            .filter(|session| session.head > DELETION_EVENTS_AT_ONCE)
+            .map(|session| session.id.uuid())
+            .collect();
+        sqlx::query(concat!(
+            "insert into purged_session_blobs (org_id, session_id, last_epoch, agent_id, model, parent_session_id)
+             select s.org_id, s.session_id, coalesce(s.closed_epoch, s.epoch), s.agent_id, ",
+            snapshot!("s"),
+            " ->> 'model', s.parent_session_id
+             from session s
+             where s.org_id = $1 and s.session_id = any($2)
+             on conflict do nothing"
+        ))
         .bind(org)
         .bind(&ids)
         .execute(self.connection())
         .await?;
+        sqlx::query("insert into deleted_log (org_id, session_id) select $1, unnest($2::uuid[])")
+            .bind(org)
+            .bind(&long)
+            .execute(self.connection())
+            .await?;
         sqlx::query("insert into removal (org_id, session_id) select $1, unnest($2::uuid[])")
             .bind(org)
             .bind(&ids)
@@ -105,9 +133,10 @@ impl Tx {
         .bind(sessions.iter().filter_map(|session| session.key.clone()).collect::<Vec<_>>())
         .execute(self.connection())
         .await?;
-        sqlx::query("select sojourn_purge_sessions($1, $2)")
+        sqlx::query("select sojourn_delete_sessions($1, $2, $3)")
             .bind(org)
             .bind(&ids)
+            .bind(&long)
             .execute(self.connection())
             .await?;
         Ok(())
@@ -201,6 +230,39 @@ impl Store {
         };
         sqlx::query(sql).bind(org.uuid()).bind(session.uuid()).execute(&self.system).await?;
         Ok(())
+    }
+
+    /// Deletes at most `batch` rows that deleted sessions have left in `event`, `delivery` and `delivery_attempt`; returns
+    /// how many.
+    ///
+    /// By the index `deleted_log_age`.
+    pub async fn delete_session_rows(&self, batch: i64) -> Result<u64> {
+        let mut deleted = 0;
+        while deleted < batch {
+            let step: Option<i64> = sqlx::query_scalar(
+                "with step as (
+                    select l.org_id, l.session_id, sojourn_delete_session_rows(l.org_id, l.session_id, $1) as deleted
+                    from (
+                        select org_id, session_id
+                        from deleted_log
+                        order by created_at
+                        limit 1
+                        for update skip locked
+                    ) l
+                 ), done as (
+                    delete from deleted_log l
+                    using step
+                    where step.deleted < $1 and l.org_id = step.org_id and l.session_id = step.session_id
+                 )
+                 select deleted from step",
+            )
+            .bind(batch - deleted)
+            .fetch_optional(&self.system)
+            .await?;
+            let Some(step) = step else { break };
+            deleted += step;
+        }
+        Ok(deleted.cast_unsigned())
     }
 
     /// Returns archived sessions whose organization's retention period is over, by organization, the oldest

@@ -4,8 +4,8 @@ use sqlx::FromRow;
 
 use crate::{
     base::limit::{
-        BLOB_PURGE_LAST_AFTER, BLOB_PURGE_REPEAT_AFTER, FILE_UNUSED_AFTER, IDEMPOTENCY_HOURS, NODE_DAYS,
-        OPERATION_HOURS, ORG_PURGE_REPEAT_FOR, REMOVAL_DAYS, SCHEDULE_RUN_DAYS,
+        BLOB_PURGE_LAST_AFTER, BLOB_PURGE_REPEAT_AFTER, DESTINATION_DAYS, FILE_UNUSED_AFTER,
+        IDEMPOTENCY_HOURS, NODE_DAYS, OPERATION_HOURS, ORG_PURGE_REPEAT_FOR, REMOVAL_DAYS, SCHEDULE_RUN_DAYS,
     },
     store::{Result, Store},
 };
@@ -125,6 +125,7 @@ impl Store {
             .bind(ORG_PURGE_REPEAT_FOR.as_secs_f64())
             .bind(FILE_UNUSED_AFTER.as_secs_f64())
             .bind(NODE_DAYS)
+            .bind(DESTINATION_DAYS)
             .fetch_all(&self.system)
             .await?)
     }
@@ -155,6 +156,10 @@ from (
     where removed_at is null
     union all
     select 'late_blobs', min(created_at) + $6 * interval '1 second' from purged_session_blobs
+    union all
+    select 'session_rows', min(created_at) from deleted_log
+    union all
+    select 'destination', min(deleted_at) + make_interval(days => $10) from destination where deleted_at is not null
     union all
     select 'organization', min(deleted_at) + $7 * interval '1 second'
     from org

@@ -73,6 +73,31 @@ async fn canceling_calls_again_and_again_escapes_no_limit() {
 }
 
 #[tokio::test]
+async fn a_call_of_a_session_that_is_deleted_is_paid_and_counts_for_its_parent() {
+    let fake = Fake::decide(Anthropic::default(), |_| Step::fault(Fault::Stall)).await;
+    let (scene, operator) = scene(&fake.base_url).await;
+    operator.price(a_micro_each()).await;
+    let owner = &scene.owner;
+    let agent = agent(owner, json!({ "prompt": "A long prompt." })).await;
+    owner.post("/sessions", json!({ "agent": agent })).await.ok();
+    let id = start(owner, &agent, json!({})).await;
+    fake.called(1).await;
+    let below = "update session c
+                 set parent_session_id = p.session_id
+                 from session p
+                 where c.running_turn_id is not null and p.running_turn_id is null";
+    scene.ground.sql(below).await;
+    assert_eq!(owner.delete(&format!("/sessions/{id}")).await.status, 204);
+    let is_paid = |budget: &Value| budget["spent"]["days_1"].as_u64() > Some(0);
+    let budget = owner.until("/budget", is_paid).await;
+    let spent = budget["spent"]["days_1"].as_i64().expect("a sum");
+    assert_eq!(budget["reserved_micros"], 0);
+    let above = "select deleted_cost_micros from session";
+    assert_eq!(scene.ground.count(above).await, spent);
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_call_that_fails_in_the_middle_is_paid_beside_the_one_that_is_made_again() {
     let steps = [
         cut(Fault::ErrorEvent { kind: "overloaded_error", message: "Too much." }),

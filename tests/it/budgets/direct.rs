@@ -264,13 +264,45 @@ async fn a_command_that_is_canceled_or_archived_is_paid_for_the_time_that_it_ran
     scene.close().await;
 }
 
+#[tokio::test]
+async fn work_of_a_session_that_is_deleted_is_paid() {
+    let (scene, _operator) = priced().await;
+    let owner = &scene.owner;
+    let begins = async |words: &str| wait_until(words, || processes(words) > 0).await;
+    let delete = async |id: &str| {
+        assert_eq!(owner.delete(&format!("/sessions/{id}")).await.status, 204);
+    };
+    let played = owner.play(json!([run("sleep 30.176"), { "text": "Never." }])).await;
+    begins("30.176").await;
+    delete(&played).await;
+    let first = spends_more_than(owner, 0).await;
+
+    // Also if it was archived before, and the worker has not noticed.
+    let direct = open(owner, json!({})).await;
+    let sleep = json!({ "command": "sleep 30.177" });
+    let (_, second) = tokio::join!(exec(owner, &direct, &sleep, None), async {
+        begins("30.177").await;
+        scene.ground.sql(CLOSE).await;
+        delete(&direct).await;
+        spends_more_than(owner, first).await
+    });
+    let rows = owner.get("/usage?by=agent").await.ok();
+    let spent = |row: &Value| row["usage"]["cost"]["total_micros"].as_u64().expect("a cost");
+    let sums: Vec<_> = rows["data"].as_array().expect("rows").iter().map(spent).collect();
+    assert_eq!((sums.len(), sums.iter().sum::<u64>()), (2, second), "{rows}");
+    scene.close().await;
+}
+
+/// Archives the only open session, without a notification to its worker.
+const CLOSE: &str =
+    "update session set status = 'archived', closed_epoch = epoch, epoch = epoch + 1, running_turn_id = null
+                     where status <> 'archived'";
+
 /// Archives a session as if the worker missed the notification, and destroys its sandbox before the worker's
 /// next check.
 async fn close_and_clean_up(scene: &Scene, id: &str) {
     let sandbox = session(&scene.owner, id).await["sandbox"]["id"].as_str().expect("a sandbox").parse();
-    let close = "update session set status = 'archived', closed_epoch = epoch, epoch = epoch + 1, running_turn_id = null
-                 where status <> 'archived'";
-    scene.ground.sql(close).await;
+    scene.ground.sql(CLOSE).await;
     let sandboxes = Local::new(scene.ground.sandboxes()).expect("sandboxes can be made here");
     sandboxes.destroy(sandbox.expect("an id")).await.expect("the sandbox is destroyed");
 }
