@@ -69,6 +69,9 @@ pub enum Call {
     ReadFile { path: String, offset: u64, bytes_max: usize },
     /// Replaces a file by the payload, as the command's user.
     WriteFile { epoch: i64, path: String },
+    /// Stops all processes of commands until the next `Hello`, `Start`, `Kill`, `Signal` or `Input`, so that no file is
+    /// newer than the next archive.
+    Quiesce { epoch: i64 },
     /// Sends the session's files as a tar archive in parts, packed as the command's user while all other
     /// processes in the sandbox are stopped.
     Pack { epoch: i64 },

@@ -146,6 +146,7 @@ impl SandboxSession {
             Err(Fault::Stale) => return Err(Error::Stale),
             Err(fault) => {
                 tracing::warn!(session.id = %self.fence.session, %fault, "a sandbox could not be frozen; it continues to run");
+                self.resume(sandbox, id).await;
                 return Ok(Next::After(left.max(self.sandboxes.idle.retry())));
             }
         }
@@ -238,12 +239,13 @@ impl SandboxSession {
         Ok(live.map_or(Next::Never, |_| Next::After(self.sandboxes.idle.retry())))
     }
 
+    /// Takes the last checkpoint of a sandbox; its processes stay stopped after it.
     async fn try_checkpoint(
         &self,
         sandbox: &dyn Sandbox,
         live: &LiveSandbox,
     ) -> Result<Option<CheckpointId>, Error> {
-        match self.checkpoint(sandbox, live.sandbox).await {
+        match self.last_checkpoint(sandbox, live.sandbox).await {
             Ok(checkpoint) => Ok(Some(checkpoint)),
             Err(Error::Unavailable(reason)) => {
                 tracing::warn!(session.id = %self.fence.session, reason, "a checkpoint of a sandbox failed");

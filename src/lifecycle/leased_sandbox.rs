@@ -284,7 +284,7 @@ impl LeasedSandbox {
         };
         let Some(met) = met else { return Ok(()) };
         let sandbox = self.sandboxes_of(&met)?;
-        let checkpoint = self.session.checkpoint(&*sandbox, met.id).await?;
+        let checkpoint = self.session.last_checkpoint(&*sandbox, met.id).await?;
         self.session.terminate(&*sandbox, met.id, (reason, actor), Some(checkpoint)).await
     }
 

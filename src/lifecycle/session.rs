@@ -197,6 +197,35 @@ impl SandboxSession {
         Ok(checkpoint_id)
     }
 
+    /// Takes the checkpoint before a sandbox is frozen or removed: its processes stay stopped, so that they write nothing
+    /// that the checkpoint lacks. After an error they continue.
+    pub(crate) async fn last_checkpoint(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+    ) -> Result<CheckpointId, Error> {
+        match sandbox.quiesce(self.sandbox_fence(id)).await {
+            Ok(()) => {}
+            Err(Fault::Stale) => return Err(Error::Stale),
+            // Then they stop for the archive only. A sandbox or node agent of an earlier version does not know the call.
+            Err(fault) => {
+                tracing::warn!(session.id = %self.fence.session, %fault, "processes could not be stopped before a checkpoint");
+            }
+        }
+        let checkpoint = self.checkpoint(sandbox, id).await;
+        if checkpoint.as_ref().is_err_and(|error| !matches!(error, Error::Stale)) {
+            self.resume(sandbox, id).await;
+        }
+        checkpoint
+    }
+
+    /// Continues the processes of a sandbox that stays after its last checkpoint.
+    pub(crate) async fn resume(&self, sandbox: &dyn Sandbox, id: SandboxId) {
+        if let Err(fault) = sandbox.attach(self.sandbox_fence(id)).await {
+            tracing::warn!(session.id = %self.fence.session, %fault, "the processes of a sandbox stay stopped until it is used again");
+        }
+    }
+
     /// Removes the checkpoints that newer ones have replaced.
     async fn remove_old_checkpoints(&self) {
         let Fence { org, session, .. } = self.fence;
@@ -211,7 +240,7 @@ impl SandboxSession {
         let started = Instant::now();
         let from = old.id;
         self.record(vec![Body::SandboxRotationStarted { sandbox_id: from }]).await?;
-        let checkpoint = match self.checkpoint(sandbox, from).await {
+        let checkpoint = match self.last_checkpoint(sandbox, from).await {
             Ok(checkpoint) => Some(checkpoint),
             Err(Error::Unavailable(reason)) => {
                 self.record(vec![Body::SandboxRotationFailed { sandbox_id: from, reason, failed: false }])

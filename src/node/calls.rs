@@ -104,6 +104,7 @@ impl Agent {
             Call::Attach {} => nothing(local.attach(fence).await)?,
             Call::Running {} => Done::Count(local.running(fence).await?),
             Call::Freeze {} => nothing(local.freeze(fence).await)?,
+            Call::Quiesce {} => nothing(local.quiesce(fence).await)?,
             Call::Start { exec } => nothing(local.start(fence, &exec).await)?,
             Call::Wait { exec_id } => Done::Exit(local.wait(fence, &exec_id).await?),
             Call::Output { exec_id, range } => {

@@ -78,6 +78,10 @@ pub trait Sandbox: Send + Sync {
     /// Current resource usage of the sandbox.
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault>;
 
+    /// Stops every process of the sandbox until the next `attach`, or call for a command: no file is newer than those that
+    /// are packed meanwhile. Unlike after `freeze`, the sandbox answers.
+    async fn quiesce(&self, fence: SandboxFence) -> Result<(), Fault>;
+
     /// Sends the session's files as a tar archive. The sandbox packs them while nothing else runs in it.
     /// Returns when the last part was received; after an error, the parts sent are incomplete.
     async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault>;

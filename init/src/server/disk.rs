@@ -57,7 +57,7 @@ impl Server {
         let helped = self.help_saying(token, &["pack"], said.into());
         self.packing = Some(packing);
         if self.helpers.len() == before {
-            self.continue_all();
+            self.end_packing();
         }
         helped
     }
@@ -82,8 +82,30 @@ impl Server {
     }
 
     /// Continues the processes that were stopped for an archive.
-    pub(super) fn continue_all(&mut self) {
-        if self.packing.take().is_some() {
+    pub(super) fn end_packing(&mut self) {
+        if self.packing.take().is_some() && !self.is_quiesced {
+            kill::continue_descendants(std::process::id());
+        }
+    }
+
+    /// Stops all processes until [`Self::resume`].
+    pub(super) fn quiesce(&mut self) -> Answer {
+        self.is_quiesced = true;
+        // While an archive is made, all others are stopped, and its helper must go on.
+        if self.is_packing() {
+            return Answer::Done {};
+        }
+        kill::stop_descendants(std::process::id());
+        // An archive waits for the end of a measurement.
+        if let Some(usage) = &self.usage {
+            kill::continue_process(usage.pid);
+        }
+        Answer::Done {}
+    }
+
+    /// Continues the processes that were stopped by [`Self::quiesce`], unless an archive is made.
+    pub(super) fn resume(&mut self) {
+        if std::mem::take(&mut self.is_quiesced) && !self.is_packing() {
             kill::continue_descendants(std::process::id());
         }
     }
@@ -94,7 +116,7 @@ impl Server {
         if let Some(packing) = &self.packing {
             let mut slot = [PollFd::from_borrowed_fd(packing.as_fd(), PollFlags::IN)];
             if poll(&mut slot, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
-                self.continue_all();
+                self.end_packing();
             }
         }
         self.packing.is_some()

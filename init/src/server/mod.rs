@@ -63,6 +63,7 @@ pub(crate) fn serve(orphan_after: Option<Duration>, disk_bytes: Option<u64>) -> 
         execs: Execs::default(),
         helpers: BTreeSet::new(),
         packing: None,
+        is_quiesced: false,
         disk_bytes,
         usage: None,
         last_measured: Instant::now(),
@@ -101,6 +102,8 @@ struct Server {
     /// Pipe on which the helper that packs an archive reports that it has read all files; until then, all
     /// other processes are stopped.
     packing: Option<PipeReader>,
+    /// Whether all processes stay stopped also when no archive is made.
+    is_quiesced: bool,
     disk_bytes: Option<u64>,
     /// The running disk usage helper.
     usage: Option<Usage>,
@@ -134,7 +137,7 @@ impl Server {
             match source {
                 Source::Listener => self.accept(),
                 Source::Proxy => self.start_relay(),
-                Source::Packed => self.continue_all(),
+                Source::Packed => self.end_packing(),
                 Source::Measured => self.read_usage(),
                 Source::Report(exec_id) => self.execs.read_report(&exec_id, &self.helpers),
                 Source::Connection(token) => {
@@ -257,12 +260,9 @@ impl Server {
     fn dispatch(&mut self, token: u64, (call, payload_bytes): Arrived) -> io::Result<()> {
         self.last_call = Instant::now();
         let answer = match call {
-            Call::Hello { epoch } => match self.fence(epoch) {
-                Ok(()) => self.status(),
-                Err(stale) => stale,
-            },
+            Call::Hello { epoch } => self.resume_for(epoch).err().unwrap_or_else(|| self.status()),
             Call::Status {} => self.status(),
-            Call::Start { epoch, exec } => match self.fence(epoch) {
+            Call::Start { epoch, exec } => match self.resume_for(epoch) {
                 Ok(()) if self.is_packing() => busy_packing(),
                 Ok(()) => self.execs.start(&exec),
                 Err(stale) => stale,
@@ -271,18 +271,18 @@ impl Server {
                 let until = Instant::now().checked_add(Duration::from_millis(timeout_ms));
                 return self.wait_for(token, Pending::Exit { exec_id, until });
             }
-            Call::Kill { epoch, exec_id } => match self.fence(epoch) {
+            Call::Kill { epoch, exec_id } => match self.resume_for(epoch) {
                 Ok(()) => match self.execs.kill(&exec_id) {
                     Answer::Running {} => return self.wait_for(token, Pending::Gone { exec_id }),
                     settled => settled,
                 },
                 Err(stale) => stale,
             },
-            Call::Signal { epoch, exec_id, signal } => match self.fence(epoch) {
+            Call::Signal { epoch, exec_id, signal } => match self.resume_for(epoch) {
                 Ok(()) => self.execs.signal(&exec_id, signal),
                 Err(stale) => stale,
             },
-            Call::Input { epoch, exec_id, offset, text } => match self.fence(epoch) {
+            Call::Input { epoch, exec_id, offset, text } => match self.resume_for(epoch) {
                 Ok(()) if self.is_over && !text.is_empty() => full(),
                 Ok(()) => self.execs.input(&exec_id, offset, &text),
                 Err(stale) => stale,
@@ -300,6 +300,7 @@ impl Server {
             Call::WriteFile { epoch, path } => {
                 return self.write(token, epoch, &["write", &path, &payload_bytes.to_string()]);
             }
+            Call::Quiesce { epoch } => self.fence(epoch).err().unwrap_or_else(|| self.quiesce()),
             Call::Pack { epoch } => match self.fence(epoch) {
                 Ok(()) if self.is_packing() => busy_packing(),
                 // A measurement changes modes for a moment.
@@ -350,6 +351,11 @@ impl Server {
         }
         self.epoch = epoch;
         Ok(())
+    }
+
+    /// The same, and continues the processes that were stopped by a call to quiesce.
+    fn resume_for(&mut self, epoch: i64) -> Result<(), Answer> {
+        self.fence(epoch).map(|()| self.resume())
     }
 
     fn status(&self) -> Answer {

@@ -51,7 +51,7 @@ pub use config::{Config, Disks, WatcherProgram};
 use self::{
     blocking::{in_blocking_thread, unavailable},
     bundle::{ContainerSpec, Role},
-    disk::{DISK_LOCKED, Disk},
+    disk::{DISK_LOCKED, Disk, DiskLock},
     docker::Docker,
     engine::Engine,
     freezer::FreezeLock,
@@ -221,7 +221,7 @@ impl Local {
 
     /// Prepares the session's disk. Files last changed by a sandbox that the session does not know are
     /// removed.
-    async fn ready(&self, disk: &Disk, spec: &Spec) -> Result<Files, Fault> {
+    async fn ready(&self, disk: &Disk, held: &Arc<DiskLock>, spec: &Spec) -> Result<Files, Fault> {
         let mut writers = spec.previous.clone();
         writers.push(spec.sandbox);
         disk.migrate_layout()
@@ -242,7 +242,7 @@ impl Local {
         volume::close(disk).await?;
         removal::disk(self.engine.users(), &disk.parts()).await?;
         if let Some(volumes) = &self.volumes {
-            volumes.make(disk, spec.limits.disk_bytes).await?;
+            volumes.make(disk, spec.limits.disk_bytes, Arc::clone(held)).await?;
         }
         if spec.restores {
             disk.begin_restore().map_err(|error| unavailable("its restore cannot be recorded", &error))?;
@@ -269,7 +269,7 @@ impl Sandbox for Local {
     async fn create(&self, spec: &Spec, epoch: i64) -> Result<Files, Fault> {
         refuse_bad_names(&spec.env)?;
         let disk = self.layout.disk(spec.org, spec.session);
-        let _held = disk.lock().await?;
+        let held = Arc::new(disk.lock().await?);
         match disk.latest_sandbox() {
             Some(latest) if latest != spec.sandbox => self.end_previous(latest, spec, epoch).await?,
             Some(_) | None => {}
@@ -283,7 +283,7 @@ impl Sandbox for Local {
             }
         }
         let began = Instant::now();
-        let files = self.ready(&disk, spec).await?;
+        let files = self.ready(&disk, &held, spec).await?;
         tracing::debug!(sandbox.id = %spec.sandbox, disk_ms = millis(began), "sandbox disk prepared");
         let fault = match timeout(limit::SANDBOX_START_TIMEOUT, self.assemble(spec, epoch)).await {
             Ok(Ok(())) => return Ok(files),
@@ -337,6 +337,10 @@ impl Sandbox for Local {
             true => self.engine.stats(sandbox).await,
             false => Err(Fault::Gone),
         }
+    }
+
+    async fn quiesce(&self, fence: SandboxFence) -> Result<(), Fault> {
+        self.init(fence.sandbox).quiesce(fence.epoch).await
     }
 
     async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {

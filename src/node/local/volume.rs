@@ -77,11 +77,13 @@ impl Volumes {
         })
     }
 
-    /// Creates an empty file system of this size and mounts it.
-    pub(super) async fn make(&self, disk: &Disk, bytes: u64) -> Result<(), Fault> {
+    /// Creates an empty file system of this size and mounts it. `held` is dropped when nothing writes to the image any
+    /// more, also if the future is dropped before: it is the lock of the disk.
+    pub(super) async fn make(&self, disk: &Disk, bytes: u64, held: impl Send + 'static) -> Result<(), Fault> {
         let template = self.template(bytes).await?;
         let image = disk.image.clone();
         let copied = in_blocking_thread(move || {
+            let _held = held;
             let beside = image.with_extension("new");
             copy(&template, &beside)?;
             fs::rename(beside, image)

@@ -61,6 +61,10 @@ impl Init {
         }
     }
 
+    pub(crate) async fn quiesce(&self, epoch: i64) -> Result<(), Fault> {
+        done(self.call(&Call::Quiesce { epoch }, &[], limit::INIT_CALL_TIMEOUT).await?)
+    }
+
     pub(crate) async fn start(&self, epoch: i64, exec: &Exec) -> Result<(), Fault> {
         let cwd = if exec.cwd.is_empty() { protocol::WORKSPACE.to_owned() } else { exec.cwd.clone() };
         let exec = ExecSpec {

@@ -72,6 +72,7 @@ pub(crate) enum Call {
     Attach {},
     Running {},
     Freeze {},
+    Quiesce {},
     /// Answered by [`Answer::Part`]s.
     Pack {},
     /// Followed by [`Sent`] frames.

@@ -122,6 +122,10 @@ impl Sandbox for RemoteNode {
         }
     }
 
+    async fn quiesce(&self, fence: SandboxFence) -> Result<(), Fault> {
+        self.nothing(fence, Call::Quiesce {}, &[]).await
+    }
+
     async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         self.caller.take(fence, Call::Pack {}, parts).await
     }

@@ -242,6 +242,10 @@ impl Sandbox for FakeSandbox {
         Err(never())
     }
 
+    async fn quiesce(&self, _: SandboxFence) -> Result<(), Fault> {
+        Err(never())
+    }
+
     async fn pack(&self, _: SandboxFence, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         Err(never())
     }

@@ -26,7 +26,7 @@ use super::{
 use crate::support::wait::WAIT_MAX;
 
 /// Checks that `make test` runs through the agent: each kind of call. `make test-full` runs all.
-pub const SHORT: [&str; 20] = [
+pub const SHORT: [&str; 21] = [
     "a_command_reports_its_output_and_its_exit_code",
     "output_can_be_read_while_the_command_runs",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -45,6 +45,7 @@ pub const SHORT: [&str; 20] = [
     "a_hostile_archive_stays_in_its_directory",
     "skills_are_replaced_as_a_whole_and_no_command_changes_them",
     "a_frozen_sandbox_stops_and_resumes_its_processes",
+    "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "files_come_back_as_they_were",
     "a_sandbox_that_was_not_restored_to_its_end_is_not_used",
 ];

@@ -1,5 +1,7 @@
 //! Frozen sandboxes, and files restored from checkpoints.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use sojourn::{
     blob::Blobs,
@@ -227,6 +229,28 @@ pub async fn no_process_runs_while_files_are_checkpointed(world: &World<'_>) {
     let before = world.says("cat b").await;
     wait_for("the command continues", async || (world.says("cat b").await != before).then_some(())).await;
     world.sandbox.kill(world.fence, "twins").await.unwrap();
+}
+
+pub async fn a_quiesced_sandbox_writes_nothing_until_it_is_attached(world: &World<'_>) {
+    let script = "i=0; echo ready; while :; do i=$((i+1)); echo $i > count; done";
+    world.sandbox.start(world.fence, &world.shell("counts", script)).await.unwrap();
+    world.printed("counts", "ready").await;
+    world.sandbox.quiesce(world.fence).await.unwrap();
+    let store = Store::new();
+    let save = || checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, None);
+    let first = save().await.unwrap();
+    // It does not continue when the archive is complete.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(save().await.unwrap(), first);
+    world.sandbox.attach(world.fence).await.unwrap();
+    wait_for("it continues", async || (save().await.unwrap() != first).then_some(())).await;
+    // A command that starts continues it, too.
+    world.sandbox.quiesce(world.fence).await.unwrap();
+    let before = world.says("cat count").await;
+    wait_for("it continues", async || (world.says("cat count").await != before).then_some(())).await;
+    let stale = SandboxFence { epoch: 0, ..world.fence };
+    assert_eq!(world.sandbox.quiesce(stale).await, Err(Fault::Stale));
+    world.sandbox.kill(world.fence, "counts").await.unwrap();
 }
 
 pub async fn a_sandbox_that_was_not_restored_to_its_end_is_not_used(world: &World<'_>) {

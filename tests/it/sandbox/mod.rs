@@ -244,6 +244,7 @@ macro_rules! checks {
         freeze: files_come_back_as_they_were,
         freeze: a_large_file_with_holes_takes_no_space,
         freeze: no_process_runs_while_files_are_checkpointed,
+        freeze: a_quiesced_sandbox_writes_nothing_until_it_is_attached,
         freeze: a_sandbox_that_was_not_restored_to_its_end_is_not_used,
         freeze: an_archive_never_leads_out_of_the_files,
             freeze: an_archive_larger_than_the_disk_is_refused,

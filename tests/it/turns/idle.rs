@@ -9,7 +9,7 @@ use sojourn::sandbox::Sandbox;
 
 use super::{
     Scene, appears, assert_sound, ends, log, of, outputs, processes, run, script, session, steer, until,
-    wait_until,
+    wait_until, workspace,
 };
 use crate::support::service::{Caller, Ground, send};
 
@@ -160,6 +160,23 @@ async fn a_hibernated_session_holds_no_process_and_is_restored_with_its_files() 
     owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
     wait_until("the checkpoints go with the session", || blobs(&scene.ground) == 0).await;
     assert_eq!(session(owner, &id).await["sandbox"], Value::Null);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn what_a_background_process_wrote_until_its_end_is_restored() {
+    // Frozen until it is hibernated, so that the test can read the disk.
+    let scene =
+        Scene::open(&["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=10"]).await;
+    let owner = &scene.owner;
+    let writes = "(while :; do echo >> lines; done > /dev/null 2>&1 &)";
+    let id = owner.play(json!([run(writes), { "text": "Done." }])).await;
+    until(owner, &id, "sandbox.frozen").await;
+    let lines = fs::metadata(workspace(&scene.ground).join("lines")).expect("the file of the process").len();
+    until(owner, &id, "sandbox.terminated").await;
+    let log = say(owner, &id, "wc -l < lines", 2).await;
+    assert_eq!(outputs(&log)[1], format!("{lines}\n"));
+    assert_eq!(of(&log, "sandbox.files_lost").len(), 0);
     scene.close().await;
 }
 

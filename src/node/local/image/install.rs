@@ -98,7 +98,7 @@ impl LocalImages {
             version,
             _lock: lock,
         };
-        volumes.make(&install.disk, ROOTFS_BYTES_MAX).await.map_err(failed)?;
+        volumes.make(&install.disk, ROOTFS_BYTES_MAX, ()).await.map_err(failed)?;
         copy(&image.join("root"), &install.disk.files).await?;
         fs::write(place.join("container"), container.to_string())?;
         Ok(Some(install))

@@ -78,15 +78,18 @@ pub(super) async fn freeze(
         written => written.map_err(failed)?,
     }
     let until = Instant::now() + FREEZE_TIMEOUT;
-    let mut stopped = BTreeSet::new();
+    let mut signaled = BTreeSet::new();
     loop {
         let found = of(users, sandbox);
         if found.is_empty() {
             return Err(Fault::Gone);
         }
-        // A process may start others before it is stopped; the next iteration finds them.
-        let (old, new): (Vec<_>, Vec<_>) = found.into_iter().partition(|one| stopped.contains(&one.pid));
-        if new.is_empty() && old.iter().all(|one| state(one.pid).is_none_or(|state| state == 'T')) {
+        // A process may start others, or continue them, before it is stopped; the next iteration finds them.
+        let is_stopped = |one: &Process| {
+            signaled.contains(&one.pid) && state(one.pid).is_none_or(|state| matches!(state, 'T' | 't'))
+        };
+        let running: Vec<_> = found.into_iter().filter(|one| !is_stopped(one)).collect();
+        if running.is_empty() {
             return Ok(());
         }
         if Instant::now() >= until {
@@ -95,8 +98,8 @@ pub(super) async fn freeze(
             fs::remove_file(mark).map_err(failed)?;
             return Err(Fault::Unavailable("freezing or thawing timed out".to_owned()));
         }
-        signal(&new, Signal::STOP);
-        stopped.extend(new.iter().map(|one| one.pid));
+        signal(&running, Signal::STOP);
+        signaled.extend(running.iter().map(|one| one.pid));
         tokio::time::sleep(SANDBOX_START_POLL.0).await;
     }
 }
