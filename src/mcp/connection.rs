@@ -37,7 +37,8 @@ use super::{
 };
 use crate::{
     base::limit::{
-        MCP_CLOSE_TIMEOUT, MCP_LIST_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_NOTICES_MAX, MCP_PAGES_MAX,
+        MCP_CLOSE_TIMEOUT, MCP_DISCOVERY_TIMEOUT, MCP_LIST_BYTES_MAX, MCP_MESSAGE_BYTES_MAX, MCP_NOTICES_MAX,
+        MCP_PAGES_MAX,
     },
     domain::{elicitation::Response, mcp::McpTool},
 };
@@ -131,6 +132,23 @@ impl Service<RoleClient> for Handler {
     }
 }
 
+/// Handshake of a connection.
+#[derive(Clone, Copy, Debug)]
+enum Handshake {
+    /// That of the versions before 2026-07-28.
+    Legacy,
+    /// None: the server is of that version or a later one.
+    None,
+    /// The server is asked. The library takes one that does not answer within `MCP_DISCOVERY_TIMEOUT` for a legacy one.
+    Asked,
+}
+
+impl Handshake {
+    fn of(is_legacy: bool) -> Self {
+        if is_legacy { Self::Legacy } else { Self::Asked }
+    }
+}
+
 impl Clients {
     /// Connects to a server, within `time`. `is_legacy` says that it is known to need the handshake of the versions
     /// before 2026-07-28; else it is asked.
@@ -159,7 +177,7 @@ impl Clients {
         config.max_json_response_size = MCP_MESSAGE_BYTES_MAX;
         config.max_sse_event_size = MCP_MESSAGE_BYTES_MAX;
         let transport = StreamableHttpClientTransport::with_client(http, config);
-        let connected = self.serve(transport, is_legacy, time).await;
+        let connected = self.serve(transport, Handshake::of(is_legacy), time).await;
         let connection = connected.inspect_err(|failure| self.note(&key, failure))?;
         Ok(Connection { key: Some(key), ..connection })
     }
@@ -175,10 +193,26 @@ impl Clients {
         time: Duration,
     ) -> Result<Connection, Failure> {
         let began = Instant::now();
+        match self.run_once(program, Handshake::of(is_legacy), time).await {
+            // It began too late to be asked, was taken for a legacy one, and had already taken the question.
+            Err(Failure::Rejected(_)) if !is_legacy && began.elapsed() >= MCP_DISCOVERY_TIMEOUT => {
+                self.run_once(program, Handshake::None, time.saturating_sub(began.elapsed())).await
+            }
+            connected => connected,
+        }
+    }
+
+    async fn run_once(
+        &self,
+        program: &Program,
+        handshake: Handshake,
+        time: Duration,
+    ) -> Result<Connection, Failure> {
+        let began = Instant::now();
         let found = timeout(time, program.process(self.tasks.clone())).await;
         let (process, output) = found.unwrap_or(Err(Failure::Timeout(time)))?;
-        let is_legacy = is_legacy || process.has_session();
-        let failure = match self.serve(output, is_legacy, time.saturating_sub(began.elapsed())).await {
+        let handshake = if process.has_session() { Handshake::Legacy } else { handshake };
+        let failure = match self.serve(output, handshake, time.saturating_sub(began.elapsed())).await {
             Ok(connection) => return Ok(Connection { process: Some(process), ..connection }),
             Err(failure) => failure,
         };
@@ -196,19 +230,20 @@ impl Clients {
     async fn serve<E, A>(
         &self,
         transport: impl IntoTransport<RoleClient, E, A>,
-        is_legacy: bool,
+        handshake: Handshake,
         time: Duration,
     ) -> Result<Connection, Failure>
     where
         E: std::error::Error + Send + Sync + 'static,
     {
-        let mode = if is_legacy {
-            ClientLifecycleMode::Initialize
-        } else {
-            ClientLifecycleMode::Auto {
-                preferred_versions: vec![ProtocolVersion::NO_INITIALIZE],
+        let preferred_versions = vec![ProtocolVersion::NO_INITIALIZE];
+        let mode = match handshake {
+            Handshake::Legacy => ClientLifecycleMode::Initialize,
+            Handshake::None => ClientLifecycleMode::Discover { preferred_versions },
+            Handshake::Asked => ClientLifecycleMode::Auto {
+                preferred_versions,
                 legacy_version: Some(ProtocolVersion::LATEST_WITH_INITIALIZE),
-            }
+            },
         };
         let (notices, end) = (Arc::<Notices>::default(), CancellationToken::new());
         let handler = Handler { notices: Arc::clone(&notices), end: end.clone() };

@@ -42,6 +42,9 @@ pub const MCP_REDIRECTS_MAX: usize = 3;
 /// Words and bytes of the command of a server.
 pub const MCP_COMMAND_WORDS_MAX: usize = 64;
 pub const MCP_COMMAND_BYTES_MAX: usize = 8 << 10;
+/// Time in which a server must say which versions of the protocol it speaks, before it is taken for a legacy one. Set by
+/// the library (`rmcp`).
+pub const MCP_DISCOVERY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time in which a server in the sandbox must start and list its tools: it may have to download itself.
 pub const MCP_PROCESS_LIST_TIMEOUT: Duration = Duration::from_secs(60);
 /// Processes of one server in one sandbox, one after the other.

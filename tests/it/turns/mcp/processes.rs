@@ -306,3 +306,34 @@ time.sleep(600)";
     assert!(failed["message"].as_str().expect("text").contains("too many messages"), "{failed}");
     scene.close().await;
 }
+
+/// A server of version 2026-07-28 that takes no handshake, and longer to start than the library waits for its answer.
+const SLOW: &str = r#"
+import json, sys, time
+time.sleep(11)
+for line in sys.stdin:
+    request = json.loads(line)
+    method, id = request.get("method"), request.get("id")
+    if id is None or method is None:
+        continue
+    answer = {"error": {"code": -32600, "message": "no handshake is taken"}}
+    if method == "server/discover":
+        answer = {"result": {"resultType": "complete", "supportedVersions": ["2026-07-28"], "capabilities": {"tools": {}},
+                             "serverInfo": {"name": "slow", "version": "1"}, "ttlMs": 1, "cacheScope": "private"}}
+    elif method == "tools/list":
+        tools = [{"name": "hello", "inputSchema": {"type": "object"}}]
+        answer = {"result": {"resultType": "complete", "tools": tools, "ttlMs": 1, "cacheScope": "private"}}
+    elif method == "tools/call":
+        answer = {"result": {"resultType": "complete", "content": [{"type": "text", "text": "Hello."}]}}
+    print(json.dumps({"jsonrpc": "2.0", "id": id, **answer}), flush=True)
+"#;
+
+#[tokio::test]
+async fn a_server_that_starts_slowly_is_not_taken_for_a_legacy_one() {
+    let scene = Scene::open(&[]).await;
+    let server = json!([{ "name": "fake", "command": ["python3", "-c", SLOW] }]);
+    let id = play(&scene.owner, server, steps(&["hello"])).await;
+    let log = scene.owner.settled(&id, 1).await;
+    assert_eq!(outputs(&log), ["Hello."], "{:?}", of(&log, "mcp.failed"));
+    scene.close().await;
+}
