@@ -228,17 +228,24 @@ export class Sojourn {
     return this.result(session);
   }
 
-  /** Sends a request; repeats it after 429, 503 and network errors, unless it is a PATCH. */
+  /**
+   * Sends a request; repeats it after 429, 503 and network errors, unless it is a PATCH. What a repeated DELETE does
+   * not find was deleted by an earlier attempt.
+   */
   private async send(request: Request): Promise<Response> {
     const repeatable = request.method !== "PATCH";
+    let mayBeDeleted = false;
     for (let attempt = 1; ; attempt++) {
       const isLast = attempt >= this.tries || !repeatable;
       try {
         const response = await fetch(request.clone());
+        if (mayBeDeleted && response.status === 404) return new Response(null, { status: 204 });
+        mayBeDeleted ||= request.method === "DELETE" && response.status === 503;
         if (![429, 503].includes(response.status) || isLast) return response;
         await wait(Number(response.headers.get("retry-after") ?? 1) * 1_000);
       } catch (error) {
         if (isLast || request.signal.aborted) throw error;
+        mayBeDeleted ||= request.method === "DELETE";
         await wait(PAUSE_MS * 2 ** attempt);
       }
     }

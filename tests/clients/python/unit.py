@@ -255,6 +255,21 @@ class Rows(unittest.TestCase):
         self.assertEqual([row["id"] for row in rows], ["fil_2", "fil_1"])
         self.assertEqual({request.url.params["session"] for request in service.requests}, {"ses_1"})
 
+    def test_what_a_repeated_deletion_does_not_find_was_deleted(self) -> None:
+        def answer(request: httpx.Request) -> object:
+            if len(service.requests) == 1:
+                raise httpx.ReadError("the connection was closed", request=request)
+            return Refusal(404)
+
+        service = Service(answer)
+        service.client().files.delete("fil_1")
+        self.assertEqual(len(service.requests), 2)
+        service.requests.clear()
+        asyncio.run(service.async_client().files.delete("fil_1"))
+        self.assertEqual(len(service.requests), 2)
+        with self.assertRaises(SojournError):
+            Service(lambda _: Refusal(404)).client().files.delete("fil_1")
+
     def test_the_bytes_are_those_of_the_answer(self) -> None:
         self.assertEqual(Service(lambda _: PNG).client().files.content("fil_1"), PNG)
         with self.assertRaises(SojournError):

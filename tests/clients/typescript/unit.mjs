@@ -115,6 +115,17 @@ test("the bytes are those of the answer", async () => {
   await assert.rejects(client.files.content("fil_1"), (error) => error instanceof SojournError && error.status === 404);
 });
 
+test("what a repeated deletion does not find was deleted", async () => {
+  serve(() => {
+    if (requests.length === 1) throw new TypeError("the connection was closed");
+    return refusal(404)();
+  });
+  await client.files.delete("fil_1");
+  assert.equal(requests.length, 2);
+  serve(refusal(404));
+  await assert.rejects(client.files.delete("fil_1"), (error) => error instanceof SojournError && error.status === 404);
+});
+
 test("a message has the fields that were given", async () => {
   serve(() => json({}, 202));
   const content = [{ type: "text", text: "more" }];

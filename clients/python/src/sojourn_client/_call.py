@@ -45,6 +45,15 @@ class Call:
     def repeatable(self) -> bool:
         return self.method != "PATCH"
 
+    def answered(self, response: httpx.Response, *, has_failed: bool) -> httpx.Response:
+        """The response to the last attempt; `has_failed` if an earlier one may have taken effect.
+
+        What a repeated DELETE does not find was deleted by an earlier attempt.
+        """
+        if has_failed and self.method == "DELETE" and response.status_code == 404:
+            return httpx.Response(204, request=response.request)
+        return response
+
 
 def root(url: str) -> str:
     """The base URL of the API, from an address with or without `/v3`."""

@@ -73,6 +73,7 @@ class AsyncSojourn:
         return taken(await self._answer(Call(method, path, params, json)))
 
     async def _answer(self, call: Call) -> httpx.Response:
+        has_failed = False
         for attempt in range(1, self._tries + 1):
             is_last = attempt == self._tries or not call.repeatable
             try:
@@ -87,11 +88,13 @@ class AsyncSojourn:
             except httpx.TransportError:
                 if is_last:
                     raise
+                has_failed = True
                 await asyncio.sleep(pause(attempt))
                 continue
             wait = wait_of(response, attempt)
             if wait is None or is_last:
-                return response
+                return call.answered(response, has_failed=has_failed)
+            has_failed = has_failed or response.status_code == 503
             await asyncio.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 

@@ -70,6 +70,7 @@ class Sojourn:
         return taken(self._answer(Call(method, path, params, json)))
 
     def _answer(self, call: Call) -> httpx.Response:
+        has_failed = False
         for attempt in range(1, self._tries + 1):
             is_last = attempt == self._tries or not call.repeatable
             try:
@@ -84,11 +85,13 @@ class Sojourn:
             except httpx.TransportError:
                 if is_last:
                     raise
+                has_failed = True
                 time.sleep(pause(attempt))
                 continue
             wait = wait_of(response, attempt)
             if wait is None or is_last:
-                return response
+                return call.answered(response, has_failed=has_failed)
+            has_failed = has_failed or response.status_code == 503
             time.sleep(wait)
         raise AssertionError("the last attempt returns or raises")
 
