@@ -15,7 +15,10 @@ use super::{
 use crate::{
     base::{
         json,
-        limit::{ACTION_EXPIRES_SECONDS, DESCRIPTION_BYTES_MAX, LIST_ITEM_BYTES_MAX, METADATA_BYTES_MAX},
+        limit::{
+            ACTION_EXPIRES_SECONDS, CUSTOM_TOOL_DESCRIPTION_BYTES_MAX, LIST_ITEM_BYTES_MAX,
+            METADATA_BYTES_MAX,
+        },
     },
     domain::{
         context::{Context, ContextChange},
@@ -71,7 +74,7 @@ pub struct ToolInput {
     /// Type chosen by the caller; `custom` when absent.
     #[garde(inner(length(bytes, min = 1, max = LIST_ITEM_BYTES_MAX)), inner(custom(without_nul)))]
     pub tool_type: Option<String>,
-    #[garde(length(bytes, max = DESCRIPTION_BYTES_MAX), custom(without_nul))]
+    #[garde(length(bytes, max = CUSTOM_TOOL_DESCRIPTION_BYTES_MAX), custom(without_nul))]
     #[serde(default)]
     pub description: String,
     /// JSON Schema of the tool's input.

@@ -43,8 +43,6 @@ pub const ARCHIVES_PER_ORG: usize = 2;
 pub const ARCHIVE_WAIT: Duration = Duration::from_secs(10);
 /// Tools that callers register with one session.
 pub const TOOLS_MAX: usize = 64;
-/// Max length of a tool's description, in bytes.
-pub const DESCRIPTION_BYTES_MAX: usize = 4 << 10;
 /// Max entries in a directory listing, and the bytes of the listing.
 pub const DIRECTORY_ENTRIES_MAX: usize = 5_000;
 pub const DIRECTORY_BYTES_MAX: u64 = 1 << 20;

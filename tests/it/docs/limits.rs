@@ -162,7 +162,6 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("ARCHIVE_UPLOAD_TIMEOUT", seconds(limit::ARCHIVE_UPLOAD_TIMEOUT)),
         ("TOOLS_MAX", count(limit::TOOLS_MAX as u64)),
         ("MANUAL_CHECKPOINTS_MAX", count(limit::MANUAL_CHECKPOINTS_MAX as u64)),
-        ("DESCRIPTION_BYTES_MAX", bytes(limit::DESCRIPTION_BYTES_MAX)),
         ("ARCHIVES_MAX", count(limit::ARCHIVES_MAX as u64)),
         ("ARCHIVES_PER_ORG", count(limit::ARCHIVES_PER_ORG as u64)),
         ("ARCHIVE_WAIT", seconds(limit::ARCHIVE_WAIT)),
