@@ -116,7 +116,8 @@ async fn a_token_grants_nothing_but_its_agent() {
     // A token is not accepted in a URL.
     let in_url = format!("{one}/invoke?token={}", caller.key);
     world.anonymous.post(&in_url, json!({ "input": "x" })).await.error(401);
-    let forged = world.service.caller(&format!("{}x", &caller.key[..caller.key.len() - 1]));
+    let last = if caller.key.ends_with('x') { 'y' } else { 'x' };
+    let forged = world.service.caller(&format!("{}{last}", &caller.key[..caller.key.len() - 1]));
     invoke(&forged, &one).await.error(401);
     assert_eq!(world.ground.count("select count(*) from session").await, 1);
     world.end().await;
