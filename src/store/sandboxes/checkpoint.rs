@@ -34,7 +34,8 @@ pub struct Checkpoint {
 pub struct Idle {
     /// Time since the last turn, the last use by a caller or the last heartbeat.
     pub idle: Duration,
-    /// A turn is running or queued, or an operation is open, so the sandbox may be needed at any time.
+    /// A turn is running or could start, or an operation is open, so the sandbox may be needed at any time. A turn that
+    /// waits for callers or for child sessions does not need it.
     pub is_wanted: bool,
     pub is_archived: bool,
     /// A caller paused the session.
@@ -204,7 +205,11 @@ impl Store {
     pub async fn idle(&self, org: OrgId, session: SessionId) -> Result<Option<Idle>> {
         let row: Option<(f64, bool, bool, bool)> = sqlx::query_as(
             "select extract(epoch from now() - greatest(b.used_at, b.heartbeat_at, t.completed_at))::float8,
-                    s.running_turn_id is not null or s.queued_turn_id is not null or exists (
+                    case
+                        when s.running_turn_id is null then s.queued_turn_id is not null
+                        -- What is queued behind a turn that waits waits, too.
+                        else coalesce(r.state <> 'waiting', true)
+                    end or exists (
                         select from operation o
                         where o.org_id = $1 and o.session_id = $2 and o.completed_at is null
                     ),
@@ -214,6 +219,8 @@ impl Store {
              join session s using (org_id, session_id)
              left join turn t
                  on t.org_id = s.org_id and t.session_id = s.session_id and t.turn_id = s.ended_turn_id
+             left join turn r
+                 on r.org_id = s.org_id and r.session_id = s.session_id and r.turn_id = s.running_turn_id
              where b.org_id = $1 and b.session_id = $2 and b.state <> 'ended'",
         )
         .bind(org.uuid())

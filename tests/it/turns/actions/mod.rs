@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{Scene, assert_sound, bash, ends, log, of, outputs, script, session, steer};
+use super::{Scene, assert_sound, bash, ends, log, of, outputs, script, session, steer, until};
 use crate::support::service::{Answer, Caller};
 
 /// Creates an agent with the custom tool `ask_weather` and all that `more` adds to it, and plays a script.
@@ -344,6 +344,28 @@ async fn of_many_racing_results_one_is_taken() {
     let log = owner.settled(&id, 1).await;
     assert_sound(&log);
     assert_eq!(of(&log, "user.custom_tool_result").len(), 1);
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn the_sandbox_of_a_waiting_turn_is_hibernated_and_restored() {
+    let soon = ["--sandbox-freeze-after-seconds=0.15", "--sandbox-hibernate-after-seconds=0.3"];
+    let scene = Scene::open(&soon).await;
+    let owner = &scene.owner;
+    let steps = json!([
+        { "tools": [bash("echo kept > file")] }, { "tools": [weather("Paris")] }, { "tools": [bash("cat file")] },
+        { "text": "Done." },
+    ]);
+    let id = play(owner, json!({}), steps).await;
+    let action = pending(owner, &id, 1).await.remove(0);
+    let rested = until(owner, &id, "sandbox.terminated").await;
+    assert_eq!(of(&rested, "sandbox.terminated")[0]["body"]["reason"], "idle");
+    assert_eq!(session(owner, &id).await["phase"], "requires_action");
+    assert_eq!(answer(owner, &id, json!([result(&action, "rain")])).await.status, 202);
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    assert_eq!(outputs(&log)[1..], ["rain", "kept\n"]);
+    assert_eq!(of(&log, "turn.started").len(), 1);
     scene.close().await;
 }
 
