@@ -101,17 +101,14 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
     wait: StartWait<'_>,
     work: impl AsyncFnOnce() -> Result<T, E>,
 ) -> Result<T, E> {
-    let held = |error: sqlx::Error| E::from(Error::from(error));
     let mut holder = connect(url, wait).await.map_err(|reason| E::from(Error::unanswered(&reason)))?;
     let mut waiting = Waiting::new(wait);
     loop {
-        let mut tx = holder.begin().await.map_err(held)?;
+        let mut tx = answered(holder.begin()).await?;
         keep_lock(&mut tx).await?;
-        let is_ours: bool =
-            sqlx::query_scalar("select pg_try_advisory_xact_lock(hashtextextended('sojourn_start', 0))")
-                .fetch_one(&mut *tx)
-                .await
-                .map_err(held)?;
+        let lock =
+            sqlx::query_scalar("select pg_try_advisory_xact_lock(hashtextextended('sojourn_start', 0))");
+        let is_ours: bool = answered(lock.fetch_one(&mut *tx)).await?;
         if is_ours {
             let done = {
                 let mut work = pin!(work());
@@ -123,11 +120,11 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
                 }
             };
             // Releases the lock; if the connection is gone, the server does.
-            let _ = tx.rollback().await;
-            let _ = holder.close().await;
+            let _ = answered(tx.rollback()).await;
+            let _ = answered(holder.close()).await;
             return done;
         }
-        tx.rollback().await.map_err(held)?;
+        answered(tx.rollback()).await?;
         waiting.report("waiting for another process that prepares the database");
         sleep(RETRY_DELAY).await;
     }
@@ -135,8 +132,13 @@ pub(crate) async fn exclusively<T, E: From<Error>>(
 
 /// Tells the server that the holder of the lock is there.
 async fn keep_lock(holder: &mut PgConnection) -> Result<(), Error> {
-    match timeout(STATEMENT_TIMEOUT, sqlx::raw_sql(KEEP_LOCK).execute(holder)).await {
-        Ok(done) => Ok(done.map(drop)?),
-        Err(_) => Err(Error::unanswered("the lock of the start was lost")),
+    answered(sqlx::raw_sql(KEEP_LOCK).execute(holder)).await.map(drop)
+}
+
+/// Waits for an answer of the server. A host that is gone gives none.
+async fn answered<T>(question: impl Future<Output = sqlx::Result<T>>) -> Result<T, Error> {
+    match timeout(STATEMENT_TIMEOUT, question).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => Err(Error::unanswered("the database does not answer, so the lock of the start is lost")),
     }
 }
