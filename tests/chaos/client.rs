@@ -27,6 +27,11 @@ impl Violations {
         self.0.lock().expect("no holder panics").push(words);
     }
 
+    /// Returns the result; an error is recorded, with what it means.
+    pub fn noted<T>(&self, words: &str, outcome: anyhow::Result<T>) -> Option<T> {
+        outcome.inspect_err(|error| self.note(format!("{words}: {error:#}"))).ok()
+    }
+
     /// All violations so far.
     pub fn all(&self) -> Vec<String> {
         self.0.lock().expect("no holder panics").clone()

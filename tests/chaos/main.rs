@@ -154,8 +154,11 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let load = Arc::new(Load::new(client.clone(), violations.clone(), agent, fresh));
     let readers = Arc::new(Readers::new(client, violations.clone(), plan.stream_cuts));
     let settled = act(&faults, &load, &readers, sessions, &dice).await?;
-    complete(&cluster, &readers, &violations, &dice).await?;
-    let delivered = deliveries.check(&cluster, &violations).await?;
+    // What was found so far is told, whatever fails from here on.
+    violations.noted("the logs were not read whole", complete(&cluster, &readers, &violations, &dice).await);
+    let delivered = violations
+        .noted("deliveries were not checked", deliveries.check(&cluster, &violations).await)
+        .unwrap_or_default();
     for complaint in fleet.stop().await {
         violations.note(complaint);
     }
@@ -249,9 +252,9 @@ async fn act(
     helpers.shutdown().await;
     // The last holder of the channel's sender: the load of the drivers.
     load.close();
-    following.await??;
+    faults.violations.noted("a session was not followed to its end", following.await?);
     while let Some(ended) = repeating.join_next().await {
-        ended??;
+        faults.violations.noted("reads were not repeated to their end", ended?);
     }
     Ok(settled)
 }

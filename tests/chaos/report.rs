@@ -116,7 +116,7 @@ impl Outcome<'_> {
             ("pauses with resume, stops with start", format!("{}, {}", verbs[0], verbs[1])),
             ("checkpoints with restore, archive reads with write", format!("{}, {}", verbs[2], verbs[3])),
             (
-                "calls of a custom tool that a caller answered, that expired",
+                "actions (custom tools, confirmations, questions) that a caller answered, that expired",
                 format!("{}, {}", found.answered, found.expired),
             ),
             ("turns that waited for a child session", self.load.waits.load(Relaxed).to_string()),
