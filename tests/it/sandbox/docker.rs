@@ -198,7 +198,8 @@ fn the_disk_of_a_container_is_read_and_written_at_a_bounded_rate() {
 }
 
 /// Checks that `make test` runs; `make test-full` runs all.
-pub const SHORT: [&str; 14] = [
+pub const SHORT: [&str; 15] = [
+    "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "a_command_reports_its_output_and_its_exit_code",
     "the_same_id_twice_runs_once",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",

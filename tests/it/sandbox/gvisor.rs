@@ -5,7 +5,8 @@ use sojourn::sandbox::Cause;
 use super::{conforms, limits, local::LocalProvider, run};
 
 /// Checks that `make test` runs; `make test-full` runs all.
-pub const SHORT: [&str; 10] = [
+pub const SHORT: [&str; 11] = [
+    "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_link_never_leads_out_of_the_sandbox",
     "nothing_of_the_host_is_visible",

@@ -12,7 +12,8 @@ use crate::support::{
 };
 
 /// Checks that `make test` runs; `make test-full` runs all.
-pub const SHORT: [&str; 20] = [
+pub const SHORT: [&str; 21] = [
+    "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_link_never_leads_out_of_the_sandbox",

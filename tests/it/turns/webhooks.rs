@@ -280,3 +280,36 @@ async fn a_person_decides_by_what_the_webhook_says() {
     assert_eq!(outputs(&owner.settled(session, 1).await), ["pushed\n"]);
     scene.close().await;
 }
+
+#[tokio::test]
+async fn a_caller_runs_a_tool_by_what_the_webhook_says() {
+    let mut receiver = Receiver::start([]).await;
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let tool = json!({ "type": "custom", "name": "ask_weather", "description": "The weather.", "input_schema": { "type": "object" } });
+    let call = json!({ "tool": "ask_weather", "input": { "city": "Paris" } });
+    let created = create(
+        owner,
+        json!({
+            "webhook": receiver.url().as_str(), "tools": ["bash", tool],
+            "input": { "script": [{ "tools": [call] }, { "text": "Done." }] },
+        }),
+    )
+    .await;
+    let secret = created["destinations"][0]["secret"].as_str().expect("shown once");
+    let told = loop {
+        let told = verified(&receiver.next().await, secret);
+        if told["type"] == "action.required" {
+            break told;
+        }
+    };
+    let action = &told["event"]["body"];
+    assert_eq!((&action["kind"], &action["tool"]), (&json!("tool_result"), &json!("ask_weather")));
+    assert_eq!(action["input"], json!({ "city": "Paris" }));
+    let content = json!([{ "type": "text", "text": "rain" }]);
+    let result = json!({ "type": "user.custom_tool_result", "action_id": action["id"], "content": content });
+    let session = told["sessionId"].as_str().expect("an id");
+    owner.post(&format!("/sessions/{session}/events"), json!({ "events": [result] })).await.ok();
+    assert_eq!(outputs(&owner.settled(session, 1).await), ["rain"]);
+    scene.close().await;
+}

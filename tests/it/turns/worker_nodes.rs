@@ -129,6 +129,10 @@ async fn sessions_of_a_lost_node_continue_on_another_from_their_checkpoint() {
     let took = began.elapsed();
     assert_eq!(of(&settled, "sandbox.lost")[0]["body"]["reason"], "its node is gone", "{settled:?}");
     assert_eq!(of(&settled, "turn.started").len(), 2);
+    assert_eq!(
+        of(&settled, "tool.result").last().map(|one| &one["body"]["outcome"]),
+        Some(&json!("unknown"))
+    );
     assert!(took < NODE_HEARTBEAT_TIMEOUT + Duration::from_secs(45), "{took:?}");
     steer(owner, &id, &script(json!([run("cat note; ls begun"), { "text": "Done." }]))).await;
     let settled = owner.settled(&id, 3).await;

@@ -39,6 +39,50 @@ fn outcomes(log: &[Value]) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn of_many_racing_decisions_one_is_taken() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let steps = json!([{ "tools": [bash("echo ran >> ran; cat ran")] }, { "text": "Done." }]);
+    let id = play(owner, ask(), steps).await;
+    let action = pending(owner, &id, 1).await.remove(0);
+    let racing = (0..100).map(|n| {
+        let events = match n % 2 {
+            0 => decide(&action, "once", &json!({ "args_hash": action["args_hash"] })),
+            _ => decide(&action, "reject", &json!({ "message": format!("No {n}.") })),
+        };
+        let (owner, id) = (owner.clone(), id.clone());
+        async move { answer(&owner, &id, events).await.status.as_u16() }
+    });
+    let statuses = futures::future::join_all(racing).await;
+    assert_eq!(statuses.iter().filter(|status| **status == 202).count(), 1, "{statuses:?}");
+    // The same decision again is no conflict.
+    assert!(statuses.iter().all(|status| [200, 202, 409, 429].contains(status)), "{statuses:?}");
+    let log = owner.settled(&id, 1).await;
+    assert_sound(&log);
+    let decided = of(&log, "user.tool_confirmation");
+    assert_eq!(decided.len(), 1);
+    let ran = decided[0]["body"]["decision"] == "once";
+    assert_eq!(outcomes(&log), [if ran { "ran" } else { "not_run" }]);
+    if ran {
+        assert_eq!(outputs(&log), ["ran\n"]);
+    }
+    scene.close().await;
+}
+
+#[tokio::test]
+async fn a_decision_after_an_archive_is_refused() {
+    let scene = Scene::open(&[]).await;
+    let owner = &scene.owner;
+    let id = play(owner, ask(), json!([{ "tools": [bash("echo never")] }, { "text": "Never." }])).await;
+    let action = pending(owner, &id, 1).await.remove(0);
+    owner.post(&format!("/sessions/{id}/archive"), json!({})).await.ok();
+    let once = decide(&action, "once", &json!({ "args_hash": action["args_hash"] }));
+    assert_eq!(answer(owner, &id, once).await.error(409)["code"], "archived");
+    assert_eq!(outcomes(&log(owner, &id).await), ["not_run"]);
+    scene.close().await;
+}
+
+#[tokio::test]
 async fn a_call_waits_for_a_person_and_runs_once_confirmed() {
     let scene = Scene::open(&[]).await;
     let owner = &scene.owner;

@@ -79,6 +79,43 @@ async fn a_turn_that_waits_outlives_its_worker() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_question_and_a_confirmation_outlive_their_worker() {
+    let ground = Ground::new().await;
+    let (program, caller) = start(&ground, &[]);
+    let question = json!({ "tool": "ask", "input": { "questions": [{ "question": "Where to?" }] } });
+    let asked = questions::play(
+        &caller,
+        json!({ "mode": "wait" }),
+        json!([{ "tools": [question] }, { "text": "Done." }]),
+    )
+    .await;
+    let body = json!({
+        "agent": caller.inline_agent().await, "permissions": [{ "tool": "bash", "policy": "ask" }],
+        "input": { "script": [{ "tools": [bash("echo ran")] }, { "text": "Done." }] },
+    });
+    let made = caller.post("/sessions", body).await.ok();
+    let held = made["session"]["id"].as_str().expect("an id").to_owned();
+    let question = pending(&caller, &asked, 1).await.remove(0);
+    let confirmation = pending(&caller, &held, 1).await.remove(0);
+    program.kill();
+
+    let (program, caller) = start(&ground, &[]);
+    let once = json!([{
+        "type": "user.tool_confirmation", "action_id": confirmation["id"], "decision": "once",
+        "args_hash": confirmation["args_hash"],
+    }]);
+    let there = questions::answers(&question, json!([{ "text": "there" }]));
+    for (id, sent, output) in [(&asked, there, "there"), (&held, once, "ran\n")] {
+        assert_eq!(answer(&caller, id, sent).await.status, 202);
+        let log = caller.settled(id, 1).await;
+        assert_sound(&log);
+        assert_eq!((outputs(&log), ends(&log)), (vec![output], vec!["completed"]));
+        assert_eq!(of(&log, "turn.started").len(), 1, "a wait is no attempt");
+    }
+    program.kill();
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_turn_that_continues_takes_its_result_once() {
     let ground = Ground::new().await;
     let (mut program, mut caller) = start(&ground, &[]);
