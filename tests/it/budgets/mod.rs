@@ -62,14 +62,15 @@ pub async fn agent(owner: &Caller, more: Value) -> String {
     owner.post("/agents", agent).await.ok()["id"].as_str().expect("an id").to_owned()
 }
 
-/// Creates a session with one message, again while the service has no answer; returns its id.
+/// Creates a session with one message, again while the service has no answer or is at work on it; returns its id.
 pub async fn start(owner: &Caller, agent: &str, more: Value) -> String {
     let mut session = json!({ "agent": agent, "input": "Go.", "key": Uuid::new_v4() });
     let fields = session.as_object_mut().expect("an object");
     fields.extend(more.as_object().cloned().unwrap_or_default());
     let answer = wait_for("the session is created", async || {
         let answer = owner.post("/sessions", session.clone()).await;
-        (answer.status != 503).then_some(answer)
+        let is_early = answer.status == 503 || answer.body["error"]["code"] == "in_flight";
+        (!is_early).then_some(answer)
     });
     answer.await.ok()["session"]["id"].as_str().expect("an id").to_owned()
 }
