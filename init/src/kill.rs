@@ -23,7 +23,7 @@ const STOPS_PER_SCAN: usize = 8;
 /// Fields of `/proc/<pid>/stat` between the parent's pid and the number of threads.
 const THREADS_AFTER_PARENT: usize = 15;
 
-/// What a process does, as far as a stop needs to know it.
+/// State of a process, as far as a stop needs to know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Stopped,

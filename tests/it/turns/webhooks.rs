@@ -247,6 +247,16 @@ async fn a_process_that_stops_between_commit_and_send_loses_nothing() {
     api.stop().await;
 }
 
+/// The delivery that says what a turn needs.
+async fn required(receiver: &mut Receiver, secret: &str) -> Value {
+    loop {
+        let told = verified(&receiver.next().await, secret);
+        if told["type"] == "action.required" {
+            return told;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_person_decides_by_what_the_webhook_says() {
     let mut receiver = Receiver::start([]).await;
@@ -262,12 +272,7 @@ async fn a_person_decides_by_what_the_webhook_says() {
     )
     .await;
     let secret = created["destinations"][0]["secret"].as_str().expect("shown once");
-    let told = loop {
-        let told = verified(&receiver.next().await, secret);
-        if told["type"] == "action.required" {
-            break told;
-        }
-    };
+    let told = required(&mut receiver, secret).await;
     let action = &told["event"]["body"];
     assert_eq!((&action["kind"], &action["reason"]), (&json!("confirmation"), &json!("policy")));
     assert_eq!((&action["tool"], &action["input"]), (&json!("bash"), &json!({ "command": "echo pushed" })));
@@ -297,12 +302,7 @@ async fn a_caller_runs_a_tool_by_what_the_webhook_says() {
     )
     .await;
     let secret = created["destinations"][0]["secret"].as_str().expect("shown once");
-    let told = loop {
-        let told = verified(&receiver.next().await, secret);
-        if told["type"] == "action.required" {
-            break told;
-        }
-    };
+    let told = required(&mut receiver, secret).await;
     let action = &told["event"]["body"];
     assert_eq!((&action["kind"], &action["tool"]), (&json!("tool_result"), &json!("ask_weather")));
     assert_eq!(action["input"], json!({ "city": "Paris" }));
