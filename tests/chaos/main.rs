@@ -144,13 +144,9 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     cluster.watch().await?;
 
     let client = Arc::new(Client::new(fleet.addresses.clone(), dice.fork())?);
-    let tools = json!(["bash", "read", "write", "edit", "glob", "grep", "ask", answers::tool()]);
-    let agent =
-        json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline", "tools": tools });
-    let agent = client.send(&violations, Method::POST, "/agents", Some(&agent)).await?;
+    let agent = scripted_agent(&client, &violations).await?;
     let deliveries = Deliveries::start(&client, &violations).await?;
     let (fresh, sessions) = mpsc::unbounded_channel();
-    let agent = agent["id"].as_str().unwrap_or_default().to_owned();
     let load = Arc::new(Load::new(client.clone(), violations.clone(), agent, fresh));
     let readers = Arc::new(Readers::new(client, violations.clone(), plan.stream_cuts));
     let settled = act(&faults, &load, &readers, sessions, &dice).await?;
@@ -198,6 +194,15 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
         outcome.write()?;
     }
     Ok(())
+}
+
+/// Creates the agent of all sessions. Returns its id.
+async fn scripted_agent(client: &Client, violations: &Violations) -> anyhow::Result<String> {
+    let tools = json!(["bash", "read", "write", "edit", "glob", "grep", "ask", answers::tool()]);
+    let agent =
+        json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline", "tools": tools });
+    let agent = client.send(violations, Method::POST, "/agents", Some(&agent)).await?;
+    Ok(agent["id"].as_str().unwrap_or_default().to_owned())
 }
 
 /// Load, readers and faults concurrently, until all are done and no work is pending. Returns how long that
