@@ -70,7 +70,7 @@ impl SandboxSession {
         }
         let sandbox = self.sandboxes.nodes.sandboxes_on(live.node)?;
         if let Liveness::Ending(reason) = &live.state {
-            self.finish_termination(&*sandbox, live.sandbox, reason, Actor::system()).await?;
+            self.resume_termination(&*sandbox, live.sandbox, reason, Actor::system()).await?;
             return Ok(Next::Never);
         }
         // A paused session keeps its processes, although they may be frozen.

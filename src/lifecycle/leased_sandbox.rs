@@ -298,7 +298,7 @@ impl LeasedSandbox {
                 if sandboxes.nodes.get(node).is_some() =>
             {
                 let sandbox = sandboxes.nodes.sandboxes_on(node)?;
-                self.session.finish_termination(&*sandbox, id, &reason, actor).await
+                self.session.resume_termination(&*sandbox, id, &reason, actor).await
             }
             _ => Ok(()),
         }

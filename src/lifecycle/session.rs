@@ -99,7 +99,7 @@ impl SandboxSession {
         }
         let sandbox = &*self.sandboxes.nodes.sandboxes_on(node)?;
         if let Liveness::Ending(reason) = &live.state {
-            self.finish_termination(sandbox, id, reason, Actor::system()).await?;
+            self.resume_termination(sandbox, id, reason, Actor::system()).await?;
             return Ok(None);
         }
         let mut attached = sandbox.attach(self.sandbox_fence(id)).await;
@@ -298,19 +298,35 @@ impl SandboxSession {
         if !ending? {
             return Err(Error::Stale);
         }
-        self.finish_termination(sandbox, id, reason, actor).await
+        self.record_terminated(id, reason, actor).await?;
+        self.finish_termination(sandbox, id, reason).await
     }
 
-    /// Completes the removal of a sandbox that is `Ending`, also one that another worker began.
-    pub(crate) async fn finish_termination(
+    /// Completes the removal of a sandbox that is `Ending`, which another worker began.
+    pub(crate) async fn resume_termination(
         &self,
         sandbox: &dyn Sandbox,
         id: SandboxId,
         reason: &str,
         actor: Actor,
     ) -> Result<(), Error> {
-        self.record_as(actor, vec![Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() }])
-            .await?;
+        if !self.has_logged_end(id).await? {
+            self.record_terminated(id, reason, actor).await?;
+        }
+        self.finish_termination(sandbox, id, reason).await
+    }
+
+    async fn record_terminated(&self, id: SandboxId, reason: &str, actor: Actor) -> Result<(), Error> {
+        let terminated = Body::SandboxTerminated { sandbox_id: id, reason: reason.to_owned() };
+        self.record_as(actor, vec![terminated]).await
+    }
+
+    async fn finish_termination(
+        &self,
+        sandbox: &dyn Sandbox,
+        id: SandboxId,
+        reason: &str,
+    ) -> Result<(), Error> {
         sandbox.destroy(id).await.map_err(|fault| Error::Unavailable(fault.to_string()))?;
         self.end_row(id).await?;
         if reason == ROTATED {
@@ -337,15 +353,37 @@ impl SandboxSession {
     /// Whether the log contains the creation of the sandbox: the worker that created it may have died
     /// between the log and the row.
     async fn was_announced(&self, id: SandboxId) -> Result<bool, Error> {
-        let says = |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
-        let found = self.sandboxes.journal.newest(
-            self.fence.org,
-            self.fence.session,
-            &["sandbox.created"],
-            |event| says(&event.draft.body).then_some(()),
-        );
-        let found = found.await.map_err(|error| Error::LogUnavailable(error.to_string()))?;
+        let is_it =
+            |body: &Body| matches!(body, Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id);
+        let found = self.newest(&["sandbox.created"], move |body| is_it(body).then_some(())).await?;
         Ok(found.is_some())
+    }
+
+    /// Whether the log contains the end of the sandbox: the worker that ended it may have died between the log and
+    /// the row. Reads the events of sandboxes back to its creation.
+    async fn has_logged_end(&self, id: SandboxId) -> Result<bool, Error> {
+        let found =
+            self.newest(&["sandbox.created", "sandbox.lost", "sandbox.terminated"], move |body| match body {
+                Body::SandboxCreated { sandbox_id, .. } if *sandbox_id == id => Some(false),
+                Body::SandboxLost { sandbox_id, .. } | Body::SandboxTerminated { sandbox_id, .. }
+                    if *sandbox_id == id =>
+                {
+                    Some(true)
+                }
+                _ => None,
+            });
+        Ok(found.await?.unwrap_or(false))
+    }
+
+    /// Returns the first result of `find` for the events of these types, the newest event first.
+    async fn newest<T>(
+        &self,
+        types: &[&'static str],
+        find: impl Fn(&Body) -> Option<T> + Send,
+    ) -> Result<Option<T>, Error> {
+        let Fence { org, session, .. } = self.fence;
+        let found = self.sandboxes.journal.newest(org, session, types, move |event| find(&event.draft.body));
+        found.await.map_err(|error| Error::LogUnavailable(error.to_string()))
     }
 
     /// Records the creation in the log, then in the row, before anything runs in the sandbox.
@@ -358,7 +396,10 @@ impl SandboxSession {
 
     /// Records the loss of a sandbox before its row ends: without a row, the log has the reason.
     pub(crate) async fn record_loss(&self, id: SandboxId, reason: &str) -> Result<(), Error> {
-        self.record(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
+        // Another worker may have died before the row ended.
+        if !self.has_logged_end(id).await? {
+            self.record(vec![Body::SandboxLost { sandbox_id: id, reason: reason.to_owned() }]).await?;
+        }
         self.end_row(id).await
     }
 

@@ -133,6 +133,7 @@ mod tests {
                 server_hash: server.server_hash(),
                 code: "timeout".to_owned(),
                 message: String::new(),
+                retry_at: None,
             },
             at(72),
         );

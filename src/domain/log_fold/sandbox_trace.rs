@@ -6,16 +6,24 @@
 use crate::domain::{Body, Event};
 
 /// Types of the events that [`SandboxTrace`] reads.
-pub const SANDBOX_TRACE: [&str; 6] =
-    ["sandbox.created", "sandbox.lost", "sandbox.terminated", "tool.call", "tool.started", "action.required"];
+pub const SANDBOX_TRACE: [&str; 7] = [
+    "sandbox.created",
+    "sandbox.lost",
+    "sandbox.terminated",
+    "tool.call",
+    "tool.started",
+    "action.required",
+    "turn.waiting",
+];
 
 /// Search for the sandboxes that a call may have met. The newest event comes first.
 pub struct SandboxTrace<'a> {
     call_id: &'a str,
     /// Whether a sandbox existed at the end of the log.
     is_there: Option<bool>,
-    /// Whether a sandbox was created or lost after the call was announced.
+    /// Whether a sandbox was created or lost after the call could begin.
     met: bool,
+    /// Whether the event that let the call begin was read.
     announced: bool,
 }
 
@@ -40,6 +48,8 @@ impl<'a> SandboxTrace<'a> {
             Body::ToolCall { call_id, .. } | Body::ToolStarted { call_id } => {
                 self.announced |= call_id == self.call_id;
             }
+            // A turn waits when no call runs.
+            Body::TurnWaiting { .. } => self.announced = true,
             // After a question of its server, the call goes on with another request.
             Body::ActionRequired(action) => {
                 self.announced |= action.continuation.is_some() && action.call_id == self.call_id;

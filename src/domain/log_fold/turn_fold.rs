@@ -187,6 +187,8 @@ impl TurnFold {
             Body::TurnWaiting { action_ids, .. } => {
                 self.waiting =
                     Some(Waiting { since: event.ts, woken_at: None, for_callers: !action_ids.is_empty() });
+                // A turn waits when no call runs: the next request of each open call has met no sandbox.
+                self.open.iter_mut().for_each(|open| open.met_sandbox = false);
             }
             Body::TurnResumed { waited_ms, .. } => {
                 self.waiting = None;
@@ -413,7 +415,7 @@ impl TurnFold {
         self.open.iter_mut().for_each(|open| open.met_sandbox = true);
     }
 
-    /// Returns whether a sandbox was created or lost since an open call was announced.
+    /// Returns whether a sandbox was created or lost since an open call was announced, and since the turn last waited.
     pub(super) fn met_sandbox(&self, call_id: &str) -> bool {
         self.open.iter().any(|open| open.call.call_id == call_id && open.met_sandbox)
     }

@@ -28,17 +28,19 @@ fn open_calls(log: &[Event], turn: TurnId) -> Vec<&str> {
 
 /// Whether a call may have met a sandbox, by reading the whole log.
 fn met_a_sandbox(log: &[Event], call: &str) -> bool {
-    let (mut is_there, mut announced) = (false, false);
+    let (mut is_there, mut announced, mut met) = (false, false, false);
     for event in log {
         match &event.draft.body {
-            Body::SandboxCreated { .. } | Body::SandboxLost { .. } if announced => return true,
-            Body::SandboxCreated { .. } => is_there = true,
-            Body::SandboxLost { .. } | Body::SandboxTerminated { .. } => is_there = false,
+            Body::SandboxCreated { .. } => (is_there, met) = (true, announced),
+            Body::SandboxLost { .. } => (is_there, met) = (false, announced),
+            Body::SandboxTerminated { .. } => is_there = false,
             Body::ToolCall { call_id, .. } => announced |= call_id == call,
+            // No call runs while a turn waits.
+            Body::TurnWaiting { .. } => met = false,
             _ => {}
         }
     }
-    is_there
+    is_there || met
 }
 
 /// Turns that have begun or are queued at the end of a log.
@@ -130,6 +132,28 @@ fn a_call_that_nobody_allowed_has_not_begun() {
         let fold = LogFold::of(&log, false);
         let state = fold.turn(turn).expect("the turn");
         assert_eq!(state.has_not_begun("c"), has_not_begun, "{kind}, {then:?}");
+    }
+}
+
+#[test]
+fn a_call_that_did_not_run_before_a_wait_has_met_no_sandbox_that_ended_in_it() {
+    let sandbox = "sbx_01m8m3cwtpf8rtdf2ktwdy4r63";
+    let created = ("sandbox.created", json!({ "sandbox_id": sandbox, "duration_ms": 1 }));
+    let waiting = json!({ "turn_id": "trn_01m8160kajfsb85newx72k16b7", "action_ids": ["act_01m8c1efsbeafrbvmnsk7w433c"],
+        "read_to_seq": 0, "expires_at": "2026-11-22T09:00:00Z", "active_seconds": 1 });
+    let waiting = ("turn.waiting", waiting);
+    let ended = ("sandbox.terminated", json!({ "sandbox_id": sandbox, "reason": "idle" }));
+    let (gone, lost) = (ended.clone(), ("sandbox.lost", json!({ "sandbox_id": sandbox, "reason": "gone" })));
+    for (then, may) in [
+        (vec![created.clone(), ended.clone()], true),
+        (vec![created.clone(), waiting.clone(), ended], false),
+        (vec![created.clone(), waiting.clone(), lost], true),
+        (vec![created.clone(), waiting.clone(), gone.clone(), created.clone(), gone], true),
+        (vec![created, waiting], true),
+    ] {
+        let (log, turn) = log_of_a_call("tool_result", &then);
+        assert_eq!(LogFold::of(&log, false).may_have_run(turn, "c"), may, "{then:?}");
+        assert_eq!(may_have_run(&log, "c"), may, "{then:?}, from the end");
     }
 }
 
