@@ -1,6 +1,10 @@
 //! Deletion of what is past its time: all of it, by one worker, also behind what cannot be deleted.
 
-use std::{collections::BTreeSet, fs, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    time::Duration,
+};
 
 use serde_json::json;
 use sqlx::Connection;
@@ -17,7 +21,7 @@ use crate::{
 };
 
 /// Rows that are past their time, and the statement that inserts them for one session.
-const MADE: [(&str, &str); 7] = [
+const MADE: [(&str, &str); 12] = [
     (
         "idempotency where scope = 'header'",
         "insert into idempotency (org_id, scope, key, fingerprint, created_at)
@@ -54,6 +58,42 @@ const MADE: [(&str, &str); 7] = [
          from session, generate_series(1, 1500)",
     ),
     (
+        "schedule_run",
+        "insert into schedule (org_id, schedule_id, agent_id, cron, time_zone, input, overlap, enabled, session_template)
+         select org_id, gen_random_uuid(), agent_id, '0 0 1 1 *', 'UTC', '\"Go.\"', 'skip', false, '{}' from session;
+         insert into schedule_run (org_id, run_id, schedule_id, slot, manual, state, created_at)
+         select org_id, gen_random_uuid(), schedule_id, now() - number * interval '1 hour', false, 'skipped',
+                now() - interval '31 days'
+         from schedule, generate_series(1, 12000) as number",
+    ),
+    (
+        "file",
+        "insert into file (org_id, file_id, name, media_type, bytes, sha256, kept, created_at)
+         select org_id, gen_random_uuid(), 'a.txt', 'text/plain', 1, '', false, now() - interval '25 hours'
+         from session, generate_series(1, 1500)",
+    ),
+    (
+        "skill",
+        "insert into skill (org_id, skill_id, name, description, sha256, bytes, files, created_at)
+         select org_id, gen_random_uuid(), 'a', '', '', 1, 1, now() - interval '25 hours'
+         from session, generate_series(1, 1500)",
+    ),
+    (
+        "sandbox_wait",
+        "insert into sandbox_wait (org_id, session_id, node_id, shortage, seen_at)
+         select org_id, session_id, gen_random_uuid(), 'node_cpu', now() - interval '2 minutes' from session",
+    ),
+    (
+        "usage_hour where shard <> 0",
+        "insert into usage_hour (
+             org_id, hour, agent_id, model, shard, steps, unpriced_steps, tool_calls, input_tokens, output_tokens,
+             cache_write_tokens, cache_read_tokens, model_micros, sandbox_cpu_micros, sandbox_memory_micros, fee_micros
+         )
+         select org_id, date_trunc('day', now(), 'UTC') - (48 + number) * interval '1 hour', agent_id, 'm', shard,
+                1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0
+         from session, generate_series(1, 1500) as number, generate_series(0, 7) as shard",
+    ),
+    (
         "session where status = 'archived' and stopped_at < now() - interval '1 day'",
         "insert into session
          select (jsonb_populate_record(s, jsonb_build_object(
@@ -62,6 +102,22 @@ const MADE: [(&str, &str); 7] = [
          ))).*
          from session s, generate_series(1, 1500)",
     ),
+];
+
+/// The kinds of these rows in the metrics.
+const KINDS: [&str; 12] = [
+    "response",
+    "client_token",
+    "removal",
+    "operation",
+    "node",
+    "destination",
+    "schedule_run",
+    "file",
+    "skill",
+    "sandbox_wait",
+    "usage_shard",
+    "session",
 ];
 
 #[tokio::test]
@@ -73,16 +129,24 @@ async fn everything_past_its_time_is_deleted_at_once() {
     let made = owner.post("/sessions", json!({ "agent": agent })).await.ok();
     let kept = format!("/sessions/{}", made["session"]["id"].as_str().expect("an id"));
     owner.patch("/organization", json!({ "retention_days": 1 })).await.ok();
+    let age = |ages: &BTreeMap<String, f64>, kind: &str| {
+        ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")]
+    };
+    let ages = api.metrics().await;
+    for kind in KINDS {
+        assert_eq!(age(&ages, kind), 0.0, "{kind}");
+    }
     for (_, statement) in MADE {
         ground.sql(statement).await;
     }
     let ages = api.metrics().await;
-    let age = |kind: &str| ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")];
-    assert!(age("session") > 80_000.0 && age("response") > 3_500.0 && age("operation") > 3_500.0, "{ages:?}");
-
-    assert!(age("node") > 80_000.0, "{ages:?}");
-    for kind in ["file", "skill", "usage_shard", "sandbox_wait", "month"] {
-        assert_eq!(age(kind), 0.0, "{kind}");
+    for (kind, seconds) in
+        [("session", 80_000.0), ("response", 3_500.0), ("operation", 3_500.0), ("node", 80_000.0)]
+    {
+        assert!(age(&ages, kind) > seconds, "{kind}: {ages:?}");
+    }
+    for kind in KINDS {
+        assert!(age(&ages, kind) > 0.0, "{kind}: {ages:?}");
     }
 
     let worker = ground.serve(&["--role=worker"]).await;
@@ -92,9 +156,10 @@ async fn everything_past_its_time_is_deleted_at_once() {
     }
     owner.get(&kept).await.ok();
     assert_eq!(ground.count("select count(*) from node").await, 1, "the worker's");
+    assert_eq!(ground.count("select sum(steps)::bigint from usage_hour").await, 8 * 1_500);
     let ages = api.metrics().await;
-    for kind in ["session", "response", "client_token", "operation", "destination"] {
-        assert_eq!(ages[&format!("sojourn_retention_age_seconds{{kind=\"{kind}\"}}")], 0.0, "{kind}");
+    for kind in KINDS {
+        assert_eq!(age(&ages, kind), 0.0, "{kind}");
     }
     worker.stop().await;
     api.stop().await;

@@ -390,11 +390,12 @@ impl Store {
         Ok(())
     }
 
-    /// Merges the shards of past hours into one row, one batch of rows at a time; returns how many.
+    /// Merges the shards of past hours into one row, one batch of rows at a time. Returns the number of rows that were
+    /// added up.
     ///
     /// Only days to which nothing is added any more. By the index `usage_hour_sharded`.
     pub async fn fold_shards(&self) -> Result<u64> {
-        let done = sqlx::query(concat!(
+        let spread: i64 = sqlx::query_scalar(concat!(
             "with spread as (
                 delete from usage_hour
                 where ctid = any (array(
@@ -406,23 +407,26 @@ impl Store {
                     for update skip locked
                 ))
                 returning *
+             ), folded as (
+                insert into usage_hour as u (
+                    org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens,
+                    cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
+                    fee_micros, unpriced_steps
+                )
+                select org_id, hour, agent_id, model, 0, sum(input_tokens), sum(output_tokens), sum(cache_write_tokens),
+                       sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
+                       sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
+                from spread
+                group by org_id, hour, agent_id, model
+                on conflict (org_id, hour, agent_id, model, shard) do update set ",
+            added!(),
+            "
              )
-             insert into usage_hour as u (
-                org_id, hour, agent_id, model, shard, input_tokens, output_tokens, cache_write_tokens,
-                cache_read_tokens, steps, tool_calls, model_micros, sandbox_cpu_micros, sandbox_memory_micros,
-                fee_micros, unpriced_steps
-             )
-             select org_id, hour, agent_id, model, 0, sum(input_tokens), sum(output_tokens), sum(cache_write_tokens),
-                    sum(cache_read_tokens), sum(steps), sum(tool_calls), sum(model_micros), sum(sandbox_cpu_micros),
-                    sum(sandbox_memory_micros), sum(fee_micros), sum(unpriced_steps)
-             from spread
-             group by org_id, hour, agent_id, model
-             on conflict (org_id, hour, agent_id, model, shard) do update set ",
-            added!()
+             select count(*) from spread"
         ))
         .bind(HOUSEKEEPING_BATCH)
-        .execute(&self.system)
+        .fetch_one(&self.system)
         .await?;
-        Ok(done.rows_affected())
+        Ok(spread.cast_unsigned())
     }
 }
