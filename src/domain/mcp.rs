@@ -11,6 +11,7 @@ use super::{
     tool::{Replay, ToolSpec},
 };
 use crate::base::{
+    Timestamp,
     limit::{
         AGENT_TOOLS_MAX, MCP_CALL_SECONDS, MCP_COMMAND_BYTES_MAX, MCP_COMMAND_WORDS_MAX,
         MCP_DESCRIPTION_BYTES_MAX, MCP_LIST_SECONDS, MCP_NAME_BYTES_MAX, NAME_BYTES_MAX, TOOL_NAME_BYTES_MAX,
@@ -116,6 +117,10 @@ pub struct McpFailed {
     /// `unreachable`, `timeout`, `unauthorized`, `refused`, `protocol` or `suspended`.
     pub code: String,
     pub message: String,
+    /// Time until which the server is suspended; absent if the next turn tries it again.
+    #[serde(with = "time::serde::rfc3339::option", skip_serializing_if = "Option::is_none", default)]
+    #[schema(value_type = Option<String>, format = DateTime)]
+    pub retry_at: Option<Timestamp>,
 }
 
 /// First version of the protocol without a handshake.

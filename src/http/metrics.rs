@@ -86,17 +86,8 @@ fn describe() {
     metrics::describe_gauge!("sojourn_streams", "Open streams of this process.");
     let text = "How far the clock of the machine is ahead of that of the database.";
     metrics::describe_gauge!("sojourn_clock_difference_seconds", text);
-    for (name, text) in [
-        ("sojourn_append_seconds", "Duration of a turn's append until it was durable."),
-        ("sojourn_stream_lag_seconds", "Age of an event when an up-to-date stream sent it."),
-        ("sojourn_http_seconds", "Time from a request until its response began, by route."),
-        ("sojourn_model_seconds", "Duration of a model call."),
-        ("sojourn_tool_seconds", "Duration of a tool call."),
-        ("sojourn_sandbox_start_seconds", "Time to start a sandbox."),
-        ("sojourn_sandbox_wait_seconds", "Time that sessions waited for capacity for a sandbox."),
-        ("sojourn_turn_seconds", "Duration of turns."),
-    ] {
-        metrics::describe_histogram!(name, text);
+    for (name, text) in HISTOGRAMS {
+        metrics::describe_histogram!(*name, *text);
     }
     for (name, text) in [
         ("sojourn_node_calls_total", "Calls of workers to this node agent, by outcome."),
@@ -118,6 +109,14 @@ fn describe() {
         ),
         ("sojourn_model_fallbacks_total", "Calls of fallback models."),
         ("sojourn_mcp_lists_total", "Lists of the tools of MCP servers, by outcome: `listed` or `failed`."),
+        (
+            "sojourn_mcp_servers_suspended_total",
+            "Times that an MCP server was suspended after repeated failures.",
+        ),
+        (
+            "sojourn_credential_refreshes_total",
+            "Refreshes of access tokens, by outcome: `refreshed`, `refused` or `unavailable`.",
+        ),
         (
             "sojourn_compactions_total",
             "Summaries of histories, by trigger and outcome: `compacted` or `failed`.",
@@ -148,6 +147,19 @@ fn describe() {
         metrics::describe_counter!(name, text);
     }
 }
+
+/// Histograms of times, and what they show.
+const HISTOGRAMS: &[(&str, &str)] = &[
+    ("sojourn_append_seconds", "Duration of a turn's append until it was durable."),
+    ("sojourn_stream_lag_seconds", "Age of an event when an up-to-date stream sent it."),
+    ("sojourn_http_seconds", "Time from a request until its response began, by route."),
+    ("sojourn_model_seconds", "Duration of a model call."),
+    ("sojourn_tool_seconds", "Duration of a tool call."),
+    ("sojourn_sandbox_start_seconds", "Time to start a sandbox."),
+    ("sojourn_sandbox_wait_seconds", "Time that sessions waited for capacity for a sandbox."),
+    ("sojourn_turn_seconds", "Duration of turns."),
+    ("sojourn_turn_wait_seconds", "Time that turns waited for callers."),
+];
 
 /// Gauges, and what they show.
 const GAUGES: &[(&str, &str)] = &[

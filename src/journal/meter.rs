@@ -64,6 +64,9 @@ pub(super) fn count(events: &[Packed]) {
                     counter!("sojourn_turns_taken_over_total").increment(1);
                 }
             }
+            Body::TurnResumed { waited_ms, .. } if *waited_ms > 0 => {
+                histogram!("sojourn_turn_wait_seconds").record(seconds(*waited_ms));
+            }
             Body::TurnCompleted(end) => turn_completed(end.yield_reason, end.active_seconds),
             // Other events are callers' actions and do not measure the service.
             _ => {}

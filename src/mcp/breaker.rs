@@ -71,6 +71,7 @@ impl Breakers {
             let (first, longest) = MCP_BREAKER_OPEN;
             let time = breaker.opened.map_or(first, |opened| (opened.time * 2).min(longest));
             breaker.opened = Some(Opened { until: now + time, time });
+            metrics::counter!("sojourn_mcp_servers_suspended_total").increment(1);
             breaker.failures.clear();
         }
     }

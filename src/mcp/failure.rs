@@ -61,6 +61,11 @@ impl Failure {
         }
     }
 
+    /// Returns the time for which the server is still suspended.
+    pub fn suspended_for(&self) -> Option<Duration> {
+        if let Self::Suspended(left) = self { Some(*left) } else { None }
+    }
+
     /// Returns whether the server may have processed the request.
     pub fn may_have_run(&self) -> bool {
         match self {

@@ -68,6 +68,7 @@ pub(super) struct McpTools {
     /// Sandbox of the servers that are processes.
     sandbox: Arc<LeasedSandbox>,
     elicitations: Elicitations,
+    origin: Origin,
     org: OrgId,
     session: SessionId,
     servers: Vec<Server>,
@@ -113,6 +114,7 @@ impl McpTools {
             files: files.clone(),
             sandbox: Arc::clone(sandbox),
             elicitations: Elicitations::new((store, origin), (org, session), expires_seconds),
+            origin: origin.clone(),
             org,
             session,
             servers,
@@ -215,6 +217,7 @@ impl McpTools {
                 server_hash: config.server_hash(),
                 code: failure.code().to_owned(),
                 message: failure.to_string(),
+                retry_at: failure.suspended_for().map(|left| self.origin.now() + left),
             }),
         })
     }

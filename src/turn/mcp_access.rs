@@ -134,7 +134,14 @@ struct Refresh {
 impl Refresh {
     async fn run(self, before: OAuthToken, lease: RefreshLease) -> Result<(), String> {
         let Self { clients, store, origin, org, credential } = self;
-        match clients.token(org, &before.client, &before.secrets).await {
+        let answer = clients.token(org, &before.client, &before.secrets).await;
+        let outcome = match &answer {
+            Ok(_) => "refreshed",
+            Err(NoToken::Refused(_)) => "refused",
+            Err(NoToken::Unavailable(_)) => "unavailable",
+        };
+        metrics::counter!("sojourn_credential_refreshes_total", "outcome" => outcome).increment(1);
+        match answer {
             Ok(new) => {
                 let until = Instant::now() + OAUTH_REFRESH_LEASE;
                 loop {

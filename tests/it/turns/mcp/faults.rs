@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
+
 use super::*;
 use crate::{
     support::program::Program,
@@ -119,14 +121,20 @@ async fn a_server_that_fails_again_and_again_is_left_alone() {
     let scene = Scene::open(&[PRIVATE]).await;
     let fake = McpFake::stateless(vec![tool("echo")], echo).await;
     fake.fail(Some(500));
-    let mut codes = Vec::new();
+    let mut failures = Vec::new();
     for _ in 0..6 {
         let id = play(&scene.owner, json!([server(&fake, json!({}))]), json!([{ "text": "Done." }])).await;
         let log = scene.owner.settled(&id, 1).await;
-        codes.push(of(&log, "mcp.failed")[0]["body"]["code"].as_str().expect("a code").to_owned());
+        failures.push(of(&log, "mcp.failed")[0].clone());
     }
-    assert_eq!(codes[..5], ["unreachable"; 5]);
-    assert_eq!(codes[5], "suspended");
+    for failed in &failures[..5] {
+        assert_eq!((&failed["body"]["code"], failed["body"].get("retry_at")), (&json!("unreachable"), None));
+    }
+    let suspended = &failures[5];
+    assert_eq!(suspended["body"]["code"], "suspended");
+    let at = |time: &Value| OffsetDateTime::parse(time.as_str().expect("text"), &Rfc3339).expect("a time");
+    let left = at(&suspended["body"]["retry_at"]) - at(&suspended["ts"]);
+    assert!((1..=30).contains(&left.whole_seconds()), "{suspended}");
     scene.close().await;
 }
 
@@ -134,9 +142,14 @@ async fn a_server_that_fails_again_and_again_is_left_alone() {
 async fn an_address_that_is_not_allowed_is_refused_and_never_connected_to() {
     let scene = Scene::open(&[]).await;
     let agent = scene.owner.inline_agent().await;
-    for url in
-        ["http://127.0.0.1:9/mcp", "https://10.0.0.1/mcp", "https://169.254.169.254/", "file:///etc", "x"]
-    {
+    for url in [
+        "http://127.0.0.1:9/mcp",
+        "https://10.0.0.1/mcp",
+        "https://169.254.169.254/",
+        "https://localhost:9/mcp",
+        "file:///etc",
+        "x",
+    ] {
         let body = json!({ "agent": agent, "mcp_servers": [{ "name": "bad", "url": url }] });
         let error = scene.owner.post("/sessions", body).await.error(400);
         assert_eq!(error["param"], "mcp_servers[0].url", "{url}: {error}");
