@@ -5,7 +5,7 @@ import createClient, { type Client } from "openapi-fetch";
 import { SojournError } from "./error.js";
 import { type ContentPart, Files } from "./files.js";
 import { type ExecFrame, follow, followExec, type FollowOptions } from "./follow.js";
-import { run, type RunOptions, type ToolHandlers } from "./run.js";
+import { answerOf, confirmationOf, type Decision, type Replies, run, type RunOptions, type ToolHandlers } from "./run.js";
 import type { components, paths } from "./schema.js";
 import { Skills } from "./skills.js";
 
@@ -120,6 +120,31 @@ export class Sojourn {
     return this.take(this.api.POST("/v3/sessions/{session_id}/turns/{turn_id}/retry", { params }));
   }
 
+  /** Yields the open actions of a session, or of all sessions: calls of custom tools, confirmations, questions. */
+  async *pending(session?: string): AsyncGenerator<Schemas["PendingAction"]> {
+    let cursor: string | undefined;
+    do {
+      const query = { limit: 100, cursor };
+      const page = await this.take(
+        session
+          ? this.api.GET("/v3/sessions/{session_id}/pending", { params: { path: { session_id: session }, query } })
+          : this.api.GET("/v3/pending", { params: { query } }),
+      );
+      yield* page.data;
+      cursor = page.next_cursor ?? undefined;
+    } while (cursor);
+  }
+
+  /** Decides on a call that a person must confirm. */
+  confirm(action: Schemas["PendingAction"], decision: Decision): Promise<Schemas["SentEvents"]> {
+    return this.sendEvent(action.session_id, confirmationOf(action, decision));
+  }
+
+  /** Answers the questions of an agent or an MCP server. */
+  answer(action: Schemas["PendingAction"], answers: Replies): Promise<Schemas["SentEvents"]> {
+    return this.sendEvent(action.session_id, answerOf(action, answers));
+  }
+
   /** Closes a session permanently; its log stays readable. */
   archive(session: string, options: Schemas["WithChildren"] = {}): Promise<Schemas["Session"]> {
     const params = { path: { session_id: session } };
@@ -226,6 +251,11 @@ export class Sojourn {
   async run(session: string, tools: ToolHandlers, options: RunOptions = {}): Promise<Schemas["ResultView"]> {
     await run(this, session, tools, options);
     return this.result(session);
+  }
+
+  private sendEvent(session: string, event: Schemas["SentEvent"]): Promise<Schemas["SentEvents"]> {
+    const params = { path: { session_id: session } };
+    return this.take(this.api.POST("/v3/sessions/{session_id}/events", { params, body: { events: [event] } }));
   }
 
   /**

@@ -115,24 +115,31 @@ async function answer(
   onQuestion: RunOptions["onQuestion"],
   signal?: AbortSignal,
 ): Promise<Sent | undefined> {
-  const { id: action_id, args_hash, questions = [] } = action;
   if (action.kind === "confirmation") {
     if (!onConfirmation) return undefined;
     const shown = await withInput(client, action, signal).catch((error: unknown) => {
       if (!(error instanceof SojournError) || !hasEnded(error)) throw error;
     });
     const decision = shown && (await onConfirmation(shown));
-    if (decision === undefined) return undefined;
-    const fields = typeof decision === "string" ? { decision } : decision;
-    return { type: "user.tool_confirmation", action_id, args_hash, ...fields };
+    return decision === undefined ? undefined : confirmationOf(action, decision);
   }
   const given = await onQuestion?.(action);
-  if (given === undefined) return undefined;
+  return given === undefined ? undefined : answerOf(action, given);
+}
+
+/** The event that decides on a call. */
+export function confirmationOf({ id: action_id, args_hash }: Action, decision: Decision): Sent {
+  const fields = typeof decision === "string" ? { decision } : decision;
+  return { type: "user.tool_confirmation", action_id, args_hash, ...fields };
+}
+
+/** The event that answers questions. */
+export function answerOf({ id: action_id, questions }: Action, given: Replies): Sent {
   if (typeof given === "object" && "declined" in given) return { type: "user.answer", action_id, answers: [], declined: true };
   const answers = (Array.isArray(given) ? given : [given]).map((reply, at) => {
     if (typeof reply !== "string") return reply;
     if (!reply) return {};
-    return questions[at]?.options?.some(({ label }) => label === reply) ? { labels: [reply] } : { text: reply };
+    return questions?.[at]?.options?.some(({ label }) => label === reply) ? { labels: [reply] } : { text: reply };
   });
   return { type: "user.answer", action_id, answers };
 }

@@ -237,6 +237,36 @@ class Decisions(unittest.TestCase):
         self.assertEqual(len(sent), count)
         return count
 
+    def test_actions_are_listed_and_a_decision_and_answers_are_single_calls(self) -> None:
+        confirmation = {"id": "act_1", "session_id": "ses_1", "kind": "confirmation", "args_hash": "h"}
+        question = {"id": "act_2", "session_id": "ses_2", "kind": "question", "questions": [{"options": [{"label": "yes"}]}]}
+        sent: list[object] = []
+
+        def answer(request: httpx.Request) -> object:
+            if request.method == "POST":
+                sent.append((request.url.path, *json.loads(request.content)["events"]))
+                return {"data": [], "session": {}}
+            is_last = request.url.params.get("cursor") == "next"
+            return {"data": [question if is_last else confirmation], "next_cursor": None if is_last else "next"}
+
+        async def all_of(client: AsyncSojourn) -> None:
+            open_actions = [action async for action in client.pending()]
+            await client.confirm(open_actions[0], {"decision": "reject", "message": "No."})
+            await client.answer(open_actions[1], "yes")
+
+        service = Service(answer)
+        client = service.client()
+        listed = list(client.pending())
+        self.assertEqual(listed, [confirmation, question])
+        client.confirm(listed[0], {"decision": "reject", "message": "No."})
+        client.answer(listed[1], "yes")
+        decision = {"type": "user.tool_confirmation", "action_id": "act_1", "args_hash": "h", "decision": "reject", "message": "No."}
+        reply = {"type": "user.answer", "action_id": "act_2", "answers": [{"labels": ["yes"]}]}
+        self.assertEqual(sent, [("/v3/sessions/ses_1/events", decision), ("/v3/sessions/ses_2/events", reply)])
+        once, sent[:] = list(sent), []
+        asyncio.run(all_of(service.async_client()))
+        self.assertEqual(sent, once)
+
     def test_a_decision_is_sent_again_after_another_claim_and_its_refusal_is_raised(self) -> None:
         self.assertEqual(self.decide(Refusal(409, "action_resolved")), 1)
         self.assertEqual(self.decide(Refusal(409, "action_claimed")), 2)

@@ -228,6 +228,29 @@ test("a decision is sent again after another claim, and its refusal is raised", 
   await assert.rejects(decisions(refusal(409, "too_many_grants")), { code: "too_many_grants" });
 });
 
+test("actions are listed page by page, and a person's decision and answers are single calls", async () => {
+  const confirmation = { id: "act_1", session_id: "ses_1", kind: "confirmation", call_id: "c", args_hash: "h" };
+  const question = { id: "act_2", session_id: "ses_2", kind: "question", questions: [{ options: [{ label: "yes" }] }] };
+  const sent = [];
+  serve(({ method, url, body }) => {
+    if (method === "POST") {
+      sent.push([url.pathname, ...JSON.parse(new TextDecoder().decode(body)).events]);
+      return json({ data: [], session: {} });
+    }
+    const isLast = url.searchParams.get("cursor") === "next";
+    return json({ data: [isLast ? question : confirmation], next_cursor: isLast ? null : "next" });
+  });
+  const open = [];
+  for await (const action of client.pending()) open.push(action);
+  assert.deepEqual(open, [confirmation, question]);
+  await client.confirm(open[0], { decision: "reject", message: "No." });
+  await client.answer(open[1], "yes");
+  assert.deepEqual(sent, [
+    ["/v3/sessions/ses_1/events", { type: "user.tool_confirmation", action_id: "act_1", args_hash: "h", decision: "reject", message: "No." }],
+    ["/v3/sessions/ses_2/events", { type: "user.answer", action_id: "act_2", answers: [{ labels: ["yes"] }] }],
+  ]);
+});
+
 /** Makes a folder with these files for the time of a function. */
 const inFolder = async (files, use) => {
   const folder = await mkdtemp(join(tmpdir(), "sojourn-skills-"));

@@ -139,6 +139,18 @@ class AsyncSojourn:
         path = at("sessions", session, "turns", turn, "retry")
         return cast("models.Steered", await self.call("POST", path))
 
+    def pending(self, session: str | None = None, **filters: Any) -> AsyncIterator[models.PendingAction]:
+        """Yields the open actions of a session, or of all sessions: calls of custom tools, confirmations, questions."""
+        return self.pages(at("sessions", session, "pending") if session else "/pending", **filters)
+
+    async def confirm(self, action: models.PendingAction, decision: str | Mapping[str, Any]) -> models.SentEvents:
+        """Decides on a call that a person must confirm: "once", "reject", or the fields of `user.tool_confirmation`."""
+        return cast("models.SentEvents", taken(await self._answer(deciding(action, decision))))
+
+    async def answer(self, action: models.PendingAction, answers: object) -> models.SentEvents:
+        """Answers the questions of an agent or an MCP server, as `on_question` of `run` does."""
+        return cast("models.SentEvents", taken(await self._answer(replying(action, answers))))
+
     async def archive(self, session: str, *, children: bool = False) -> models.Session:
         """Archives the session; with `children` all sessions below it too."""
         body = {"children": True} if children else {}

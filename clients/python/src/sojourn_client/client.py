@@ -136,6 +136,18 @@ class Sojourn:
         path = at("sessions", session, "turns", turn, "retry")
         return cast("models.Steered", self.call("POST", path))
 
+    def pending(self, session: str | None = None, **filters: Any) -> Iterator[models.PendingAction]:
+        """Yields the open actions of a session, or of all sessions: calls of custom tools, confirmations, questions."""
+        return self.pages(at("sessions", session, "pending") if session else "/pending", **filters)
+
+    def confirm(self, action: models.PendingAction, decision: str | Mapping[str, Any]) -> models.SentEvents:
+        """Decides on a call that a person must confirm: "once", "reject", or the fields of `user.tool_confirmation`."""
+        return cast("models.SentEvents", taken(self._answer(deciding(action, decision))))
+
+    def answer(self, action: models.PendingAction, answers: object) -> models.SentEvents:
+        """Answers the questions of an agent or an MCP server, as `on_question` of `run` does."""
+        return cast("models.SentEvents", taken(self._answer(replying(action, answers))))
+
     def archive(self, session: str, *, children: bool = False) -> models.Session:
         """Archives the session; with `children` all sessions below it too."""
         body = {"children": True} if children else {}
