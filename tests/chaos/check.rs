@@ -15,8 +15,10 @@ use crate::{
     client::Violations,
     fold,
     load::{self, Made},
+    mcp::{self, Notes},
     messages::Messages,
     record::{Event, Record, Session},
+    script,
 };
 
 /// Counts beside the violations.
@@ -36,6 +38,15 @@ pub struct Found {
     pub expired: u64,
     /// Messages that a running turn read.
     pub steered: u64,
+    /// Summaries of histories, and requests for one that would have saved too little.
+    pub compacted: u64,
+    pub not_compacted: u64,
+    /// Outputs of turns that had to submit one, and those that did not fit.
+    pub outputs: u64,
+    pub rejected_outputs: u64,
+    /// Calls that reached the MCP server, and those of them whose outcome is unknown.
+    pub noted: u64,
+    pub unknown_notes: u64,
     /// Calls with an unknown outcome.
     pub unknown: u64,
     /// Turns that continued in a second or later attempt.
@@ -54,12 +65,18 @@ pub struct Checker<'a> {
     data_dir: &'a Path,
     violations: &'a Violations,
     answers: &'a Answers,
+    notes: &'a Notes,
     found: Found,
 }
 
 impl<'a> Checker<'a> {
-    pub fn new(data_dir: &'a Path, violations: &'a Violations, answers: &'a Answers) -> Self {
-        Self { data_dir, violations, answers, found: Found::default() }
+    pub fn new(
+        data_dir: &'a Path,
+        violations: &'a Violations,
+        answers: &'a Answers,
+        notes: &'a Notes,
+    ) -> Self {
+        Self { data_dir, violations, answers, notes, found: Found::default() }
     }
 
     /// Checks every session in the database, and that the load knows each of them.
@@ -80,6 +97,11 @@ impl<'a> Checker<'a> {
         }
         for action in self.answers.0.lock().expect("no driver panics").keys() {
             self.violations.note(format!("an answer of {action} was acknowledged, and is in no log"));
+        }
+        if self.found.unknown_notes * 4 > self.found.noted {
+            let (unknown, all) = (self.found.unknown_notes, self.found.noted);
+            self.violations
+                .note(format!("{unknown} of {all} calls of the MCP server have an unknown outcome"));
         }
         for left in record.leftovers().await? {
             self.violations.note(left);
@@ -117,10 +139,8 @@ impl<'a> Checker<'a> {
             let inputs = count("user.message");
             self.say(id, &format!("{} messages were acknowledged, {inputs} are in its log", made.inputs));
         }
-        self.found.freezes += count("sandbox.frozen");
-        let is_hibernation =
-            |event: &&Event| event.kind == "sandbox.terminated" && event.text("reason") == "idle";
-        self.found.hibernations += log.iter().filter(is_hibernation).count() as u64;
+        self.requests(id, log, made);
+        self.sandboxes(id, log);
         let mut turns: BTreeMap<Uuid, Vec<&Event>> = BTreeMap::new();
         for event in log {
             if let Some(turn) = event.turn {
@@ -135,6 +155,9 @@ impl<'a> Checker<'a> {
         turns.retain(|turn, _| !messages.is_gone(*turn));
         for (turn, events) in &turns {
             self.turn(id, *turn, events);
+            if made.has_schema {
+                self.output(id, *turn, events, log);
+            }
         }
         let disk = load::trace(self.data_dir, id);
         let trace = made.trace.clone().or_else(|| disk.clone()).unwrap_or_default();
@@ -149,6 +172,42 @@ impl<'a> Checker<'a> {
         }
         self.effects(id, log, &trace);
         self.direct(id, log, &trace, session.row["has_agent"] == true);
+    }
+
+    /// Requests to summarize the history, each once, and what became of them.
+    fn requests(&mut self, id: SessionId, log: &[Event], made: &Made) {
+        let count = |kind: &str| log.iter().filter(|event| event.kind == kind).count() as u64;
+        for asked in &made.compactions {
+            if !log.iter().any(|event| event.kind == "history.compaction_requested" && event.id == *asked) {
+                self.say(id, &format!("{asked} was acknowledged and is not in its log"));
+            }
+        }
+        if count("history.compaction_requested") != made.compactions.len() as u64 {
+            let (asked, known) = (count("history.compaction_requested"), made.compactions.len());
+            self.say(
+                id,
+                &format!("{known} requests for a summary were acknowledged, {asked} are in its log"),
+            );
+        }
+        self.found.compacted += count("history.compacted");
+        self.found.not_compacted += count("history.compaction_failed");
+        self.found.rejected_outputs += count("output.rejected");
+    }
+
+    /// The begin and the end of a sandbox are in the log once.
+    fn sandboxes(&mut self, id: SessionId, log: &[Event]) {
+        let count = |kind: &str| log.iter().filter(|event| event.kind == kind).count() as u64;
+        self.found.freezes += count("sandbox.frozen");
+        let is_hibernation =
+            |event: &&Event| event.kind == "sandbox.terminated" && event.text("reason") == "idle";
+        self.found.hibernations += log.iter().filter(is_hibernation).count() as u64;
+        for kinds in [&["sandbox.created"][..], &["sandbox.terminated", "sandbox.lost"]] {
+            let named = log.iter().filter(|event| kinds.contains(&event.kind.as_str()));
+            let mut seen = HashSet::new();
+            for event in named.filter(|event| !seen.insert(event.text("sandbox_id"))) {
+                self.say(id, &format!("{} has a second {}", event.text("sandbox_id"), event.kind));
+            }
+        }
     }
 
     /// One terminal event, attempts in order, no event out of order.
@@ -169,7 +228,7 @@ impl<'a> Checker<'a> {
                 self.say(id, &format!("{kind} ({}) follows the end of {turn}", event.seq));
             }
             match kind {
-                "user.message" | "turn.cancel_requested" => continue,
+                "user.message" | "turn.cancel_requested" | "history.compaction_requested" => continue,
                 "turn.started" => {
                     if event.number("attempt") != attempts + 1 {
                         let attempt = event.number("attempt");
@@ -198,7 +257,7 @@ impl<'a> Checker<'a> {
                 }
                 "tool.result" => {
                     let call = event.text("call_id");
-                    let is_unknown = event.text("outcome") == "unknown" && !actions.is_expired(call);
+                    let is_unknown = is_unknown(event) && !actions.is_expired(call);
                     unknown += u64::from(is_unknown);
                     if !open.remove(call) || !settled.insert(call) {
                         self.say(id, &format!("{call} of {turn} has a second result, or no call before it"));
@@ -224,6 +283,33 @@ impl<'a> Checker<'a> {
         self.found.exhausted += u64::from(exhausted);
         self.found.recovered += u64::from(attempts > 1);
         self.found.attempts_max = self.found.attempts_max.max(attempts);
+    }
+
+    /// The output of a turn that had to submit one, unless it ended early or read no message: that of the script in the
+    /// newest message.
+    fn output(&mut self, id: SessionId, turn: Uuid, events: &[&Event], log: &[Event]) {
+        let end = events.iter().rfind(|event| event.kind == "turn.completed");
+        let Some(end) = end.filter(|end| end.text("yield_reason") == "completed") else { return };
+        let is_output = |event: &&&Event| event.kind == "agent.message" && !event.body["output"].is_null();
+        let steered = events.iter().rfind(|event| event.kind == "turn.steered");
+        // A message that came beside an output has another one made.
+        let since = steered.map_or(0, |steered| steered.seq);
+        let outputs: Vec<_> = events.iter().filter(is_output).filter(|event| event.seq > since).collect();
+        let newest = steered.and_then(|steered| steered.body["seqs"].as_array()?.last()?.as_i64());
+        let own = || events.iter().rfind(|event| event.kind == "user.message").map(|event| event.seq);
+        let Some(message) = newest.or_else(own).and_then(|seq| log.get(usize::try_from(seq - 1).ok()?))
+        else {
+            return;
+        };
+        self.found.outputs += outputs.len() as u64;
+        let wanted = script::output_of(message);
+        let given: Vec<_> = outputs.iter().map(|event| &event.body["output"]).collect();
+        if given != [&wanted] || end.body["output"] != wanted {
+            self.say(
+                id,
+                &format!("{turn} submitted {given:?}, its script says {wanted}: {}", end.body["output"]),
+            );
+        }
     }
 
     /// One end of each action, which the result of its call says, and the answers that were acknowledged.
@@ -272,13 +358,24 @@ impl<'a> Checker<'a> {
                     let command = event.body["input"]["command"].as_str().unwrap_or_default();
                     tokens.insert((turn, call), token(command));
                 }
+                "tool.call" if event.text("tool") == mcp::NOTE => {
+                    tokens.insert((turn, call), event.body["input"]["word"].as_str().unwrap_or_default());
+                }
                 "tool.result" => {
                     let Some(token) = tokens.get(&(turn, call)) else { continue };
-                    let count = left.get(token).copied().unwrap_or(0);
+                    let is_note = event.text("tool") == mcp::NOTE;
+                    let count = if is_note {
+                        let count = self.notes.count(token);
+                        self.found.noted += u64::from(count);
+                        self.found.unknown_notes += u64::from(event.text("outcome") == "unknown");
+                        count
+                    } else {
+                        left.get(token).copied().unwrap_or(0)
+                    };
                     let is_wrong = match event.text("outcome") {
                         "ran" => count != 1,
                         "not_run" => count != 0,
-                        _ => false,
+                        _ => count > 1,
                     };
                     if is_wrong {
                         let outcome = event.text("outcome");
@@ -324,6 +421,12 @@ impl<'a> Checker<'a> {
     fn say(&self, id: SessionId, words: &str) {
         self.violations.note(format!("{id}: {words}"));
     }
+}
+
+/// Whether the outcome of a call is unknown, and was known to its sandbox. That of a call of an MCP server without an
+/// answer is unknown.
+fn is_unknown(result: &Event) -> bool {
+    result.text("outcome") == "unknown" && result.text("tool") != mcp::NOTE
 }
 
 /// The token that a command leaves: `echo TOKEN >> FILE; ...`.

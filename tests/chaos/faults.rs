@@ -58,6 +58,23 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 const PROGRESS: Duration = Duration::from_secs(10);
 
 impl Faults {
+    pub fn new(
+        plan: &Plan,
+        cluster: &Arc<Cluster>,
+        fleet: &Arc<Fleet>,
+        violations: &Arc<Violations>,
+    ) -> Self {
+        Self {
+            plan: plan.clone(),
+            cluster: cluster.clone(),
+            fleet: fleet.clone(),
+            violations: violations.clone(),
+            server: RwLock::default(),
+            late: AtomicBool::new(false),
+            counts: Counts::default(),
+        }
+    }
+
     /// Runs all lanes until each has finished.
     pub async fn run(&self, dice: &SeededRng) {
         let (kills, freezes, restarts, drains) = (dice.fork(), dice.fork(), dice.fork(), dice.fork());

@@ -106,6 +106,8 @@ impl State {
                 self.status = "failed";
             }
             "user.message" => self.input(event),
+            // Of an idle session, it queues a turn.
+            "history.compaction_requested" if event.turn.is_some() => self.input(event),
             "turn.cancel_requested" => {
                 self.cancel = turn_of(event);
                 if event.text("mode") == "cancel" {

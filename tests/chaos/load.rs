@@ -14,17 +14,19 @@ use std::{
 
 use reqwest::Method;
 use serde_json::{Value, json};
-use sojourn::domain::SessionId;
+use sojourn::domain::{EventId, SessionId};
 use time::OffsetDateTime;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, sleep},
 };
+use uuid::Uuid;
 
 use crate::{
-    answers::{self, Answers, TOOL},
+    answers::{self, Answers},
     client::{Client, Violations},
     plan::SeededRng,
+    script::{output_schema, script, submitting_script},
     verbs::Verbs,
 };
 
@@ -75,6 +77,10 @@ pub struct Made {
     pub session: SessionId,
     /// Acknowledged inputs.
     pub inputs: u64,
+    /// Events of acknowledged requests to summarize the history.
+    pub compactions: Vec<Uuid>,
+    /// Whether its turns have to submit an output.
+    pub has_schema: bool,
     /// Lines of the trace as its file had them after the last command; none if it was not read.
     pub trace: Option<Vec<String>>,
 }
@@ -129,10 +135,17 @@ impl Load {
     async fn turns(&self, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
         // In some sessions, each command waits for a person.
         let permissions = if dice.once_in(4) { json!([answers::ask()]) } else { json!([]) };
-        let input = script(&format!("{name}.0"), dice);
-        let ask = answers::waiting_ask();
-        let body = json!({ "agent": self.agent, "permissions": permissions, "ask": ask, "input": input });
+        let has_schema = dice.once_in(4);
+        let play = |name: &str| if has_schema { submitting_script(name, dice) } else { script(name, dice) };
+        let mut body = json!({
+            "agent": self.agent, "permissions": permissions, "ask": answers::waiting_ask(),
+            "input": play(&format!("{name}.0")),
+        });
+        if has_schema {
+            body["output_schema"] = output_schema();
+        }
         let (id, mut made, _driving) = self.create(&body, 1).await?;
+        made.has_schema = has_schema;
         let mut driven = Ok(());
         for turn in 1..=2 + dice.below(3) {
             // A caller's own command beside the turn, or in the pause after it.
@@ -153,10 +166,13 @@ impl Load {
                 break;
             }
             driven = self.pause(&id, dice).await;
+            if driven.is_ok() && dice.once_in(5) {
+                driven = self.compact(&id, &mut made).await;
+            }
             if driven.is_err() {
                 break;
             }
-            let text = script(&format!("{name}.{turn}"), dice).to_string();
+            let text = play(&format!("{name}.{turn}")).to_string();
             driven = self.post(&format!("/sessions/{id}/messages"), &json!({ "text": text })).await.map(drop);
             if driven.is_err() {
                 break;
@@ -165,7 +181,7 @@ impl Load {
             if dice.once_in(3) {
                 // Often read by the turn that runs meanwhile, else by the next one.
                 sleep(dice.millis(0, 1_500)).await;
-                let text = script(&format!("{name}.{turn}s"), dice).to_string();
+                let text = play(&format!("{name}.{turn}s")).to_string();
                 let message = json!({ "text": text, "mode": "steer" });
                 driven = self.post(&format!("/sessions/{id}/messages"), &message).await.map(drop);
                 if driven.is_err() {
@@ -247,7 +263,8 @@ impl Load {
     async fn create(&self, body: &Value, inputs: u64) -> anyhow::Result<(String, Made, Driving)> {
         let created = self.post("/sessions", body).await?;
         let id = created["session"]["id"].as_str().unwrap_or_default().to_owned();
-        let made = Made { session: id.parse()?, inputs, trace: None };
+        let made =
+            Made { session: id.parse()?, inputs, compactions: Vec::new(), has_schema: false, trace: None };
         let (driving, driven) = watch::channel(false);
         if let Some(fresh) = &*self.fresh.lock().expect("no driver panics") {
             // The readers end after the drivers.
@@ -368,6 +385,19 @@ impl Load {
         Ok(())
     }
 
+    /// Requests a summary of the history, if there is any.
+    async fn compact(&self, id: &str, made: &mut Made) -> anyhow::Result<()> {
+        let (path, body) = (format!("/sessions/{id}/compact"), json!({}));
+        let codes = ["nothing_to_compact"];
+        let asked =
+            self.client.send_unless(&self.violations, Method::POST, &path, Some(&body), &codes).await?;
+        if let Some(asked) = asked {
+            let event: EventId = asked["event"]["id"].as_str().unwrap_or_default().parse()?;
+            made.compactions.push(event.uuid());
+        }
+        Ok(())
+    }
+
     /// Runs one verb on the whole sandbox, between two turns.
     async fn one_verb(&self, session: &str, name: &str, dice: &SeededRng) -> anyhow::Result<()> {
         let verb = Verbs { load: self, session, name, dice }.play().await?;
@@ -392,44 +422,6 @@ impl Load {
     async fn post(&self, path: &str, body: &Value) -> anyhow::Result<Value> {
         self.client.send(&self.violations, Method::POST, path, Some(body)).await
     }
-}
-
-/// A turn of some seconds: commands that must run once, among others.
-fn script(name: &str, dice: &SeededRng) -> Value {
-    let mut steps = Vec::new();
-    for step in 0..2 + dice.below(4) {
-        let mut tools = Vec::new();
-        for call in 0..1 + dice.below(2) {
-            let token = format!("{name}.{step}.{call}");
-            // Some commands outlive the lease of a killed worker.
-            let seconds = if dice.once_in(8) { 3.0 } else { dice.below(8) as f64 / 10.0 };
-            let command = format!("echo {token} >> {TRACE}; sleep {seconds}; echo {token}");
-            tools.push(json!({ "tool": "bash", "input": { "command": command } }));
-        }
-        if dice.once_in(3) {
-            tools.push(json!({ "tool": "grep", "input": { "pattern": "d" } }));
-            tools.push(json!({ "tool": "read", "input": { "path": TRACE } }));
-        }
-        if dice.once_in(3) {
-            tools.insert(dice.below(2) as usize, json!({ "tool": TOOL, "input": { "city": name } }));
-        }
-        if dice.once_in(6) {
-            tools.push(answers::question());
-        }
-        if dice.once_in(4) {
-            let input = json!({ "path": format!("notes/{name}.{step}"), "content": name });
-            tools.push(json!({ "tool": "write", "input": input }));
-        }
-        let text = format!("Step {step} of {name}.");
-        steps.push(json!({ "text": text, "delay_ms": dice.below(400), "tools": tools, "new_ids": true }));
-    }
-    let mut last = json!({ "text": format!("Done with {name}.") });
-    if dice.once_in(6) {
-        // Once in each worker process: the turn fails, and is retried until another process knows it.
-        last["fault"] = json!({ "kind": "refused" });
-    }
-    steps.push(last);
-    json!({ "script": steps })
 }
 
 /// Lines that the commands of a session left on its disk, if it has one.

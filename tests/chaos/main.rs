@@ -20,6 +20,10 @@ mod faults;
 mod fold;
 mod ground;
 mod load;
+mod mcp;
+#[path = "../it/fake/mcp.rs"]
+#[allow(dead_code, reason = "the tests use more of it")]
+mod mcp_fake;
 mod messages;
 mod outages;
 mod plan;
@@ -36,16 +40,14 @@ mod relay;
 mod report;
 #[path = "../bench/run.rs"]
 mod run;
+mod script;
 mod verbs;
 mod witness;
 
 use std::{
     collections::HashMap,
     process::ExitCode,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -54,7 +56,7 @@ use futures::{StreamExt, future::join_all, stream};
 use reqwest::Method;
 use serde_json::json;
 use tokio::{
-    sync::{RwLock, mpsc, watch},
+    sync::{mpsc, watch},
     task::JoinSet,
     time::{Instant, sleep},
 };
@@ -64,9 +66,10 @@ use crate::{
     client::{Client, Violations},
     cluster::Cluster,
     deliveries::{Deliveries, event_id},
-    faults::{Counts, Faults},
+    faults::Faults,
     ground::Ground,
     load::Load,
+    mcp::Notes,
     plan::{Plan, SeededRng},
     processes::Fleet,
     readers::Readers,
@@ -128,15 +131,7 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     let cluster = ground.cluster().await?;
     let described = Run::new("chaos", &cluster.version().await?)?;
     let fleet = Arc::new(Fleet::new(&plan, &cluster, &ground.data_dir, &ground.logs).await?);
-    let faults = Arc::new(Faults {
-        plan: plan.clone(),
-        cluster: cluster.clone(),
-        fleet: fleet.clone(),
-        violations: violations.clone(),
-        server: RwLock::default(),
-        late: AtomicBool::new(false),
-        counts: Counts::default(),
-    });
+    let faults = Arc::new(Faults::new(&plan, &cluster, &fleet, &violations));
     // At one moment, on a database without a schema.
     let started =
         join_all(fleet.slots.iter().map(async |slot| slot.lock().await.start(&cluster).await)).await;
@@ -144,7 +139,8 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     cluster.watch().await?;
 
     let client = Arc::new(Client::new(fleet.addresses.clone(), dice.fork())?);
-    let agent = scripted_agent(&client, &violations).await?;
+    let notes = Notes::start(dice.fork()).await;
+    let agent = scripted_agent(&client, &violations, &notes).await?;
     let deliveries = Deliveries::start(&client, &violations).await?;
     let (fresh, sessions) = mpsc::unbounded_channel();
     let load = Arc::new(Load::new(client.clone(), violations.clone(), agent, fresh));
@@ -165,8 +161,10 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     // Nothing writes any more.
     let made = load.made.lock().expect("no driver panics").clone();
     let mut record = Record::open(&cluster).await?;
-    let found =
-        check::Checker::new(&ground.data_dir, &violations, &load.answers).check(&mut record, &made).await?;
+    let found = check::Checker::new(&ground.data_dir, &violations, &load.answers, &notes)
+        .check(&mut record, &made)
+        .await?;
+    notes.check(&violations);
     witness::check_epochs(&cluster, &violations).await?;
     let hit = fleet.faults.lock().expect("no fault panics").clone();
     let recoveries = witness::check_takeovers(&cluster, plan.lease(), &hit, &violations).await?;
@@ -197,10 +195,16 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
 }
 
 /// Creates the agent of all sessions. Returns its id.
-async fn scripted_agent(client: &Client, violations: &Violations) -> anyhow::Result<String> {
+async fn scripted_agent(client: &Client, violations: &Violations, notes: &Notes) -> anyhow::Result<String> {
     let tools = json!(["bash", "read", "write", "edit", "glob", "grep", "ask", answers::tool()]);
-    let agent =
-        json!({ "name": "chaos", "prompt": "Play the script.", "model": "scripted/inline", "tools": tools });
+    let agent = json!({
+        "name": "chaos",
+        "prompt": "Play the script.",
+        "model": "scripted/inline",
+        "tools": tools,
+        "mcp_servers": [notes.server()],
+        "permissions": [{ "tool": mcp::NOTE, "policy": "allow" }],
+    });
     let agent = client.send(violations, Method::POST, "/agents", Some(&agent)).await?;
     Ok(agent["id"].as_str().unwrap_or_default().to_owned())
 }

@@ -187,7 +187,7 @@ impl Slot {
             .args(["--first-session=off", "--max-concurrent-turns=16", "--log=info,sojourn=debug"])
             // In the pauses of their sessions sandboxes are frozen, then hibernated.
             .args(["--sandbox-freeze-after-seconds=0.3", "--sandbox-hibernate-after-seconds=3"])
-            .args(["--allow-private-webhooks=on", "--allow-shared-host=on"])
+            .args(["--allow-private-webhooks=on", "--allow-private-mcp=on", "--allow-shared-host=on"])
             .env("RUST_BACKTRACE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -119,6 +119,15 @@ impl Outcome<'_> {
                 "actions (custom tools, confirmations, questions) that a caller answered, that expired",
                 format!("{}, {}", found.answered, found.expired),
             ),
+            (
+                "summaries of histories, requests for one that would save too little",
+                format!("{}, {}", found.compacted, found.not_compacted),
+            ),
+            ("outputs for a schema, rejected ones", format!("{}, {}", found.outputs, found.rejected_outputs)),
+            (
+                "calls that reached an MCP server, with an unknown outcome",
+                format!("{}, {}", found.noted, found.unknown_notes),
+            ),
             ("turns that waited for a child session", self.load.waits.load(Relaxed).to_string()),
             ("messages that a running turn read", found.steered.to_string()),
             ("calls with an unknown outcome, including canceled calls", found.unknown.to_string()),
