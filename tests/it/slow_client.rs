@@ -6,10 +6,13 @@ use reqwest::{Method, header};
 use serde_json::json;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::TcpStream,
+    net::{TcpSocket, TcpStream},
 };
 
-use crate::support::service::{Ground, KEY, Service, send};
+use crate::{
+    api::stream::{Reader, event_of},
+    support::service::{Ground, KEY, Service, send},
+};
 
 fn address(service: &Service) -> String {
     service.base.trim_start_matches("http://").trim_end_matches("/v3").to_owned()
@@ -138,5 +141,47 @@ async fn a_trickled_body_and_an_answer_that_nobody_reads_end_too() {
     assert_eq!(said, "HTTP/1.1 503");
     assert!((1..60 * (200 << 10)).contains(&read), "it was cut off in the middle: {read} bytes");
     owner.get("/sessions").await.ok();
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_stream_that_is_read_too_slowly_ends_and_resumes_without_a_gap() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&["--role=api"]).await;
+    let owner = service.owner();
+    let session = owner.play(json!([])).await;
+    // More than the buffers of the connection hold (`net.ipv4.tcp_wmem`).
+    let message = json!({ "type": "user.message", "text": "y".repeat(8 << 10) });
+    let messages = json!({ "events": vec![message; 60] });
+    for _ in 0..16 {
+        owner.post(&format!("/sessions/{session}/events"), messages.clone()).await.ok();
+    }
+    let head = owner.get(&format!("/sessions/{session}")).await.ok()["head"].as_u64().expect("a seq");
+
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(16 << 10).expect("a small buffer");
+    let mut stream =
+        socket.connect(address(&service).parse().expect("an address")).await.expect("a connection");
+    // The body of HTTP/1.0 has no chunks.
+    let ask = format!("GET /v3/sessions/{session}/stream HTTP/1.0\r\nAuthorization: Bearer {KEY}\r\n\r\n");
+    stream.write_all(ask.as_bytes()).await.expect("it is taken");
+    // Longer than the service's timeout.
+    tokio::time::sleep(Duration::from_secs(40)).await;
+    let said = tokio::time::timeout(Duration::from_secs(60), is_closed(stream)).await.expect("it ends");
+    let (_, body) = said.split_once("\r\n\r\n").expect("a head");
+    // What follows the last frame is a part of one.
+    let (frames, _) = body.rsplit_once("\n\n").expect("frames");
+    let frames = frames.split("\n\n").map(|frame| format!("{frame}\n\n"));
+    let mut seen: Vec<_> = frames.filter_map(|frame| event_of(&frame)?["seq"].as_u64()).collect();
+    let cut = *seen.last().expect("events");
+    assert!(cut < head, "it ended before the reader had everything");
+
+    let path = format!("/sessions/{session}/stream");
+    let (_, mut reader) = Reader::open(&owner, &path, Some(&cut.to_string())).await;
+    while seen.last() < Some(&head) {
+        let event = reader.event().await.expect("an event");
+        seen.push(event["seq"].as_u64().expect("a seq"));
+    }
+    assert_eq!(seen, (1..=head).collect::<Vec<_>>());
     service.stop().await;
 }

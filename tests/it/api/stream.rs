@@ -46,7 +46,7 @@ impl Reader {
     }
 
     /// The next event.
-    async fn event(&mut self) -> Option<Value> {
+    pub(crate) async fn event(&mut self) -> Option<Value> {
         loop {
             let frame = self.frame().await?;
             if let Some(event) = event_of(&frame) {
@@ -58,7 +58,7 @@ impl Reader {
 
 /// The event of a frame, which must have exactly the documented form.
 #[track_caller]
-fn event_of(frame: &str) -> Option<Value> {
+pub(crate) fn event_of(frame: &str) -> Option<Value> {
     assert!(!frame.contains('\r'), "LF only: {frame:?}");
     if frame == "retry: 2000\n\n" || frame == ": alive\n\n" {
         return None;

@@ -56,6 +56,7 @@ async fn fifty_sessions_that_race_for_one_cap_overstep_it_by_one_call_at_most() 
 
     let billed: u64 = (1..=fake.calls()).map(|call| tokens(used(call))).sum();
     let mut spent = 0;
+    let (mut steps, mut cut, mut answered, mut aborted) = (0, 0, 0, 0);
     let mut stopped = 0;
     for (id, log) in ids.iter().zip(&logs) {
         assert_sound(log);
@@ -65,8 +66,16 @@ async fn fifty_sessions_that_race_for_one_cap_overstep_it_by_one_call_at_most() 
         let session = session(owner, id).await;
         assert_eq!(session["status"], "idle");
         spent += micros(&session["usage"]);
+        let cost = |event: &&Value| event["body"]["cost_micros"].as_u64().expect("a price");
+        steps += of(log, "step.completed").len();
+        cut += of(log, "step.aborted").len();
+        answered += of(log, "step.completed").iter().map(cost).sum::<u64>();
+        aborted += of(log, "step.aborted").iter().map(cost).sum::<u64>();
     }
-    assert_eq!(spent, billed, "the sum is the provider's own count");
+    assert_eq!(spent, answered + aborted, "each call is counted once");
+    // A worker that a slow machine takes for dead leaves a call that is estimated.
+    assert!(fake.calls() <= steps + cut, "{} calls, {steps} steps, {cut} cut off", fake.calls());
+    assert!(if cut == 0 { answered == billed } else { answered <= billed }, "{answered} of {billed}");
     assert!((CAP..CAP + CALL_MAX).contains(&spent), "{spent} of {CAP}");
     assert!(stopped > 0);
     println!("{SESSIONS} sessions, {} calls, {spent} of {CAP} micro-USD, {stopped} stopped", fake.calls());
@@ -79,7 +88,7 @@ async fn fifty_sessions_that_race_for_one_cap_overstep_it_by_one_call_at_most() 
         let page = owner.get(&format!("/usage?by={by}")).await.ok();
         let rows = page["data"].as_array().expect("rows");
         assert_eq!((rows.len(), micros(&rows[0]["usage"])), (1, spent), "{by}");
-        assert_eq!(rows[0]["usage"]["steps"], fake.calls());
+        assert_eq!(rows[0]["usage"]["steps"], steps);
         assert_eq!(rows[0].get("model").is_some(), by.contains("model"));
     }
     // After the cap is raised, the stopped sessions continue.

@@ -1,6 +1,6 @@
 //! Actions on the command line.
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{run, sojourn, text};
 use crate::support::service::Ground;
@@ -240,5 +240,26 @@ async fn a_failed_turn_is_retried() {
     let again = run(&service, &["session", "retry", &id], "");
     let said = String::from_utf8_lossy(&again.stderr);
     assert!(!again.status.success() && said.contains("did not end with an error"), "{said}");
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn a_history_is_summarized_from_the_command_line() {
+    let ground = Ground::new().await;
+    let service = ground.serve(&[]).await;
+    let owner = service.owner();
+    let id = owner.play(json!([{ "text": "w".repeat(9_000) }])).await;
+    owner.settled(&id, 1).await;
+    let asked =
+        run(&service, &["session", "compact", &id, "--instructions", "Keep the numbers.", "--json"], "");
+    assert!(asked.status.success(), "{}", String::from_utf8_lossy(&asked.stderr));
+    let accepted: Value = serde_json::from_slice(&asked.stdout).expect("JSON");
+    let log = owner.settled(&id, 2).await;
+    let requested =
+        log.iter().find(|event| event["type"] == "history.compaction_requested").expect("it is noted");
+    assert_eq!(requested["id"], accepted["event"]["id"]);
+    assert_eq!(requested["body"]["instructions"], "Keep the numbers.");
+    let nobody = run(&service, &["session", "compact", "ses_00000000000000000000000000"], "");
+    assert!(!nobody.status.success() && !nobody.stderr.is_empty(), "{nobody:?}");
     service.stop().await;
 }
