@@ -40,7 +40,7 @@ pub fn script(name: &str, dice: &SeededRng) -> Value {
             tools.push(json!({ "tool": "write", "input": input }));
         }
         // Some histories are long enough for a summary.
-        let words = if dice.once_in(4) { "word ".repeat(1_500) } else { String::new() };
+        let words = if dice.once_in(4) { "word ".repeat(800) } else { String::new() };
         let text = format!("Step {step} of {name}. {words}");
         steps.push(json!({ "text": text, "delay_ms": dice.below(400), "tools": tools, "new_ids": true }));
     }
@@ -77,9 +77,9 @@ pub fn output_schema() -> Value {
     json!({ "type": "object", "properties": { "name": name }, "required": ["name"], "additionalProperties": false })
 }
 
-/// The output that the script of a message submits.
-pub fn output_of(message: &Event) -> Value {
-    let play: Value = serde_json::from_str(message.text("text")).unwrap_or_default();
-    let last = play["script"].as_array().and_then(|steps| steps.last());
-    last.map(|step| step["tools"][0]["input"].clone()).unwrap_or_default()
+/// The output that the script of a message submits; none of a message whose event has only the begin of its text.
+pub fn output_of(message: &Event) -> Option<Value> {
+    let play: Value = serde_json::from_str(message.text("text")).ok()?;
+    let last = play["script"].as_array()?.last()?;
+    Some(last["tools"][0]["input"].clone())
 }
