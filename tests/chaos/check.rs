@@ -98,7 +98,7 @@ impl<'a> Checker<'a> {
         for action in self.answers.0.lock().expect("no driver panics").keys() {
             self.violations.note(format!("an answer of {action} was acknowledged, and is in no log"));
         }
-        if self.found.unknown_notes * 4 > self.found.noted {
+        if self.found.unknown_notes * 2 > self.found.noted {
             let (unknown, all) = (self.found.unknown_notes, self.found.noted);
             self.violations
                 .note(format!("{unknown} of {all} calls of the MCP server have an unknown outcome"));
