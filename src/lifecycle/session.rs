@@ -112,8 +112,10 @@ impl SandboxSession {
         }
         match attached {
             Ok(()) if !live.is_announced => {
-                // The worker that created it died before it recorded the sandbox in its row.
-                self.announce(id, vec![Body::SandboxCreated { sandbox_id: id, duration_ms: 0 }]).await?;
+                // The worker that created it died before it recorded the sandbox in its row, maybe after it did in the log.
+                let is_logged = self.was_announced(id).await?;
+                let created = (!is_logged).then_some(Body::SandboxCreated { sandbox_id: id, duration_ms: 0 });
+                self.announce(id, created.into_iter().collect()).await?;
                 Ok(Some(Attached::new(id, node, live.life)))
             }
             Ok(()) => {
@@ -386,9 +388,11 @@ impl SandboxSession {
         found.await.map_err(|error| Error::LogUnavailable(error.to_string()))
     }
 
-    /// Records the creation in the log, then in the row, before anything runs in the sandbox.
+    /// Records the creation in the log, unless it is there (no bodies), then in the row, before anything runs in the sandbox.
     pub(super) async fn announce(&self, id: SandboxId, bodies: Vec<Body>) -> Result<(), Error> {
-        self.record(bodies).await?;
+        if !bodies.is_empty() {
+            self.record(bodies).await?;
+        }
         self.sandboxes.store.record_announced(self.fence, id).await?;
         self.sandboxes.notifications.send(Notification::List(self.fence.org));
         Ok(())

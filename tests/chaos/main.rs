@@ -167,7 +167,8 @@ async fn run(plan: Plan, seed: u64, ground: &Ground, violations: Arc<Violations>
     notes.check(&violations);
     witness::check_epochs(&cluster, &violations).await?;
     let hit = fleet.faults.lock().expect("no fault panics").clone();
-    let recoveries = witness::check_takeovers(&cluster, plan.lease(), &hit, &violations).await?;
+    let recoveries =
+        witness::check_takeovers((&cluster, &ground.logs), plan.lease(), &hit, &violations).await?;
     let cancels = load.cancels.lock().expect("no driver panics").clone();
     let undisturbed = witness::undisturbed(&cluster, &cancels, &hit).await?;
     let mut outcome = Outcome {

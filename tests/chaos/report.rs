@@ -147,6 +147,11 @@ impl Outcome<'_> {
                 "of which without a fault of the holder or the database".to_owned(),
                 self.recoveries.unexplained.to_string(),
             ),
+            (
+                "of which of a job that its holder gave up, because the database did not answer it"
+                    .to_owned(),
+                self.recoveries.given_up.to_string(),
+            ),
         ];
         distribution(&mut rows, "fault to next attempt", &mut self.recoveries.times);
         let cancels = self.load.cancels.lock().expect("no driver panics");

@@ -1,13 +1,14 @@
 //! Records of the witness, compared with the faults: who wrote under which epoch, why each lease was taken
 //! over, and how long a turn waited for its next worker.
 
-use std::time::Duration;
+use std::{fs, io, path::Path, time::Duration};
 
 use sqlx::{FromRow, PgConnection};
-use time::OffsetDateTime;
+use time::{OffsetDateTime, format_description::well_known::Rfc3339};
 use uuid::Uuid;
 
 use crate::{
+    check::public,
     client::Violations,
     cluster::Cluster,
     load::Canceled,
@@ -18,6 +19,8 @@ use crate::{
 const REACH: Duration = Duration::from_secs(8);
 /// A statement that was on its way when a fault began is executed within this time after it.
 const ON_ITS_WAY: Duration = Duration::from_millis(250);
+/// What a worker says of a job that it gives up.
+const GIVEN_UP: &str = "job failed; it is claimed again when its lease expires";
 /// Worst time from the loss of a worker to the next one: the guarantee `Alive`.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
 
@@ -50,6 +53,8 @@ pub struct Recoveries {
     pub takeovers: u64,
     /// Takeovers whose holder had no fault after it last renewed its lease.
     pub unexplained: u64,
+    /// Takeovers of jobs that their holder had given up, because the database did not answer it.
+    pub given_up: u64,
 }
 
 /// Every worker writes only under an epoch that it raised itself.
@@ -79,8 +84,11 @@ pub async fn check_epochs(cluster: &Cluster, violations: &Violations) -> anyhow:
 /// Every takeover follows a fault of the very process that held the lease, or of the database, after which
 /// the lease was not renewed. None comes before the end of the lease, nor before the server has been up for
 /// the length of a lease.
+///
+/// A holder also gives a job up if the database does not answer it, as while a frozen process keeps a lock: then its log says
+/// so.
 pub async fn check_takeovers(
-    cluster: &Cluster,
+    (cluster, logs): (&Cluster, &Path),
     lease: Duration,
     faults: &[Fault],
     violations: &Violations,
@@ -97,7 +105,9 @@ pub async fn check_takeovers(
         if one.at < one.server_start + lease {
             violations.note(format!("{what} {} after the server's start", one.at - one.server_start));
         }
-        if one.cause(lease, faults).is_none() {
+        if one.cause(lease, faults).is_none() && one.is_given_up(lease, logs)? {
+            found.given_up += 1;
+        } else if one.cause(lease, faults).is_none() {
             found.unexplained += 1;
             violations.note(format!(
                 "{what} at {} without a fault since its lease was renewed, at {}",
@@ -111,6 +121,19 @@ pub async fn check_takeovers(
 }
 
 impl Takeover {
+    /// Whether its holder gave the job up, after it had renewed the lease for the last time.
+    fn is_given_up(&self, lease: Duration, logs: &Path) -> anyhow::Result<bool> {
+        let Some(process) = self.process else { return Ok(false) };
+        let (session, begin) = (public(self.session_id).to_string(), format!("{process:04}-"));
+        let is_of_it = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&begin);
+        let entries = fs::read_dir(logs)?.collect::<io::Result<Vec<_>>>()?;
+        let Some(log) = entries.iter().find(|entry| is_of_it(entry)) else { return Ok(false) };
+        let says_so = |line: &&str| line.contains(&session) && line.contains(GIVEN_UP);
+        let at = |line: &str| OffsetDateTime::parse(line.split(' ').next()?, &Rfc3339).ok();
+        let times = fs::read_to_string(log.path())?.lines().filter(says_so).map(at).collect::<Vec<_>>();
+        Ok(times.into_iter().flatten().any(|time| self.lease_until - lease <= time && time <= self.at))
+    }
+
     /// The last fault of the holder or of the database from which the holder did not recover: it never
     /// renewed the lease afterwards.
     fn cause<'a>(&self, lease: Duration, faults: &'a [Fault]) -> Option<&'a Fault> {
