@@ -19,8 +19,13 @@ use crate::{
 const REACH: Duration = Duration::from_secs(8);
 /// A statement that was on its way when a fault began is executed within this time after it.
 const ON_ITS_WAY: Duration = Duration::from_millis(250);
-/// What a worker says of a job that it gives up.
-const GIVEN_UP: &str = "job failed; it is claimed again when its lease expires";
+/// Log message of a worker that gives a job up, and the reason that counts.
+const GIVEN_UP: [&str; 2] =
+    ["job failed; it is claimed again when its lease expires", "error=the database is not available"];
+/// Time for which a fault can keep the database from answering others: a frozen process keeps its locks until then.
+const LOCKS_KEPT: Duration = Duration::from_secs(20);
+/// Jobs that may be given up, and the share of all takeovers if that is more.
+const GIVEN_UP_MAX: (u64, f64) = (5, 0.05);
 /// Worst time from the loss of a worker to the next one: the guarantee `Alive`.
 const RECOVERY_MAX: Duration = Duration::from_secs(30);
 
@@ -105,7 +110,7 @@ pub async fn check_takeovers(
         if one.at < one.server_start + lease {
             violations.note(format!("{what} {} after the server's start", one.at - one.server_start));
         }
-        if one.cause(lease, faults).is_none() && one.is_given_up(lease, logs)? {
+        if one.cause(lease, faults).is_none() && one.is_given_up(lease, faults, logs)? {
             found.given_up += 1;
         } else if one.cause(lease, faults).is_none() {
             found.unexplained += 1;
@@ -116,22 +121,34 @@ pub async fn check_takeovers(
             ));
         }
     }
+    let (least, share) = GIVEN_UP_MAX;
+    if found.given_up > least.max((found.takeovers as f64 * share) as u64) {
+        violations
+            .note(format!("{} of {} jobs were given up by their holder", found.given_up, found.takeovers));
+    }
     found.times = recoveries(&mut connection, lease, faults, &takeovers, violations).await?;
     Ok(found)
 }
 
 impl Takeover {
-    /// Whether its holder gave the job up, after it had renewed the lease for the last time.
-    fn is_given_up(&self, lease: Duration, logs: &Path) -> anyhow::Result<bool> {
+    /// Whether its holder gave the job up, after it had renewed the lease for the last time, because a fault kept the
+    /// database from answering.
+    fn is_given_up(&self, lease: Duration, faults: &[Fault], logs: &Path) -> anyhow::Result<bool> {
         let Some(process) = self.process else { return Ok(false) };
         let (session, begin) = (public(self.session_id).to_string(), format!("{process:04}-"));
         let is_of_it = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with(&begin);
         let entries = fs::read_dir(logs)?.collect::<io::Result<Vec<_>>>()?;
         let Some(log) = entries.iter().find(|entry| is_of_it(entry)) else { return Ok(false) };
-        let says_so = |line: &&str| line.contains(&session) && line.contains(GIVEN_UP);
+        let says_so =
+            |line: &&str| line.contains(&session) && GIVEN_UP.iter().all(|part| line.contains(part));
         let at = |line: &str| OffsetDateTime::parse(line.split(' ').next()?, &Rfc3339).ok();
         let times = fs::read_to_string(log.path())?.lines().filter(says_so).map(at).collect::<Vec<_>>();
-        Ok(times.into_iter().flatten().any(|time| self.lease_until - lease <= time && time <= self.at))
+        let follows_fault = |time: OffsetDateTime| {
+            let lasted = |fault: &Fault| fault.until.is_none_or(|until| until + LOCKS_KEPT >= time);
+            faults.iter().any(|fault| fault.from <= time && lasted(fault))
+        };
+        let is_it = |time: OffsetDateTime| self.lease_until - lease <= time && time <= self.at;
+        Ok(times.into_iter().flatten().any(|time| is_it(time) && follows_fault(time)))
     }
 
     /// The last fault of the holder or of the database from which the holder did not recover: it never
