@@ -20,6 +20,9 @@ pub struct Neighbors {
     /// Seconds for which each neighbor works
     #[arg(long, default_value_t = 8)]
     pub seconds: u64,
+    /// Measure only the neighbors whose name begins so
+    #[arg(long, default_value = "", conflicts_with = "write")]
+    pub only: String,
     /// Write the chapter of docs/isolation.md
     #[arg(long)]
     pub write: bool,
@@ -34,7 +37,7 @@ const RATIO_MAX: f64 = 2.0;
 const HEAD_START: Duration = Duration::from_secs(1);
 
 /// Neighbors: the resource that they take, their number, and their script, which never ends by itself.
-const GREEDY: [(&str, usize, &str); 11] = [
+const GREEDY: [(&str, usize, &str); 13] = [
     ("CPU", 1, "for at in $(seq 8); do (while :; do :; done) & done; wait"),
     ("memory", 1, "while :; do python3 -c 'held = [bytearray(1 << 20) for at in range(65536)]'; done"),
     ("disk", 1, "while :; do dd if=/dev/zero of=big bs=1M count=256 conv=fsync 2>/dev/null; rm big; done"),
@@ -65,7 +68,13 @@ const GREEDY: [(&str, usize, &str); 11] = [
         1,
         "python3 -c 'import socket\nheld = []\nwhile True:\n try: held.append(socket.create_connection((\"127.0.0.1\", 3128)))\n except OSError: held.clear()'",
     ),
-    ("output and decisions", 1, "(while :; do curl -s http://denied.example/; done > /dev/null) & yes"),
+    ("output", 1, "yes"),
+    ("refused requests", 1, "while :; do curl -s http://denied.example/; done > /dev/null"),
+    (
+        "output and refused requests",
+        1,
+        "(while :; do curl -s http://denied.example/; done > /dev/null) & yes",
+    ),
 ];
 
 /// Turns alone and beside one neighbor: p50 and p90 in milliseconds.
@@ -103,10 +112,11 @@ async fn measure(plan: &Neighbors, ground: &Ground) -> anyhow::Result<Vec<Beside
         .await?;
     let caller = Caller::of(service.address)?;
     let agent = caller.agent().await?;
-    let session = caller.session(&agent, None).await?;
-    turn(&caller, &session).await?;
     let mut all = Vec::new();
-    for (what, count, script) in GREEDY {
+    for (what, count, script) in GREEDY.into_iter().filter(|(what, ..)| what.starts_with(&plan.only)) {
+        // A new one for each: a turn takes longer the more turns its session had.
+        let session = caller.session(&agent, None).await?;
+        turn(&caller, &session).await?;
         let span = Duration::from_secs(plan.seconds);
         let alone = turns(&caller, &session, span / 2).await?;
         let mut greedy = Vec::new();
@@ -128,17 +138,15 @@ async fn measure(plan: &Neighbors, ground: &Ground) -> anyhow::Result<Vec<Beside
                 anyhow::bail!("the neighbor ({what}) ended too soon: {:?}", ended.map(|answer| answer.to_string()));
             }
         };
-        for greedy in &greedy {
-            caller.post(&format!("/sessions/{greedy}/archive"), &json!({})).await?;
-            gone(&caller, greedy).await?;
+        for ended in greedy.iter().chain([&session]) {
+            caller.post(&format!("/sessions/{ended}/archive"), &json!({})).await?;
+            gone(&caller, ended).await?;
         }
         let both = |mut times: Vec<Duration>| [50, 90].map(|part| percentile_ms(&mut times, part));
         let one = Beside { what, turns: beside.len(), alone: both(alone), beside: both(beside) };
         println!("{what}: {:.1?} ms alone, {:.1?} ms beside it ({} turns)", one.alone, one.beside, one.turns);
         all.push(one);
     }
-    caller.post(&format!("/sessions/{session}/archive"), &json!({})).await?;
-    gone(&caller, &session).await?;
     service.stop().await?;
     Ok(all)
 }

@@ -17,7 +17,7 @@ use crate::{
         path::CallerOrg,
         prelude::*,
         rate::RateKey,
-        scope::{ReadTriggers, WriteSessions, WriteTriggers},
+        scope::{ReadSessions, ReadTriggers, Scope as _, WriteSessions, WriteTriggers},
         sessions::{
             create::{self, Creator},
             sources,
@@ -50,13 +50,13 @@ impl FromRequestParts<App> for Invoker {
             auth::bearer(&parts.headers).filter(|secret| secret.starts_with(key::INVOKE_TOKEN_PREFIX));
         let Some(secret) = secret else {
             let caller = Caller::<WriteSessions>::from_request_parts(parts, app).await?;
-            let Caller { app, org, actor, .. } = caller;
+            let Caller { app, org, actor, scopes, .. } = caller;
             let creator = Creator {
                 app: app.clone(),
                 org,
                 actor,
                 source: Source::Invoke,
-                reads: true,
+                reads: ReadSessions::is_in(&scopes),
                 invoke_token: None,
             };
             let agent = agent_in(parts, &app).await?;

@@ -191,5 +191,18 @@ async fn a_key_mints_no_token_that_reads_more_than_itself() {
         writer.post(&path, body).await.error(403);
     }
     assert_eq!(writer.post(&path, json!({ "scopes": ["steer"] })).await.status, 201);
+    // Nor does it get one with a session that it creates, by either way.
+    let agent = world.owner.inline_agent().await;
+    let input = json!({ "script": [{ "text": "Done." }] });
+    for (path, body) in [
+        ("/sessions".to_owned(), json!({ "agent": agent, "input": input })),
+        (format!("/agents/{agent}/invoke"), json!({ "input": input })),
+    ] {
+        let created = writer.post(&path, body).await.ok();
+        let (session, token) =
+            (&created["session"]["id"], created["client_token"].as_str().expect("a token"));
+        let events = format!("/sessions/{}/events", session.as_str().expect("an id"));
+        world.service.caller(token).get(&events).await.error(403);
+    }
     world.end().await;
 }

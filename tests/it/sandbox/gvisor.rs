@@ -35,3 +35,19 @@ fn a_sandbox_of_gvisor_has_a_kernel_of_its_own() {
         })
     });
 }
+
+#[test]
+fn a_sandbox_of_gvisor_gets_no_more_memory_than_its_limit() {
+    run(&LocalProvider::gvisor(), limits(), |world| {
+        Box::pin(async {
+            assert_eq!(world.says("echo ready").await, "ready");
+            // Four times the limit.
+            let script = "python3 -c 'held = []\nwhile len(held) < 1024: held.append(bytearray(1 << 20))\nprint(\"all\")'";
+            world.sandbox.start(world.fence, &world.shell("greedy", script)).await.unwrap();
+            // The kernel of the sandbox is killed with all that it runs.
+            if let Ok(exit) = world.sandbox.wait(world.fence, "greedy").await {
+                assert_ne!(exit.code, 0, "it got 1 GiB of {} MiB", limits().memory_bytes >> 20);
+            }
+        })
+    });
+}
