@@ -11,12 +11,17 @@ use std::{
         unix::fs::OpenOptionsExt,
     },
     path::Path,
+    thread,
+    time::Duration,
 };
 
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 /// Bytes per read: the size of a pipe.
 const CHUNK_BYTES: usize = 64 << 10;
+/// Pause after as many bytes that are not stored: a command that writes without end takes 256 MiB/s, and not two processors.
+const DISCARD_PAUSE: Duration = Duration::from_millis(1);
+const DISCARD_BYTES: u64 = 256 << 10;
 /// Reads of a drain: enough for the content of the pipe at the command's end, while processes that it left
 /// may continue writing.
 const DRAIN_READS: usize = 2;
@@ -28,13 +33,15 @@ pub(crate) struct Pump {
     kept_bytes: u64,
     kept_bytes_max: u64,
     seen_bytes: u64,
+    /// Number of bytes that were not stored at which the next pause comes.
+    pauses_at: u64,
 }
 
 impl Pump {
     /// Creates the file at `path`; the pipe is connected later.
     pub(crate) fn new(path: &Path, kept_bytes_max: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-        Ok(Self { pipe: None, file, kept_bytes: 0, kept_bytes_max, seen_bytes: 0 })
+        Ok(Self { pipe: None, file, kept_bytes: 0, kept_bytes_max, seen_bytes: 0, pauses_at: DISCARD_BYTES })
     }
 
     /// Connects the reading end of the command's pipe.
@@ -68,6 +75,10 @@ impl Pump {
             }
             Ok(length) => {
                 self.store(&chunk[..length]);
+                if self.seen_bytes - self.kept_bytes >= self.pauses_at {
+                    self.pauses_at += DISCARD_BYTES;
+                    thread::sleep(DISCARD_PAUSE);
+                }
                 true
             }
             Err(error) => {
