@@ -148,6 +148,7 @@ async fn measure(plan: &Neighbors, ground: &Ground) -> anyhow::Result<Vec<Beside
         all.push(one);
     }
     service.stop().await?;
+    ensure!(!all.is_empty(), "no neighbor has a name that begins with `{}`", plan.only);
     Ok(all)
 }
 

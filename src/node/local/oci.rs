@@ -65,13 +65,12 @@ impl Engine for Oci {
         };
         let link = sandbox_dir.join(user_namespace::LINK);
         let of = ContainerSpec { user_namespace: Some(&link), ..*of };
-        let mut resources = None;
         let written = bundle::spec(&of, Some(&cgroup)).and_then(|mut spec| {
             let before = if of.ids == IdRange::HOST { Vec::new() } else { before(&of, &link, &mut spec) };
-            resources = spec.linux().as_ref().and_then(|linux| linux.resources().clone());
-            spec.save(sandbox_dir.join("config.json")).map(|()| before)
+            let resources = spec.linux().as_ref().and_then(|linux| linux.resources().clone());
+            spec.save(sandbox_dir.join("config.json")).map(|()| (before, resources))
         });
-        let before = written
+        let (before, resources) = written
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
         if let Some(resources) = resources {
             let limited = self.cgroups.limit(sandbox, &resources);

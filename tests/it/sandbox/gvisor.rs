@@ -40,7 +40,8 @@ fn a_sandbox_of_gvisor_has_a_kernel_of_its_own() {
 fn a_sandbox_of_gvisor_gets_no_more_memory_than_its_limit() {
     run(&LocalProvider::gvisor(), limits(), |world| {
         Box::pin(async {
-            assert_eq!(world.says("echo ready").await, "ready");
+            let within = "python3 -c 'held = bytearray(64 << 20); print(len(held))'";
+            assert_eq!(world.says(within).await, (64 << 20).to_string());
             // Four times the limit.
             let script = "python3 -c 'held = []\nwhile len(held) < 1024: held.append(bytearray(1 << 20))\nprint(\"all\")'";
             world.sandbox.start(world.fence, &world.shell("greedy", script)).await.unwrap();

@@ -4,13 +4,14 @@
 //! hierarchies (v1, v2 or both), creates the memory cgroup in advance so that its counters can be mounted in
 //! the sandbox, and decides whether a sandbox is dead: a process cannot leave its cgroup.
 
+mod limits;
+
 use std::{
     fs, io,
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
-use oci_spec::runtime::{LinuxMemory, LinuxResources};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::freezer::Freezer;
@@ -211,34 +212,6 @@ impl Cgroups {
         let directory = self.memory.join(PARENT).join(sandbox.to_string());
         make_dir(&directory)?;
         Ok(directory.join(if self.unified { "memory.events" } else { "memory.oom_control" }))
-    }
-
-    /// Sets the limits of the cgroup that [`Self::make`] created: gVisor leaves those of a cgroup that exists as they are.
-    pub(super) fn limit(&self, sandbox: SandboxId, resources: &LinuxResources) -> io::Result<()> {
-        let directory = self.memory.join(PARENT).join(sandbox.to_string());
-        let set = |name: &str, value: &str| fs::write(directory.join(name), value);
-        if let Some(bytes) = resources.memory().as_ref().and_then(LinuxMemory::limit) {
-            let bytes = bytes.to_string();
-            set(if self.unified { "memory.max" } else { "memory.limit_in_bytes" }, &bytes)?;
-            match (self.limits_swap, self.unified) {
-                (false, _) => {}
-                (true, true) => set("memory.swap.max", "0")?,
-                // It includes memory.
-                (true, false) => set("memory.memsw.limit_in_bytes", &bytes)?,
-            }
-        }
-        if !self.unified {
-            // The runtime creates the cgroups of the other hierarchies, with their limits.
-            return Ok(());
-        }
-        if let Some(pids) = resources.pids().as_ref() {
-            set("pids.max", &pids.limit().to_string())?;
-        }
-        let cpu = resources.cpu().as_ref().and_then(|cpu| cpu.quota().zip(cpu.period()));
-        if let Some((quota, period)) = cpu {
-            set("cpu.max", &format!("{quota} {period}"))?;
-        }
-        Ok(())
     }
 
     /// Checks for the files that cgroups have where swap, and reads and writes, can be limited.
