@@ -36,6 +36,8 @@ pub const PROXY_PORT: u16 = 3_128;
 /// code.
 pub const INSTALL_OUTPUT: &str = "| ";
 pub const INSTALL_ENDED: &str = "ended ";
+/// Maximum size of an archive of the session's files, before compression.
+pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
 /// User and group of every command and file operation.
 pub const COMMAND_UID: u32 = 1_000;
 
@@ -73,7 +75,8 @@ pub enum Call {
     /// newer than the next archive.
     Quiesce { epoch: i64 },
     /// Sends the session's files as a tar archive in parts, packed as the command's user while all other
-    /// processes in the sandbox are stopped.
+    /// processes in the sandbox are stopped. Refused before the first part if the files are larger than
+    /// [`CHECKPOINT_BYTES_MAX`].
     Pack { epoch: i64 },
     /// Unpacks the archive that follows in parts, as the command's user.
     Unpack { epoch: i64 },

@@ -4,6 +4,10 @@
 //! user. In a checkpoint, files that their owner cannot read are made readable temporarily, because a
 //! checkpoint must not fail after `chmod 000`. In a directory that commands may be using, no mode is changed,
 //! and entries that disappear during the walk are skipped.
+//!
+//! A checkpoint walks twice: the first walk adds up the sizes, so that files which are too large are refused
+//! before any of them is read. The archive of a directory has no such walk: its caller hangs up at its own,
+//! much lower limit.
 
 use std::{
     collections::HashMap,
@@ -24,7 +28,10 @@ use rustix::{
     },
     io::Errno,
 };
-use sojourn_init::{frame, protocol::Answer};
+use sojourn_init::{
+    frame,
+    protocol::{Answer, CHECKPOINT_BYTES_MAX},
+};
 use tar::{Builder, EntryType, Header};
 
 use super::{
@@ -38,18 +45,22 @@ const LINK_BYTES_MAX: usize = 100;
 const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
-    let mut packer = Packer {
-        builder: Builder::new(Parts { caller, buffer: Vec::new() }),
-        links: HashMap::new(),
-        entries: 0,
-        live: None,
-    };
-    for (name, path) in ROOTS {
-        let path = CString::new(path)?;
-        let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)?;
-        packer.directory(CWD.as_fd(), &path, name.as_bytes(), &stat)?;
-    }
+    measure(&ROOTS, CHECKPOINT_BYTES_MAX)?;
+    let mut packer = Packer::new(Parts { caller, buffer: Vec::new() });
+    packer.roots(&ROOTS)?;
     packer.builder.into_inner()?.flush()
+}
+
+/// Adds up the sizes of all files without reading them.
+///
+/// A file counts once for all its hard links. Holes count, because the archive has them as zeros.
+///
+/// # Errors
+/// `InvalidInput` when the sum exceeds `bytes_max`.
+fn measure(roots: &[(&str, &str)], bytes_max: u64) -> io::Result<()> {
+    let mut packer = Packer::new(io::sink());
+    packer.bytes_max = Some(bytes_max);
+    packer.roots(roots)
 }
 
 /// Archives a directory's content on its own file system: for `/`, `/proc` is skipped.
@@ -57,12 +68,8 @@ pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, Mode::empty())?;
     let stat = fstat(&root)?;
-    let mut packer = Packer {
-        builder: Builder::new(Parts { caller, buffer: Vec::new() }),
-        links: HashMap::new(),
-        entries: 0,
-        live: Some(stat.st_dev),
-    };
+    let mut packer = Packer::new(Parts { caller, buffer: Vec::new() });
+    packer.live = Some(stat.st_dev);
     packer.children(&root, b"")?;
     packer.builder.into_inner()?.flush()
 }
@@ -91,16 +98,35 @@ impl Write for Parts<'_> {
     }
 }
 
-struct Packer<'a> {
-    builder: Builder<Parts<'a>>,
+struct Packer<W: Write> {
+    builder: Builder<W>,
     /// First name of each file with several hard links.
     links: HashMap<(u64, u64), Vec<u8>>,
     entries: u64,
     /// `Some` if commands may be running: the device of the only file system that is walked.
     live: Option<u64>,
+    /// Sizes of the files so far, with `bytes_max`.
+    bytes: u64,
+    /// `Some` if the walk only adds up sizes, and reads and writes nothing: the most that they may be in all.
+    bytes_max: Option<u64>,
 }
 
-impl Packer<'_> {
+impl<W: Write> Packer<W> {
+    fn new(writer: W) -> Self {
+        let (builder, links) = (Builder::new(writer), HashMap::new());
+        Self { builder, links, entries: 0, live: None, bytes: 0, bytes_max: None }
+    }
+
+    /// Archives directories: the name in the archive, the path in the sandbox.
+    fn roots(&mut self, roots: &[(&str, &str)]) -> io::Result<()> {
+        for &(name, path) in roots {
+            let path = CString::new(path)?;
+            let stat = statat(CWD, &path, AtFlags::SYMLINK_NOFOLLOW)?;
+            self.directory(CWD.as_fd(), &path, name.as_bytes(), &stat)?;
+        }
+        Ok(())
+    }
+
     fn directory(&mut self, parent: impl AsFd, name: &CStr, archived: &[u8], stat: &Stat) -> io::Result<()> {
         let parent = parent.as_fd();
         if self.live.is_some_and(|device| device != stat.st_dev) {
@@ -189,6 +215,13 @@ impl Packer<'_> {
                 return self.entry(archived, EntryType::Link, stat, None, &first);
             }
         }
+        if let Some(max) = self.bytes_max {
+            self.bytes = self.bytes.saturating_add(size(stat));
+            if self.bytes > max {
+                return Err(refused(format!("the sandbox's files exceed {max} bytes")));
+            }
+            return self.entry(archived, EntryType::Regular, stat, None, &[]);
+        }
         let (file, was) = self.open(directory, name, archived, AS_IT_IS, (stat, 0o600))?;
         if let Some(was) = was {
             chmodat(directory, name, was, AtFlags::empty())?;
@@ -212,6 +245,9 @@ impl Packer<'_> {
         if self.entries > ENTRIES_MAX {
             return Err(refused(format!("there are more than {ENTRIES_MAX} files")));
         }
+        if self.bytes_max.is_some() {
+            return Ok(());
+        }
         self.extensions(stat, open)?;
         let mut header = Header::new_gnu();
         header.set_entry_type(kind);
@@ -228,7 +264,7 @@ impl Packer<'_> {
         let path = Path::new(OsStr::from_bytes(archived));
         match open.filter(|_| kind == EntryType::Regular) {
             Some(file) => {
-                let size = u64::try_from(stat.st_size).unwrap_or(0);
+                let size = size(stat);
                 header.set_size(size);
                 // Write exactly the size in the header, even if the file's size changed.
                 let content = File::from(file.try_clone()?).chain(io::repeat(0)).take(size);
@@ -261,6 +297,10 @@ impl Packer<'_> {
         header.set_cksum();
         self.builder.append(&header, [link, b"\0"].concat().as_slice())
     }
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
 }
 
 /// Whether an entry was removed or replaced by another type since its name was read.
@@ -315,4 +355,47 @@ fn attributes(file: &OwnedFd) -> io::Result<Vec<(String, String)>> {
     }
     found.sort();
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{env, fs, os::unix::fs::PermissionsExt, process};
+
+    use super::*;
+
+    #[test]
+    fn sizes_are_added_up_once_per_file_and_with_holes() {
+        let root = env::temp_dir().join(format!("sojourn-measure-{}", process::id()));
+        let below = root.join("below");
+        fs::create_dir_all(&below).unwrap();
+        let make = |path: &Path, bytes| File::create(path).and_then(|file| file.set_len(bytes)).unwrap();
+        make(&root.join("hole"), 1 << 40);
+        make(&below.join("small"), 3);
+        fs::hard_link(root.join("hole"), below.join("again")).unwrap();
+        std::os::unix::fs::symlink("hole", root.join("link")).unwrap();
+        // It is opened for as long as it is walked.
+        let mode = |mode| fs::set_permissions(&below, fs::Permissions::from_mode(mode)).unwrap();
+        mode(0o000);
+        let roots = [("workspace", root.to_str().unwrap())];
+        let measured = |bytes_max| measure(&roots, bytes_max).map_err(|error| error.to_string());
+        let (fits, exceeds) = (measured((1 << 40) + 3), measured((1 << 40) + 2));
+        let closed = fs::metadata(&below).unwrap().permissions().mode() & 0o777;
+        mode(0o700);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(fits, Ok(()));
+        assert_eq!(exceeds, Err("the sandbox's files exceed 1099511627778 bytes".to_owned()));
+        assert_eq!(closed, 0);
+    }
+
+    #[test]
+    fn many_files_below_the_limit_are_too_large_together() {
+        let root = env::temp_dir().join(format!("sojourn-measure-many-{}", process::id()));
+        fs::create_dir_all(&root).unwrap();
+        for name in 0..5 {
+            File::create(root.join(name.to_string())).and_then(|file| file.set_len(4 << 30)).unwrap();
+        }
+        let measured = measure(&[("workspace", root.to_str().unwrap())], CHECKPOINT_BYTES_MAX);
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(measured.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
 }

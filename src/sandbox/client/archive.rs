@@ -5,7 +5,7 @@ use std::io;
 use bytes::Bytes;
 use sojourn_init::{
     frame,
-    protocol::{Answer, Call},
+    protocol::{self, Answer, Call},
 };
 use tokio::{
     io::AsyncWriteExt,
@@ -22,6 +22,9 @@ use crate::{
     base::limit,
     sandbox::{Fault, frames},
 };
+
+// Init refuses larger files before it reads them. The count of this side holds for an init that does not.
+const _: () = assert!(limit::CHECKPOINT_BYTES_MAX == protocol::CHECKPOINT_BYTES_MAX);
 
 impl Init {
     /// Forwards the archive of the session's files, part by part.

@@ -9,7 +9,7 @@ use sojourn::{
 };
 use tokio::sync::mpsc;
 
-use super::{World, is_gone};
+use super::{World, is_gone, limits, local::LocalProvider, run};
 use crate::support::wait::wait_for;
 
 /// A blob store of one check.
@@ -188,6 +188,31 @@ pub async fn a_large_file_with_holes_takes_no_space(world: &World<'_>) {
         "{said} blocks of 512 bytes"
     );
     world.sandbox.destroy(fence.sandbox).await.unwrap();
+}
+
+#[test]
+fn files_larger_than_a_checkpoint_are_refused_before_they_are_read() {
+    for provider in [LocalProvider::new(), LocalProvider::gvisor()] {
+        run(&provider, limits(), |world| Box::pin(large_files_are_not_read(world)));
+    }
+}
+
+async fn large_files_are_not_read(world: &World<'_>) {
+    // One file, and several of which each is small enough.
+    for script in ["truncate -s 1T huge", "for i in 1 2 3; do truncate -s 6G part$i; done"] {
+        world.says(script).await;
+        let (sender, mut receiver) = mpsc::channel(1);
+        // Dropped with its first part: then a provider that reads all ends, too.
+        let first = async move { receiver.recv().await };
+        let (packed, first) = tokio::join!(world.sandbox.pack(world.fence, sender), first);
+        assert!(first.is_none(), "{script}: a part was sent");
+        let exceeds = Fault::Refused("the sandbox's files exceed 17179869184 bytes".to_owned());
+        assert_eq!(packed, Err(exceeds), "{script}");
+        // The processes run, and without these files a checkpoint is taken.
+        world.says("rm -f huge part?").await;
+        let store = Store::new();
+        checkpoint::save(&*world.sandbox, world.fence, &store.blobs, SESSION, None).await.unwrap();
+    }
 }
 
 pub async fn no_process_runs_while_files_are_checkpointed(world: &World<'_>) {
