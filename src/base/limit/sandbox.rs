@@ -52,11 +52,14 @@ pub const SANDBOX_PIDS_RESERVED: u32 = 192;
 pub const SANDBOX_OPEN_FILES_MAX: u64 = 65_536;
 /// Bytes and operations per second that a sandbox reads from its disk, and writes to it, where a cgroup can limit them.
 pub const SANDBOX_IO_PER_SECOND: (u64, u64) = (256 << 20, 10_000);
-/// Weight of a sandbox when processors are short, and of all of them together; the services of a machine have 1,024
-/// (`cpu.shares`).
+/// Weight of a sandbox in its organization when processors are short, of an organization, and of all of them together;
+/// the services of a machine have 1,024 (`cpu.shares`).
 pub const SANDBOX_CPU_SHARES: u64 = 256;
 /// The same of all of them together on cgroup v2, where services have 100 (`cpu.weight`).
 pub const SANDBOXES_CPU_WEIGHT: u64 = 25;
+/// Timeout of the wait for another process that creates or removes the cgroup of an organization, which takes it
+/// milliseconds.
+pub const CGROUP_LOCK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Pseudo terminals of a sandbox. All sandboxes of a machine share `kernel.pty.max`, which is 4,096.
 pub const SANDBOX_TERMINALS_MAX: u32 = 64;
 /// inotify instances of a sandbox, as many as a user of a machine has.

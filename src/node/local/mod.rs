@@ -118,13 +118,14 @@ impl Local {
                 // The Docker daemon cannot create a container from a directory as its root, so packages need
                 // an OCI runtime.
                 let runtime = Runtime::find(&config.runtime, layout.runtime_state());
-                let installer = runtime.and_then(Oci::new).map(|oci| Arc::new(oci) as _);
+                let installer = runtime.and_then(|runtime| Oci::new(runtime, layout.clone()));
+                let installer = installer.map(|oci| Arc::new(oci) as _);
                 (engine as Arc<dyn Engine>, installer, host)
             }
             None => {
                 let runtime = Runtime::find(&config.runtime, layout.runtime_state())?;
                 let engine: Arc<dyn Engine> = match geteuid().is_root() {
-                    true => Arc::new(Oci::new(runtime)?),
+                    true => Arc::new(Oci::new(runtime, layout.clone())?),
                     false => Arc::new(Rootless::new(runtime, Users::find()?, layout.clone())?),
                 };
                 (Arc::clone(&engine), Ok(engine), prepare()?)

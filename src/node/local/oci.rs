@@ -13,12 +13,12 @@ use super::{
     bundle::{self, ContainerSpec},
     cgroup::Cgroups,
     engine::Engine,
-    layout::IdRange,
+    layout::{IdRange, Layout},
     runtime::{Runtime, last_message},
     unavailable, user_namespace,
 };
 use crate::{
-    domain::{SandboxId, SessionId},
+    domain::{OrgId, SandboxId, SessionId},
     sandbox::{Fault, Found, Stats},
 };
 
@@ -27,18 +27,23 @@ use crate::{
 pub(super) struct Oci {
     runtime: Runtime,
     cgroups: Cgroups,
+    layout: Layout,
 }
 
 impl Oci {
     /// # Errors
     /// `Unavailable` with a one-line reason.
-    pub(super) fn new(runtime: Runtime) -> Result<Self, Fault> {
+    pub(super) fn new(runtime: Runtime, layout: Layout) -> Result<Self, Fault> {
         let uid_map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
         if !maps_every_range(&uid_map) {
             let text = "the user ids 1879048192 to 2147287039 are not mapped in this user namespace";
             return Err(Fault::Unavailable(text.to_owned()));
         }
-        Ok(Self { runtime, cgroups: Cgroups::find()? })
+        Ok(Self { runtime, cgroups: Cgroups::find()?, layout })
+    }
+
+    fn organization_of(&self, sandbox: SandboxId) -> Option<OrgId> {
+        self.cgroups.organization_of(sandbox, &self.layout)
     }
 }
 
@@ -55,10 +60,10 @@ impl Engine for Oci {
     }
 
     async fn run(&self, sandbox: SandboxId, of: &ContainerSpec<'_>, sandbox_dir: &Path) -> Result<(), Fault> {
-        let oom_counter = self.cgroups.make(sandbox);
+        let oom_counter = self.cgroups.make(of.org, sandbox).await;
         let oom_counter = oom_counter.map_err(|error| unavailable("its cgroup cannot be created", &error))?;
         let cgroup = bundle::Cgroup {
-            path: &self.cgroups.path(sandbox),
+            path: &self.cgroups.path(of.org, sandbox),
             oom_counter: &oom_counter,
             limits_swap: self.cgroups.limits_swap,
             limits_io: self.cgroups.limits_io,
@@ -73,7 +78,7 @@ impl Engine for Oci {
         let (before, resources) = written
             .map_err(|error| Fault::Unavailable(format!("its configuration cannot be written: {error}")))?;
         if let Some(resources) = resources {
-            let limited = self.cgroups.limit(sandbox, &resources);
+            let limited = self.cgroups.limit(of.org, sandbox, &resources);
             limited.map_err(|error| unavailable("the limits of its cgroup cannot be set", &error))?;
         }
         self.runtime.run(sandbox, sandbox_dir, &before).await
@@ -90,7 +95,7 @@ impl Engine for Oci {
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
-        match self.cgroups.freezer(sandbox) {
+        match self.cgroups.freezer(self.organization_of(sandbox), sandbox) {
             Some(freezer) if freezer.is_frozen() == freeze => Ok(()),
             Some(freezer) => freezer.set(freeze).await,
             // Without a freezer, the sandbox cannot be frozen.
@@ -100,15 +105,17 @@ impl Engine for Oci {
     }
 
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {
-        Ok(self.cgroups.stats(sandbox))
+        Ok(self.cgroups.stats(self.organization_of(sandbox), sandbox))
     }
 
     async fn remove(&self, sandbox: SandboxId, sandbox_dir: &Path) -> Result<(), Fault> {
+        // Before the runtime removes the cgroups, by which that of an installation is found.
+        let org = self.organization_of(sandbox);
         // Kill first: the runtime ends a live container in steps of 100 ms. Whatever the runtime reports, the
         // cgroup decides whether processes are left.
-        self.cgroups.kill(sandbox);
+        self.cgroups.kill(org, sandbox);
         let deleted = self.runtime.delete(sandbox, sandbox_dir).await;
-        self.cgroups.remove(sandbox).await?;
+        self.cgroups.remove(org, sandbox).await?;
         if self.runtime.knows(sandbox) {
             deleted?;
             self.runtime

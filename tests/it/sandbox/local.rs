@@ -116,11 +116,17 @@ impl Provider for LocalProvider {
     }
 }
 
-fn cgroups_of(id: &str) -> Vec<String> {
-    let hierarchies = fs::read_dir("/sys/fs/cgroup").unwrap().flatten().map(|entry| entry.path());
-    hierarchies
-        .chain([Path::new("/sys/fs/cgroup").to_owned()])
-        .map(|hierarchy| hierarchy.join("sojourn").join(id))
+/// Cgroups of a sandbox in all hierarchies: below those of organizations, or beside them.
+pub fn cgroups_of(id: &str) -> Vec<String> {
+    let entries = |place: &Path| fs::read_dir(place).into_iter().flatten().flatten();
+    let hierarchies = entries(Path::new("/sys/fs/cgroup")).map(|entry| entry.path());
+    let hierarchies = hierarchies.chain([PathBuf::from("/sys/fs/cgroup")]);
+    let parents = hierarchies.map(|hierarchy| hierarchy.join("sojourn")).flat_map(|parent| {
+        let organizations: Vec<_> = entries(&parent).map(|entry| entry.path()).collect();
+        organizations.into_iter().chain([parent])
+    });
+    parents
+        .map(|parent| parent.join(id))
         .filter(|path| path.exists())
         .map(|path| path.display().to_string())
         .collect()

@@ -1,7 +1,19 @@
 //! Greedy neighbors: one sandbox takes all that it can get of a resource of the machine; another one, and the
 //! machine itself, still have what they need.
 
-use super::{Provider, World, limits, local::LocalProvider, run};
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+use sojourn::domain::OrgId;
+
+use super::{
+    Provider, World, limits,
+    local::{LocalProvider, cgroups_of},
+    run,
+};
 
 /// A resource: its name, a command that takes all it can and prints how much, the most that one sandbox may take,
 /// and a command that needs some.
@@ -99,12 +111,23 @@ pub const RESOURCES: [Shared; 7] = [
 impl World<'_> {
     /// A sandbox of another organization on the same machine.
     async fn neighbor(&self) -> World<'_> {
+        self.beside(self.origin.id()).await
+    }
+
+    /// A sandbox of an organization on the same machine.
+    async fn beside(&self, org: OrgId) -> World<'_> {
         let mut spec = self.spec.clone();
-        (spec.sandbox, spec.org, spec.session) = (self.origin.id(), self.origin.id(), self.origin.id());
+        (spec.sandbox, spec.org, spec.session) = (self.origin.id(), org, self.origin.id());
         let fence = spec.fence(1);
         let sandbox = self.provider.open();
         sandbox.create(&spec, fence.epoch).await.expect("a sandbox can be made");
         World { provider: self.provider, sandbox, spec, fence, origin: self.origin.clone() }
+    }
+
+    /// Cgroups that contain that of the sandbox, one in each hierarchy.
+    fn parents(&self) -> BTreeSet<PathBuf> {
+        let cgroups = cgroups_of(&self.spec.sandbox.to_string());
+        cgroups.iter().filter_map(|path| Path::new(path).parent()).map(Path::to_owned).collect()
     }
 
     fn python(&self, id: &str, program: &str) -> super::Exec {
@@ -174,4 +197,49 @@ fn processes_are_left_for_others() {
 #[test]
 fn open_files_are_left_for_others() {
     has_enough_beside_a_greedy_one(&RESOURCES[6]);
+}
+
+/// Weights of cgroups for processors; other hierarchies have none.
+fn weights(cgroups: &BTreeSet<PathBuf>) -> BTreeSet<String> {
+    let weight = |cgroup: &PathBuf| {
+        let files = ["cpu.shares", "cpu.weight"].map(|file| fs::read_to_string(cgroup.join(file)));
+        files.into_iter().flatten().next().map(|weight| weight.trim().to_owned())
+    };
+    cgroups.iter().filter_map(weight).collect()
+}
+
+fn organizations_have_equal_weights(provider: &LocalProvider) {
+    run(provider, limits(), |world| {
+        Box::pin(async {
+            let second = world.beside(world.spec.org).await;
+            let neighbor = world.neighbor().await;
+            let [own, of_second, of_neighbor] = [world.parents(), second.parents(), neighbor.parents()];
+            let [own_weight, of_neighbor_weight] = [weights(&own), weights(&of_neighbor)];
+            let is_there = |cgroup: &PathBuf| cgroup.exists();
+            second.end().await;
+            let stays = own.iter().all(is_there);
+            neighbor.end().await;
+            let is_left = of_neighbor.iter().any(is_there);
+            world.sandbox.destroy(world.spec.sandbox).await.unwrap();
+            assert!(!own.is_empty() && own == of_second, "{own:?} and {of_second:?}");
+            assert!(own.is_disjoint(&of_neighbor), "{own:?} and {of_neighbor:?}");
+            assert!(own.iter().all(|cgroup| cgroup.ends_with(world.spec.org.to_string())), "{own:?}");
+            // With cgroups v1 and v2.
+            let equal = ["256", "10"].map(|weight| BTreeSet::from([weight.to_owned()]));
+            assert!(equal.contains(&own_weight), "{own_weight:?}");
+            assert_eq!(own_weight, of_neighbor_weight);
+            assert!(stays, "the cgroup of an organization was removed before its last sandbox");
+            assert!(!is_left && !own.iter().any(is_there), "the cgroup of an organization is left");
+        })
+    });
+}
+
+#[test]
+fn sandboxes_of_one_organization_share_the_weight_of_one() {
+    organizations_have_equal_weights(&LocalProvider::new());
+}
+
+#[test]
+fn sandboxes_of_gvisor_share_the_weight_of_one() {
+    organizations_have_equal_weights(&LocalProvider::gvisor());
 }

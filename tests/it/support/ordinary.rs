@@ -176,12 +176,12 @@ impl OrdinaryUser {
             .count()
     }
 
-    /// Cgroups of sandboxes below the delegated one.
+    /// Cgroups of organizations, which contain those of sandboxes, below the delegated one.
     pub fn cgroups_of_sandboxes(&self) -> usize {
         let Some(name) = &self.delegated else { return 0 };
         let entries = |place: PathBuf| fs::read_dir(place).into_iter().flatten().flatten();
-        let sandboxes = hierarchies().into_iter().flat_map(|place| entries(place.join(name).join("sojourn")));
-        sandboxes.filter(|entry| entry.path().is_dir()).count()
+        let found = hierarchies().into_iter().flat_map(|place| entries(place.join(name).join("sojourn")));
+        found.filter(|entry| entry.path().is_dir()).count()
     }
 }
 

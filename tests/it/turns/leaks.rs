@@ -58,7 +58,11 @@ impl Left {
             names.count()
         };
         let hierarchies = entries(Path::new("/sys/fs/cgroup"));
-        let hierarchies = hierarchies.iter().map(|name| Path::new("/sys/fs/cgroup").join(name));
+        let parents = hierarchies.iter().map(|name| Path::new("/sys/fs/cgroup").join(name).join("sojourn"));
+        // A sandbox is in the cgroup of its organization.
+        let organizations = parents.flat_map(|parent| {
+            entries(&parent).into_iter().map(|name| parent.join(name)).collect::<Vec<_>>()
+        });
         let data_dir = config.data_dir.to_string_lossy().into_owned();
         let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
         let backing = entries(Path::new("/sys/block"))
@@ -71,7 +75,7 @@ impl Left {
         let orgs = entries(&config.data_dir.join("sandboxes"));
         let disks = orgs.iter().map(|org| entries(&config.data_dir.join("sandboxes").join(org)).len());
         Self {
-            cgroups: hierarchies.map(|hierarchy| of_ids(&hierarchy.join("sojourn"))).sum(),
+            cgroups: organizations.map(|organization| of_ids(&organization)).sum(),
             containers: of_ids(&config.run_dir.join("runtime")),
             mounts: mounts.lines().filter(|line| line.contains(&data_dir)).count(),
             loops: backing.filter(|file| file.contains(&data_dir)).count(),

@@ -6,17 +6,18 @@ use std::{fs, io};
 
 use oci_spec::runtime::{LinuxMemory, LinuxResources};
 
-use super::{Cgroups, PARENT};
-use crate::domain::SandboxId;
+use super::{Cgroups, cgroup_of};
+use crate::domain::{OrgId, SandboxId};
 
 impl Cgroups {
     /// Sets the limits of the cgroup that [`Self::make`] created: gVisor leaves those of a cgroup that exists as they are.
     pub(in crate::node::local) fn limit(
         &self,
+        org: OrgId,
         sandbox: SandboxId,
         resources: &LinuxResources,
     ) -> io::Result<()> {
-        let directory = self.memory.join(PARENT).join(sandbox.to_string());
+        let directory = self.memory.join(cgroup_of(org, sandbox));
         let set = |name: &str, value: &str| fs::write(directory.join(name), value);
         if let Some(bytes) = resources.memory().as_ref().and_then(LinuxMemory::limit) {
             let bytes = bytes.to_string();
@@ -60,7 +61,7 @@ impl Cgroups {
 }
 
 /// Returns the weight of cgroups v2 for shares of v1, as runc converts them.
-fn weight_of(shares: u64) -> u64 {
+pub(super) fn weight_of(shares: u64) -> u64 {
     1 + (shares.clamp(2, 262_144) - 2) * 9_999 / 262_142
 }
 
@@ -68,22 +69,23 @@ fn weight_of(shares: u64) -> u64 {
 mod tests {
     use super::{super::Mounted, *};
 
-    #[test]
-    fn on_v2_the_cgroup_of_a_sandbox_gets_all_of_its_limits() {
+    #[tokio::test]
+    async fn on_v2_the_cgroup_of_a_sandbox_gets_all_of_its_limits() {
         let root = tempfile::tempdir().unwrap();
         let mounted = [Mounted { path: root.path().to_owned(), v1_controllers: None }];
         let cgroups = Cgroups { limits_swap: true, ..Cgroups::among(&mounted).unwrap() };
+        let org = OrgId::from_uuid(uuid::Uuid::from_u128(2));
         let sandbox = SandboxId::from_uuid(uuid::Uuid::from_u128(1));
         cgroups.make_parent().unwrap();
-        cgroups.make(sandbox).unwrap();
+        cgroups.make(org, sandbox).await.unwrap();
         let limits = serde_json::json!({
             "memory": { "limit": 268_435_456, "swap": 268_435_456 },
             "cpu": { "shares": 1_024, "quota": 50_000, "period": 100_000 },
             "pids": { "limit": 64 },
             "blockIO": { "throttleWriteIOPSDevice": [{ "major": 7, "minor": 3, "rate": 500 }] },
         });
-        cgroups.limit(sandbox, &serde_json::from_value(limits).unwrap()).unwrap();
-        let directory = root.path().join(PARENT).join(sandbox.to_string());
+        cgroups.limit(org, sandbox, &serde_json::from_value(limits).unwrap()).unwrap();
+        let directory = root.path().join(cgroup_of(org, sandbox));
         for (name, value) in [
             ("memory.max", "268435456"),
             ("memory.swap.max", "0"),

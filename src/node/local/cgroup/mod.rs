@@ -2,9 +2,11 @@
 //!
 //! Called by `local`. The runtime creates the cgroups and adds processes to them. This module finds the
 //! hierarchies (v1, v2 or both), creates the memory cgroup in advance so that its counters can be mounted in
-//! the sandbox, and decides whether a sandbox is dead: a process cannot leave its cgroup.
+//! the sandbox, and decides whether a sandbox is dead: a process cannot leave its cgroup. The cgroup of a
+//! sandbox is in that of its organization (`organization`).
 
 mod limits;
+mod organization;
 
 use std::{
     fs, io,
@@ -17,11 +19,11 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::freezer::Freezer;
 use crate::{
     base::limit,
-    domain::SandboxId,
+    domain::{OrgId, SandboxId},
     sandbox::{Fault, Stats},
 };
 
-/// Parent cgroup of all sandboxes, below each hierarchy's root or the delegated cgroup.
+/// Parent cgroup of those of all organizations, below each hierarchy's root or the delegated cgroup.
 const PARENT: &str = "sojourn";
 /// Sibling of `PARENT` for the service's own processes, where they must be moved.
 const SERVICE: &str = "sojourn-service";
@@ -109,22 +111,28 @@ impl Cgroups {
         Ok(())
     }
 
-    /// Gives all sandboxes together less weight than the services of the machine: the weight of each compares it with
-    /// the other sandboxes only. A kernel without the file has no weights.
+    /// Gives all sandboxes together less weight than the services of the machine: the weights below compare
+    /// organizations with each other only, and sandboxes with others of their organization.
     fn lower_weight(&self) {
+        self.set_weight(Path::new(PARENT), limit::SANDBOX_CPU_SHARES, limit::SANDBOXES_CPU_WEIGHT);
+    }
+
+    /// Sets the weight of a cgroup for processors: `shares` on v1, `weight` on v2. A kernel without the file has
+    /// none.
+    fn set_weight(&self, cgroup: &Path, shares: u64, weight: u64) {
         for mount in &self.mounts {
-            let parent = mount.join(PARENT);
+            let directory = mount.join(cgroup);
             // On v1 the runtime would create it later.
-            let made = if mount.join("cpu.shares").exists() { make_dir(&parent) } else { Ok(()) };
-            let of_version =
-                [("cpu.shares", limit::SANDBOX_CPU_SHARES), ("cpu.weight", limit::SANDBOXES_CPU_WEIGHT)];
-            let files = of_version.map(|(file, weight)| (parent.join(file), weight));
+            let has_shares = directory.parent().is_some_and(|above| above.join("cpu.shares").exists());
+            let made = if has_shares { make_dir(&directory) } else { Ok(()) };
+            let of_version = [("cpu.shares", shares), ("cpu.weight", weight)];
+            let files = of_version.map(|(file, value)| (directory.join(file), value));
             let written = files
                 .iter()
                 .filter(|(file, _)| file.exists())
-                .try_for_each(|(file, weight)| fs::write(file, weight.to_string()));
+                .try_for_each(|(file, value)| fs::write(file, value.to_string()));
             if let Err(error) = made.and(written) {
-                tracing::warn!(cgroup = %parent.display(), %error, "the weight of sandboxes could not be set");
+                tracing::warn!(cgroup = %directory.display(), %error, "the weight of sandboxes could not be set");
             }
         }
     }
@@ -166,13 +174,6 @@ impl Cgroups {
 
     /// On v2, a controller is available to a sandbox only if every level above enables it for its children.
     fn delegate(&self) -> io::Result<()> {
-        let wanted = CONTROLLERS.map(|controller| format!("+{controller}")).join(" ");
-        let pass_on = |directory: &Path| {
-            let file = directory.join("cgroup.subtree_control");
-            // Not every kernel and every delegation has it; then reads and writes have no limit.
-            let _ = fs::write(&file, "+io");
-            fs::write(&file, &wanted)
-        };
         if pass_on(&self.memory).is_err() {
             // In a container, the hierarchy's root contains the container's own processes, as a delegated
             // cgroup contains the service. A cgroup with processes cannot enable controllers for its
@@ -202,14 +203,18 @@ impl Cgroups {
     }
 
     /// Path of a sandbox's cgroup below each hierarchy's root, for the runtime.
-    pub(super) fn path(&self, sandbox: SandboxId) -> PathBuf {
-        self.base.join(PARENT).join(sandbox.to_string())
+    pub(super) fn path(&self, org: OrgId, sandbox: SandboxId) -> PathBuf {
+        self.base.join(cgroup_of(org, sandbox))
     }
 
     /// Creates the sandbox's memory cgroup. Returns the path of its event counters, in which the line
     /// `oom_kill N` counts the processes killed for memory.
-    pub(super) fn make(&self, sandbox: SandboxId) -> io::Result<PathBuf> {
-        let directory = self.memory.join(PARENT).join(sandbox.to_string());
+    pub(super) async fn make(&self, org: OrgId, sandbox: SandboxId) -> io::Result<PathBuf> {
+        let directory = self.memory.join(cgroup_of(org, sandbox));
+        // The runtime creates the others later. While this one exists, no process removes those of the
+        // organization.
+        let _lock = self.lock().await;
+        self.make_organization(org)?;
         make_dir(&directory)?;
         Ok(directory.join(if self.unified { "memory.events" } else { "memory.oom_control" }))
     }
@@ -228,20 +233,20 @@ impl Cgroups {
     }
 
     /// Kills all processes in a sandbox's cgroups, without waiting for their end.
-    pub(super) fn kill(&self, sandbox: SandboxId) {
-        for directory in self.directories(sandbox) {
+    pub(super) fn kill(&self, org: Option<OrgId>, sandbox: SandboxId) {
+        for directory in self.directories(org, sandbox) {
             kill_tree(&directory);
         }
     }
 
     /// Freezer of the sandbox's processes, if a hierarchy has one.
-    pub(super) fn freezer(&self, sandbox: SandboxId) -> Option<Freezer> {
-        Freezer::among(&self.directories(sandbox))
+    pub(super) fn freezer(&self, org: Option<OrgId>, sandbox: SandboxId) -> Option<Freezer> {
+        Freezer::among(&self.directories(org, sandbox))
     }
 
     /// Resource usage of a sandbox; a value that no hierarchy counts is 0.
-    pub(super) fn stats(&self, sandbox: SandboxId) -> Stats {
-        let directories = self.directories(sandbox);
+    pub(super) fn stats(&self, org: Option<OrgId>, sandbox: SandboxId) -> Stats {
+        let directories = self.directories(org, sandbox);
         let number = |name: &str| {
             let counts =
                 |directory: &PathBuf| fs::read_to_string(directory.join(name)).ok()?.trim().parse().ok();
@@ -262,23 +267,23 @@ impl Cgroups {
             memory_bytes: number("memory.usage_in_bytes").or_else(|| number("memory.current")).unwrap_or(0),
             processes: number("pids.current").unwrap_or(0),
             cpu,
-            is_frozen: self.freezer(sandbox).is_some_and(|freezer| freezer.is_frozen()),
+            is_frozen: Freezer::among(&directories).is_some_and(|freezer| freezer.is_frozen()),
         }
     }
 
-    fn directories(&self, sandbox: SandboxId) -> Vec<PathBuf> {
-        let id = sandbox.to_string();
-        self.mounts.iter().map(|mount| mount.join(PARENT).join(&id)).filter(|path| path.exists()).collect()
+    /// Existing cgroups of a sandbox.
+    fn directories(&self, org: Option<OrgId>, sandbox: SandboxId) -> Vec<PathBuf> {
+        self.possible(org, sandbox).into_iter().filter(|path| path.exists()).collect()
     }
 
-    /// Kills all remaining processes in a sandbox's cgroups and removes the cgroups.
+    /// Kills all remaining processes in a sandbox's cgroups and removes the cgroups, and with the last sandbox
+    /// those of its organization.
     ///
     /// # Errors
     /// `Unavailable` when a process does not end in time; the sandbox then still exists.
-    pub(super) async fn remove(&self, sandbox: SandboxId) -> Result<(), Fault> {
+    pub(super) async fn remove(&self, org: Option<OrgId>, sandbox: SandboxId) -> Result<(), Fault> {
         let until = Instant::now() + limit::SANDBOX_END_TIMEOUT;
-        for mount in &self.mounts {
-            let directory = mount.join(PARENT).join(sandbox.to_string());
+        for directory in self.possible(org, sandbox) {
             loop {
                 kill_tree(&directory);
                 if remove_tree(&directory).is_ok() {
@@ -291,8 +296,24 @@ impl Cgroups {
                 tokio::time::sleep(limit::SANDBOX_START_POLL.0).await;
             }
         }
+        if let Some(org) = org {
+            self.remove_organization(org).await;
+        }
         Ok(())
     }
+}
+
+/// A sandbox's cgroup, relative to a hierarchy or to the delegated cgroup.
+fn cgroup_of(org: OrgId, sandbox: SandboxId) -> PathBuf {
+    Path::new(PARENT).join(org.to_string()).join(sandbox.to_string())
+}
+
+/// Enables the controllers for the children of a cgroup of v2.
+fn pass_on(directory: &Path) -> io::Result<()> {
+    let file = directory.join("cgroup.subtree_control");
+    // Not every kernel and every delegation has it; then reads and writes have no limit.
+    let _ = fs::write(&file, "+io");
+    fs::write(&file, CONTROLLERS.map(|controller| format!("+{controller}")).join(" "))
 }
 
 /// A cgroup and its descendants, deepest last.
@@ -406,11 +427,12 @@ mod tests {
         assert_eq!(own_of(hybrid, true), Some(Path::new("/of/v2")));
         assert_eq!(own_of("", true), None);
         let cgroups = |own: &str| Cgroups::among(&parse(HYBRID)).unwrap().below(Path::new(own));
+        let org = OrgId::from_uuid(uuid::Uuid::from_u128(2));
         let sandbox = SandboxId::from_uuid(uuid::Uuid::from_u128(1));
         for own in ["/slice/unit", "/slice/unit/sojourn-service"] {
             assert_eq!(cgroups(own).memory, Path::new("/sys/fs/cgroup/memory/slice/unit"));
-            let path = Path::new("/slice/unit/sojourn").join(sandbox.to_string());
-            assert_eq!(cgroups(own).path(sandbox), path);
+            let path = Path::new("/slice/unit/sojourn").join(org.to_string()).join(sandbox.to_string());
+            assert_eq!(cgroups(own).path(org, sandbox), path);
         }
     }
 

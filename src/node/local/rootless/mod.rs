@@ -30,7 +30,7 @@ use super::{
     unavailable, user_namespace,
 };
 use crate::{
-    domain::{SandboxId, SessionId},
+    domain::{OrgId, SandboxId, SessionId},
     sandbox::{Fault, Found, Stats},
 };
 
@@ -84,6 +84,10 @@ impl Rootless {
         Ok(Self { runtime, users, cgroups: cgroups.ok(), place: place.to_owned(), layout })
     }
 
+    fn organization_of(&self, sandbox: SandboxId) -> Option<OrgId> {
+        self.cgroups.as_ref()?.organization_of(sandbox, &self.layout)
+    }
+
     /// Command line that changes the owners of the sandbox's files and then executes the runtime.
     fn words(&self, of: &ContainerSpec<'_>) -> Vec<OsString> {
         let mut words = self.users.words();
@@ -123,10 +127,10 @@ impl Engine for Rootless {
         let inside = ContainerSpec { base: &base, user_namespace: Some(&link), ..*of };
         let spec = match &self.cgroups {
             Some(cgroups) => {
-                let oom_counter = cgroups.make(sandbox);
+                let oom_counter = cgroups.make(of.org, sandbox).await;
                 let oom_counter =
                     oom_counter.map_err(|error| unavailable("its cgroup cannot be created", &error))?;
-                let path = cgroups.path(sandbox);
+                let path = cgroups.path(of.org, sandbox);
                 let cgroup = bundle::Cgroup {
                     path: &path,
                     oom_counter: &oom_counter,
@@ -156,7 +160,8 @@ impl Engine for Rootless {
     }
 
     async fn freeze(&self, sandbox: SandboxId, freeze: bool) -> Result<(), Fault> {
-        match self.cgroups.as_ref().and_then(|cgroups| cgroups.freezer(sandbox)) {
+        let org = self.organization_of(sandbox);
+        match self.cgroups.as_ref().and_then(|cgroups| cgroups.freezer(org, sandbox)) {
             Some(freezer) if freezer.is_frozen() == freeze => Ok(()),
             Some(freezer) => freezer.set(freeze).await,
             None => processes::freeze(&self.users, sandbox, &self.layout.sandbox(sandbox), freeze).await,
@@ -165,7 +170,7 @@ impl Engine for Rootless {
 
     async fn stats(&self, sandbox: SandboxId) -> Result<Stats, Fault> {
         Ok(match &self.cgroups {
-            Some(cgroups) => cgroups.stats(sandbox),
+            Some(cgroups) => cgroups.stats(self.organization_of(sandbox), sandbox),
             None => processes::stats(&self.users, sandbox, &self.layout.sandbox(sandbox)),
         })
     }
@@ -173,12 +178,13 @@ impl Engine for Rootless {
     /// Removes without the runtime: outside of the namespace in which the sandbox was created, the runtime
     /// has no permission to signal its processes, and after their end only its state is left.
     async fn remove(&self, sandbox: SandboxId, _: &Path) -> Result<(), Fault> {
+        let org = self.organization_of(sandbox);
         if let Some(cgroups) = &self.cgroups {
-            cgroups.kill(sandbox);
+            cgroups.kill(org, sandbox);
         }
         processes::end(&self.users, sandbox).await?;
         if let Some(cgroups) = &self.cgroups {
-            cgroups.remove(sandbox).await?;
+            cgroups.remove(org, sandbox).await?;
         }
         self.runtime
             .remove_state(sandbox)
