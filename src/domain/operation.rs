@@ -129,6 +129,31 @@ pub enum Answer {
     Failed { code: Failure, message: String },
 }
 
+impl Answer {
+    /// Returns the end of a command that is killed, or gets a signal, before it runs: that of a running command which
+    /// does not handle the signal. `None` for USR1 and USR2, whose meaning is that of the program.
+    pub fn killed_in_queue(signal: Option<Signal>) -> Option<Self> {
+        // 128 + the number of the signal on Linux. A kill begins with TERM.
+        let exit_code = match signal.unwrap_or(Signal::Term) {
+            Signal::Hup => 129,
+            Signal::Int => 130,
+            Signal::Quit => 131,
+            Signal::Kill => 137,
+            Signal::Term => 143,
+            Signal::Usr1 | Signal::Usr2 => return None,
+        };
+        Some(Self::Exec {
+            exit_code,
+            cause: "killed".to_owned(),
+            stdout: String::new(),
+            stderr: String::new(),
+            stdout_bytes: 0,
+            stderr_bytes: 0,
+            duration_ms: 0,
+        })
+    }
+}
+
 /// A directory entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -196,4 +221,29 @@ fn measured(session: &Session) -> impl Iterator<Item = (&'static str, u64, u64)>
         ("tool_calls", usage.tool_calls, limits.tool_calls),
     ];
     all.into_iter().filter_map(|(name, used, allowed)| Some((name, used, allowed?)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Answer, Signal};
+
+    #[test]
+    fn a_queued_command_ends_by_the_signals_that_end_commands() {
+        let code = |signal| match Answer::killed_in_queue(signal) {
+            Some(Answer::Exec { exit_code, cause, .. }) if cause == "killed" => Some(exit_code),
+            _ => None,
+        };
+        for (signal, wanted) in [
+            (None, Some(128 + 15)),
+            (Some(Signal::Hup), Some(128 + 1)),
+            (Some(Signal::Int), Some(128 + 2)),
+            (Some(Signal::Quit), Some(128 + 3)),
+            (Some(Signal::Term), Some(128 + 15)),
+            (Some(Signal::Kill), Some(128 + 9)),
+            (Some(Signal::Usr1), None),
+            (Some(Signal::Usr2), None),
+        ] {
+            assert_eq!(code(signal), wanted, "{signal:?}");
+        }
+    }
 }

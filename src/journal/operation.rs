@@ -10,10 +10,10 @@ use crate::{
     domain::{
         AgentId, OperationId, OrgId, SessionId,
         decide::{Command, Rejection, Stamp},
-        operation::Request,
+        operation::{Answer, Request},
         spend::{Verdict, verdict},
     },
-    store::operation::OperationRecord,
+    store::{notification::Notification, operation::OperationRecord},
 };
 
 /// Blob key of the file that a caller writes or reads.
@@ -49,6 +49,24 @@ impl Unit {
         self.is_ready(ready);
         self.notify_holders(&[id]).await?;
         Ok(ready.is_some())
+    }
+
+    /// Ends a command that no worker has begun, without running it. Returns whether it did.
+    ///
+    /// The worker that serves the kill records the end in the log, so request the kill in the same unit.
+    pub async fn end_queued_exec(
+        &mut self,
+        id: SessionId,
+        exec: OperationId,
+        end: &Answer,
+    ) -> Result<bool, Error> {
+        self.tx.lock_session(id).await?;
+        let has_ended = self.tx.end_queued_exec(id, exec, end).await?;
+        if has_ended {
+            self.notification(Notification::Log(id));
+            self.notification(Notification::Output(exec));
+        }
+        Ok(has_ended)
     }
 
     /// Rejects a request that costs money when a spend cap or the balance is used up.

@@ -2,6 +2,7 @@
 
 use super::{Error, OperationServer, exec_id, without_sandbox};
 use crate::{
+    base::limit::SANDBOX_BACKOFF,
     domain::{
         CheckpointId, OperationId,
         operation::{Answer, Failure, Request},
@@ -136,14 +137,39 @@ impl OperationServer<'_> {
         })
     }
 
-    /// Kills a command, or sends it a signal.
+    /// Kills a command, or sends it a signal, also if it has begun and does not run yet. Records the end of a command
+    /// that the kill ended in the queue.
     async fn kill(
         &self,
         exec: OperationId,
         signal: Option<Signal>,
     ) -> Result<Result<Answer, (Failure, String)>, Error> {
-        let nothing = || (Failure::NotFound, "the command does not run in the sandbox".to_owned());
-        let Some(handle) = self.sandbox.existing().await else { return Ok(Err(nothing())) };
+        let Some(seen) = self.seen(exec).await? else { return Ok(Err(not_running())) };
+        let has_begun = seen.started_at.is_some();
+        match (seen.request, seen.answer) {
+            (Request::Exec { command, .. }, Some(Answer::Exec { exit_code, .. })) if !has_begun => {
+                self.record_queued_end(exec, command, exit_code).await?;
+                Ok(Ok(Answer::Done))
+            }
+            (_, Some(_)) => Ok(Ok(Answer::Done)),
+            (_, None) if !has_begun => Ok(Err(not_running())),
+            (_, None) => {
+                self.has_started(exec).await;
+                let sent = self.signal(exec, signal).await?;
+                // It may have ended meanwhile, also before it could run.
+                let is_over = sent.is_err() && self.is_answered(exec).await?;
+                Ok(if is_over { Ok(Answer::Done) } else { sent })
+            }
+        }
+    }
+
+    /// Kills a command that runs in the sandbox, or sends it a signal.
+    async fn signal(
+        &self,
+        exec: OperationId,
+        signal: Option<Signal>,
+    ) -> Result<Result<Answer, (Failure, String)>, Error> {
+        let Some(handle) = self.sandbox.existing().await else { return Ok(Err(not_running())) };
         let (sandbox_fence, id) = (handle.fence, exec_id(exec));
         let done = match signal {
             Some(signal) => handle.sandbox.signal(sandbox_fence, &id, signal).await,
@@ -152,19 +178,28 @@ impl OperationServer<'_> {
         match done {
             Ok(()) => Ok(Ok(Answer::Done)),
             Err(Fault::Stale) => Err(Error::Stale),
-            Err(Fault::NotFound(_) | Fault::Gone) => Ok(Err(nothing())),
+            Err(Fault::NotFound(_) | Fault::Gone) => Ok(Err(not_running())),
             Err(Fault::Refused(message) | Fault::Unavailable(message)) => {
                 Ok(Err((Failure::SandboxUnavailable, message)))
             }
         }
     }
 
-    /// Kills callers' commands. Their ends are recorded like every other end.
-    pub(crate) async fn end_commands(&self, under_way: &[Open]) {
-        for open in under_way.iter().filter(|open| matches!(open.request, Request::Exec { .. })) {
-            if let Err(Error::Unavailable(reason)) = self.kill(open.id, None).await.map(drop) {
-                tracing::warn!(session.id = %self.session.id, reason, "a command could not be killed");
-            }
+    /// Returns when a command runs in the sandbox or has ended: before that, its sandbox does not know it.
+    async fn has_started(&self, exec: OperationId) {
+        drop(self.starting.subscribe().wait_for(|starting| !starting.contains(&exec)).await);
+    }
+
+    /// Kills a caller's command as soon as it runs. Its end is recorded like every other end.
+    pub(super) async fn end_command(&self, exec: OperationId) {
+        self.has_started(exec).await;
+        while let Ok(Err((Failure::SandboxUnavailable, reason))) = self.signal(exec, None).await {
+            tracing::warn!(session.id = %self.session.id, reason, "a command could not be killed; retrying");
+            tokio::time::sleep(SANDBOX_BACKOFF.1).await;
         }
     }
+}
+
+fn not_running() -> (Failure, String) {
+    (Failure::NotFound, "the command does not run in the sandbox".to_owned())
 }

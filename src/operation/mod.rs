@@ -32,7 +32,7 @@ use crate::{
         text,
     },
     domain::{
-        OperationId, Session,
+        Cost, OperationId, Session,
         exit::PreparationFailure,
         operation::{Answer, Failure, Request},
         price::{SandboxSize, Tariff},
@@ -40,7 +40,12 @@ use crate::{
     journal::{Halted, Writer},
     lifecycle::{self, LeasedSandbox, SandboxHandle, Sandboxes},
     sandbox::{Exec, Exit, Fault, OutputStream},
-    store::{self, job::LeaseState, notification::Notification, operation::Open},
+    store::{
+        self,
+        job::LeaseState,
+        notification::Notification,
+        operation::{Begun, Open},
+    },
 };
 
 const BACKOFF: Backoff = Backoff { first: SANDBOX_BACKOFF.0, longest: SANDBOX_BACKOFF.1 };
@@ -56,6 +61,10 @@ pub(crate) struct OperationServer<'a> {
     lease: watch::Receiver<LeaseState>,
     /// Commands with a reservation. Locked while limits are checked and reported.
     reserved: Mutex<HashSet<OperationId>>,
+    /// Commands that wait here or begin, and that the sandbox does not know yet.
+    starting: watch::Sender<HashSet<OperationId>>,
+    /// Locked while the log is searched for the end of a command, and the end is recorded.
+    end: Mutex<()>,
     /// Start of each command whose end is not in the log yet. A command whose sandbox is gone stays
     /// here until that is recorded.
     running: Mutex<HashMap<OperationId, Instant>>,
@@ -104,6 +113,8 @@ impl<'a> OperationServer<'a> {
             tariff,
             lease,
             reserved: Mutex::default(),
+            starting: watch::Sender::new(HashSet::new()),
+            end: Mutex::default(),
             running: Mutex::default(),
         }
     }
@@ -148,17 +159,21 @@ impl OperationServer<'_> {
     async fn serve_open(&self, seen: &mut HashSet<OperationId>) -> Result<bool, Error> {
         let fence = self.writer.fence();
         let mut lease = self.lease.clone();
-        let mut under_way = FuturesUnordered::new();
-        let mut queue = OperationQueue::default();
+        let (mut under_way, mut ends) = (FuturesUnordered::new(), FuturesUnordered::new());
+        let (mut queue, mut ending) = (OperationQueue::default(), HashSet::new());
         let mut did_any = false;
         loop {
             lease.mark_unchanged();
             let open = self.sandboxes.store.open_operations(fence.org, fence.session).await?;
+            // A kill has ended the others.
+            queue.waiting.retain(|waiting| open.iter().any(|open| open.id == waiting.id));
             // An exclusive operation waits for the end of the turn.
             let may_be_served = |open: &Open| self.writer.turn().is_none() || !open.request.is_exclusive();
-            queue.waiting.extend(open.into_iter().filter(|open| may_be_served(open) && seen.insert(open.id)));
-            if queue.wants_an_end() {
-                self.end_commands(&queue.under_way).await;
+            for open in open.into_iter().filter(may_be_served) {
+                if seen.insert(open.id) {
+                    self.starts(&open);
+                    queue.waiting.push_back(open);
+                }
             }
             while let Some(open) = queue.next() {
                 did_any = true;
@@ -167,14 +182,35 @@ impl OperationServer<'_> {
                     self.serve(open).await.map(|()| id)
                 });
             }
+            for exec in queue.to_end() {
+                if ending.insert(exec) {
+                    // Polled beside the commands, because it may wait for the start of one.
+                    ends.push(self.end_command(exec));
+                }
+            }
             tokio::select! {
                 served = under_way.next() => match served {
                     Some(served) => queue.is_over(served?),
                     None => return Ok(did_any),
                 },
+                Some(()) = ends.next() => {}
                 _ = lease.changed() => {}
             }
         }
+    }
+
+    /// Notes that a command is going to start.
+    fn starts(&self, open: &Open) {
+        if matches!(open.request, Request::Exec { .. }) {
+            self.starting.send_modify(|starting| {
+                starting.insert(open.id);
+            });
+        }
+    }
+
+    /// Notes that a command runs in the sandbox, or has ended.
+    fn has_left_queue(&self, exec: OperationId) {
+        self.starting.send_if_modified(|starting| starting.remove(&exec));
     }
 
     async fn serve(&self, open: Open) -> Result<(), Error> {
@@ -191,6 +227,7 @@ impl OperationServer<'_> {
         if !self.sandboxes.store.answer_operation(fence, open.id, &answer).await? {
             return Err(Error::Stale);
         }
+        self.has_left_queue(open.id);
         self.sandboxes.notifications.send(Notification::Log(fence.session));
         self.sandboxes.notifications.send(Notification::Output(open.id));
         if let Request::Write { blob, .. } | Request::WriteTree { blob, .. } = &open.request {
@@ -227,12 +264,16 @@ impl OperationServer<'_> {
             let id = handle.fence.sandbox;
             match self.sandboxes.store.begin_operation(self.writer.fence(), open.id, id).await? {
                 None => return Err(Error::Stale),
+                Some(Begun::Ended) => {
+                    self.spent(open.id, Cost::default()).await?;
+                    return Ok(Err(killed_in_queue()));
+                }
                 // It may have run in a sandbox that no longer exists.
-                Some(began_in) if is_command && began_in != id => {
+                Some(Begun::In(began_in)) if is_command && began_in != id => {
                     self.record_end(open, None).await?;
                     return Ok(Err(lost()));
                 }
-                Some(_) => has_begun = true,
+                Some(Begun::In(_)) => has_begun = true,
             }
             match self.attempt(open, &handle).await? {
                 Ok(answer) => return Ok(Ok(answer)),
@@ -333,6 +374,7 @@ impl OperationServer<'_> {
     ) -> Result<(Exit, String, String), Fault> {
         let (sandbox, sandbox_fence) = (&*handle.sandbox, handle.fence);
         sandbox.start(sandbox_fence, exec).await?;
+        self.has_left_queue(open.id);
         let pump = Pump {
             sandboxes: self.sandboxes,
             fence: self.writer.fence(),
@@ -401,6 +443,11 @@ fn without_sandbox(fault: lifecycle::Error) -> (Failure, String) {
         | lifecycle::Error::LogUnavailable(reason) => (Failure::SandboxUnavailable, reason),
         lifecycle::Error::Stale => (Failure::SandboxUnavailable, "another worker holds it".to_owned()),
     }
+}
+
+/// Failure of a command that has its answer from the kill. It is not stored.
+fn killed_in_queue() -> (Failure, String) {
+    (Failure::Canceled, "a kill ended the command in the queue".to_owned())
 }
 
 fn lost() -> (Failure, String) {

@@ -49,9 +49,11 @@ impl OperationQueue {
         self.under_way.retain(|open| open.id != operation);
     }
 
-    /// Whether a stop waits for operations in progress.
-    pub(super) fn wants_an_end(&self) -> bool {
-        let stops = |open: &Open| matches!(open.request, Request::Stop);
-        self.waiting.iter().any(stops) && !self.under_way.is_empty()
+    /// Returns the commands in progress that a waiting stop ends.
+    pub(super) fn to_end(&self) -> impl Iterator<Item = OperationId> {
+        let is_stop = |open: &Open| matches!(open.request, Request::Stop);
+        let has_stop = self.waiting.iter().any(is_stop);
+        let is_command = |open: &&Open| matches!(open.request, Request::Exec { .. });
+        self.under_way.iter().filter(is_command).map(|open| open.id).filter(move |_| has_stop)
     }
 }

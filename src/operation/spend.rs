@@ -5,7 +5,7 @@
 
 use std::time::Instant;
 
-use super::{Error, OperationServer};
+use super::{Error, OperationServer, killed_in_queue};
 use crate::{
     base::limit::SPEND_WAIT,
     domain::{
@@ -52,6 +52,10 @@ impl OperationServer<'_> {
                 Verdict::Wait if most == 0 => return Ok(None),
                 Verdict::Wait => {
                     tokio::time::sleep(SPEND_WAIT).await;
+                    // A command that was killed meanwhile gives its place to the next one.
+                    if self.has_ended_in_queue(open.id).await? {
+                        return Ok(Some(killed_in_queue()));
+                    }
                     continue;
                 }
                 Verdict::Exceeded(spend) => {
@@ -70,12 +74,12 @@ impl OperationServer<'_> {
 
     /// Releases the reservation of a command whose end is in the log, and records limits that it nearly or
     /// fully used.
-    pub(crate) async fn spent(&self, open: &Open, cost: Cost) -> Result<(), Error> {
+    pub(crate) async fn spent(&self, exec: OperationId, cost: Cost) -> Result<(), Error> {
         let away = |error: journal::Error| Error::Unavailable(error.to_string());
         // Two commands that end together would both find no record of the limit yet.
         let mut reserved = self.reserved.lock().await;
-        if reserved.remove(&open.id) {
-            self.writer.release_exec(&open.id.to_string()).await.map_err(away)?;
+        if reserved.remove(&exec) {
+            self.writer.release_exec(&exec.to_string()).await.map_err(away)?;
         }
         let session = self.writer.session().await.map_err(away)?;
         let own = |(limit, used, allowed)| Spend { limit, used, allowed, session: None };

@@ -136,6 +136,9 @@ async fn read<S: Scope>(caller: &Caller<S>, session: SessionId, id: OperationId)
 ///
 /// With `signal`, sends that signal instead; unless it is KILL, the response does not wait for its
 /// effect.
+///
+/// A command that is queued ends at once and never runs: `cause` is `killed`, `started_at` is null. USR1 and USR2 do
+/// not end it; the response is 404.
 #[utoipa::path(post, path = "/sessions/{session_id}/exec/{exec_id}/kill", tag = "sandbox", operation_id = "killExec",
     params(("session_id" = SessionId, Path), ("exec_id" = OperationId, Path)), request_body = KillExec,
     responses((status = 200, body = ExecView), (status = 202, body = ExecView), Errors))]
@@ -147,13 +150,20 @@ pub(super) async fn kill(
 ) -> Result<Answer> {
     let stamp = caller.stamp();
     let submitted = once.run(&caller.app, caller.org, async |unit: &mut Unit| {
+        let over = || Answer::new(StatusCode::OK, &json!({}));
         let seen = unit.tx().operation(session, id).await?;
         let is_over = seen.answer.is_some();
         exec(seen)?;
-        match is_over {
-            true => Ok(Answer::new(StatusCode::OK, &json!({}))),
-            false => operate(unit, session, &Request::Kill { exec: id, signal }, &stamp).await,
+        if is_over {
+            return Ok(over());
         }
+        let has_ended = match Outcome::killed_in_queue(signal) {
+            Some(end) => unit.end_queued_exec(session, id, &end).await?,
+            None => false,
+        };
+        let submitted = operate(unit, session, &Request::Kill { exec: id, signal }, &stamp).await?;
+        // Nobody has to wait for the worker that records an end in the queue.
+        Ok(if has_ended { over() } else { submitted })
     });
     outcome(&caller, session, submitted_by(&submitted.await?), max_wait).await?;
     if matches!(signal, None | Some(Signal::Kill)) {

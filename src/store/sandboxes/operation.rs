@@ -33,6 +33,15 @@ pub struct Open {
     pub sandbox: Option<SandboxId>,
 }
 
+/// State of an operation when a worker is about to start it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begun {
+    /// It starts, or has started, in this sandbox.
+    In(SandboxId),
+    /// A kill ended it before.
+    Ended,
+}
+
 /// An operation past its time.
 #[derive(Clone, Copy, Debug)]
 pub struct OldOperation {
@@ -68,6 +77,16 @@ struct OperationRow {
     created_at: Timestamp,
     started_at: Option<Timestamp>,
     completed_at: Option<Timestamp>,
+}
+
+/// The request of the operation `o` with its answer. Variables may be secrets, and nobody needs them any more.
+macro_rules! answered_request {
+    () => {
+        "case
+                     when o.request ->> 'kind' = 'exec' then jsonb_set(o.request::jsonb, '{env}', '[]')::json
+                     else o.request
+                 end"
+    };
 }
 
 impl Tx {
@@ -160,6 +179,36 @@ impl Tx {
         })
     }
 
+    /// Answers a command of a locked session that no worker has begun. Returns whether it did.
+    ///
+    /// `begin_operation` shares the lock: the command begins before this, or never.
+    pub async fn end_queued_exec(
+        &mut self,
+        session: SessionId,
+        exec: OperationId,
+        end: &Answer,
+    ) -> Result<bool> {
+        let org = self.org.uuid();
+        let done = sqlx::query(concat!(
+            "update operation o
+             set answer = $4::json,
+                 completed_at = now(),
+                 request = ",
+            answered_request!(),
+            "
+             where o.org_id = $1 and o.session_id = $2 and o.operation_id = $3
+               and o.request ->> 'kind' = 'exec'
+               and o.sandbox_id is null and o.completed_at is null",
+        ))
+        .bind(org)
+        .bind(session.uuid())
+        .bind(exec.uuid())
+        .bind(json(end))
+        .execute(self.connection())
+        .await?;
+        Ok(done.rows_affected() > 0)
+    }
+
     /// Answers the open operations of a session that is being archived.
     pub async fn cancel_operations(&mut self, session: SessionId) -> Result<()> {
         let org = self.org.uuid();
@@ -204,23 +253,24 @@ impl Store {
 
     /// Records the sandbox of an operation before it starts there; the first record stays.
     ///
-    /// Returns the sandbox in which it started, now or before. `None` when the fence does not hold
-    /// or the operation has its answer.
+    /// `None` when the fence does not hold.
     pub async fn begin_operation(
         &self,
         fence: Fence,
         operation: OperationId,
         sandbox: SandboxId,
-    ) -> Result<Option<SandboxId>> {
-        let row: Option<(Uuid,)> = sqlx::query_as(concat!(
+    ) -> Result<Option<Begun>> {
+        let row: Option<(Option<Uuid>,)> = sqlx::query_as(concat!(
             held!(),
-            "
-             update operation o
-             set sandbox_id = coalesce(o.sandbox_id, $5), started_at = coalesce(o.started_at, now())
-             from held
-             where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $4
-               and o.completed_at is null
-             returning o.sandbox_id",
+            ", begun as (
+                update operation o
+                set sandbox_id = coalesce(o.sandbox_id, $5), started_at = coalesce(o.started_at, now())
+                from held
+                where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $4
+                  and o.completed_at is null
+                returning o.sandbox_id
+             )
+             select begun.sandbox_id from held left join begun on true",
         ))
         .bind(fence.org.uuid())
         .bind(fence.session.uuid())
@@ -229,17 +279,19 @@ impl Store {
         .bind(sandbox.uuid())
         .fetch_optional(&self.system)
         .await?;
-        Ok(row.map(|(sandbox,)| Id::from_uuid(sandbox)))
+        let begun = |sandbox| Begun::In(Id::from_uuid(sandbox));
+        Ok(row.map(|(sandbox,)| sandbox.map_or(Begun::Ended, begun)))
     }
 
-    /// Answers an operation and records a use of its sandbox. Returns whether the fence holds.
+    /// Answers an operation, unless it has an answer, and records a use of its sandbox. Returns whether the fence
+    /// holds.
     pub async fn answer_operation(
         &self,
         fence: Fence,
         operation: OperationId,
         answer: &Answer,
     ) -> Result<bool> {
-        let done = sqlx::query(concat!(
+        let row: Option<(Uuid,)> = sqlx::query_as(concat!(
             held!(),
             ", used as (
                 update sandbox b
@@ -252,27 +304,27 @@ impl Store {
                 using held
                 where x.org_id = $1 and x.session_id = held.session_id and x.operation_id = $4
                   and $5::json ->> 'kind' = 'exec'
+             ), answered as (
+                update operation o
+                set answer = $5::json,
+                    completed_at = now(),
+                    request = ",
+            answered_request!(),
+            "
+                from held
+                where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $4
+                  and o.completed_at is null
              )
-             update operation o
-             set answer = $5::json,
-                 completed_at = now(),
-                 -- Variables may be secrets, and nobody needs them any more.
-                 request = case
-                     when o.request ->> 'kind' = 'exec' then jsonb_set(o.request::jsonb, '{env}', '[]')::json
-                     else o.request
-                 end
-             from held
-             where o.org_id = $1 and o.session_id = held.session_id and o.operation_id = $4
-               and o.completed_at is null",
+             select session_id from held",
         ))
         .bind(fence.org.uuid())
         .bind(fence.session.uuid())
         .bind(fence.epoch)
         .bind(operation.uuid())
         .bind(json(answer))
-        .execute(&self.system)
+        .fetch_optional(&self.system)
         .await?;
-        Ok(done.rows_affected() > 0)
+        Ok(row.is_some())
     }
 
     /// Returns operations answered more than `OPERATION_HOURS` ago, the oldest first. By the index

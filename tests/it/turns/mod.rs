@@ -12,6 +12,7 @@ mod compaction;
 mod control;
 mod direct;
 mod environment;
+mod exec_kills;
 mod fallback;
 mod faults;
 mod files;
