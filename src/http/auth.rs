@@ -115,6 +115,14 @@ impl<S: Scope> SessionCaller<S> {
         Stamp { actor: self.actor.clone(), origin: self.app.0.journal.origin().clone() }
     }
 
+    /// Returns the scope of the keys of the caller's messages. All client tokens of the session have one, so that a page
+    /// can repeat a message with its next token. It is not that of API keys: a page must not use up a key that a server is
+    /// going to send.
+    pub(super) fn message_keys(&self) -> String {
+        let of_tokens = if self.proof.is_token() { "/token" } else { "" };
+        format!("steer/{}{of_tokens}", self.session)
+    }
+
     /// Begins a transaction in the session's organization.
     pub(super) async fn begin(&self) -> StoreResult<Tx> {
         self.app.0.store.begin(self.org).await

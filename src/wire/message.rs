@@ -28,7 +28,8 @@ pub(crate) struct Steer {
     #[garde(dive)]
     #[serde(default, deserialize_with = "json::object_or_null")]
     pub envelope: Option<Envelope>,
-    /// Deduplicates the message: sending the same key again returns the first result.
+    /// Deduplicates the message: sending the same key again returns the first result. Keys that client tokens send are
+    /// apart from those of API keys.
     #[garde(inner(length(bytes, min = 1, max = IDEMPOTENCY_KEY_BYTES_MAX)))]
     pub idempotency_key: Option<String>,
     /// Handling of a running turn. Absent, the message waits for the next turn, unless the running one waits for the

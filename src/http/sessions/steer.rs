@@ -34,7 +34,7 @@ pub(super) async fn steer(
     check_output(&caller, message.mode, message.output_schema.as_ref()).await?;
     content::check_sources(&caller, &message.content)?;
     let own = own_key(&message).map(|key| Slot {
-        scope: format!("steer/{}", caller.session),
+        scope: caller.message_keys(),
         key,
         fingerprint: once.digest(),
         earlier: None,

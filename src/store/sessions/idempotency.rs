@@ -18,8 +18,9 @@ use crate::{
 /// Identity of a request.
 #[derive(Clone, Debug)]
 pub struct Slot {
-    /// `header`, `session` for a session's own key, `steer/<session>` for a message's key,
-    /// `child/<session>` for the calls with which its agent reaches sessions below.
+    /// `header`, `session` for a session's own key, `steer/<session>` for a message's key and
+    /// `steer/<session>/token` if a client token sent it, `child/<session>` for the calls with which its agent
+    /// reaches sessions below.
     pub scope: String,
     pub key: String,
     /// SHA-256 over everything that makes two requests equal.

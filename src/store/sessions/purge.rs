@@ -127,7 +127,10 @@ impl Tx {
         .bind(
             sessions
                 .iter()
-                .flat_map(|session| ["steer", "child"].map(|scope| format!("{scope}/{}", session.id)))
+                .flat_map(|session| {
+                    let id = session.id;
+                    [format!("steer/{id}"), format!("steer/{id}/token"), format!("child/{id}")]
+                })
                 .collect::<Vec<_>>(),
         )
         .bind(sessions.iter().filter_map(|session| session.key.clone()).collect::<Vec<_>>())

@@ -179,6 +179,52 @@ async fn a_message_that_is_sent_twice_is_one() {
 }
 
 #[tokio::test]
+async fn a_client_token_uses_up_no_key_of_a_message_of_the_server() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    owner.post("/agents", noop("a")).await.ok();
+    let session = id(&owner.post("/sessions", json!({ "agent": "a" })).await.ok());
+    let path = format!("/sessions/{session}/messages");
+    let mint = async || {
+        let minted = owner.post(&format!("/sessions/{session}/client-tokens"), json!({})).await.ok();
+        world.service.caller(minted["token"].as_str().expect("a token"))
+    };
+    let (page, reloaded) = (mint().await, mint().await);
+    let keyed: fn(&str) -> Value = |text| json!({ "text": text, "idempotency_key": "k" });
+    let enveloped: fn(&str) -> Value =
+        |text| json!({ "envelope": { "id": "k", "source": "chat", "text": text } });
+    for (message, of_page, of_server) in [(keyed, "page", "server"), (enveloped, "page 2", "server 2")] {
+        let first = page.post(&path, message(of_page)).await;
+        let other = owner.post(&path, message(of_server)).await;
+        assert_eq!((first.status.as_u16(), other.status.as_u16()), (202, 202), "{}", other.body);
+        assert_ne!(first.body["event"]["id"], other.body["event"]["id"]);
+        // Each one's own repetition has its own response, also with the next token of the page.
+        for (caller, text, wanted) in
+            [(&page, of_page, &first), (&reloaded, of_page, &first), (owner, of_server, &other)]
+        {
+            let again = caller.post(&path, message(text)).await;
+            assert_eq!((again.status.as_u16(), &again.body), (200, &wanted.body), "{text}");
+        }
+        for (caller, text) in [(&page, of_server), (&reloaded, of_server), (owner, of_page)] {
+            let error = caller.post(&path, message(text)).await.error(409);
+            assert_eq!(error["code"], "idempotency_mismatch");
+        }
+    }
+    let messages = owner.get(&path).await.ok();
+    let texts: Vec<_> = data(&messages).iter().map(|event| event["body"]["text"].clone()).collect();
+    assert_eq!(texts, ["page", "server", "page 2", "server 2"]);
+    for event in &data(&messages)[2..] {
+        assert_eq!(event["body"]["envelope"], json!({ "id": "k", "source": "chat" }), "as it was sent");
+    }
+    // The keys of both end with the session.
+    let keys = "select count(*) from idempotency where scope like 'steer/%'";
+    assert_eq!(world.ground.count(keys).await, 4);
+    owner.delete(&format!("/sessions/{session}")).await.ok();
+    assert_eq!(world.ground.count(keys).await, 0);
+    world.end().await;
+}
+
+#[tokio::test]
 async fn every_post_is_done_once_for_a_key() {
     let world = World::still().await;
     let (owner, table) = (&world.owner, table());
