@@ -7,7 +7,7 @@
 mod cursor;
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -99,12 +99,16 @@ impl Queue {
         self.claim_into(&ClaimSize { jobs: jobs_max, holders: None }).await
     }
 
-    /// Claims up to `jobs_max` ready jobs of organizations that hold none here, one of each.
-    pub async fn claim_for_others(&self, jobs_max: i64) -> Result<ClaimedLeases> {
-        let is_of_slot = |kind: &Kind| matches!(kind, Kind::Turn | Kind::Operation);
-        let holders: BTreeSet<_> =
-            self.lock().keys().filter(|(.., kind)| is_of_slot(kind)).map(|(org, ..)| *org).collect();
-        self.claim_into(&ClaimSize { jobs: jobs_max, holders: Some(holders.into_iter().collect()) }).await
+    /// Claims up to `jobs_max` ready jobs of organizations that hold fewer than `held_max` here, one of each.
+    pub async fn claim_for_others(&self, held_max: usize, jobs_max: i64) -> Result<ClaimedLeases> {
+        let mut held: BTreeMap<OrgId, usize> = BTreeMap::new();
+        for (org, _, kind) in self.lock().keys() {
+            if matches!(kind, Kind::Turn | Kind::Operation) {
+                *held.entry(*org).or_default() += 1;
+            }
+        }
+        let holders = held.into_iter().filter(|(_, count)| *count >= held_max).map(|(org, _)| org).collect();
+        self.claim_into(&ClaimSize { jobs: jobs_max, holders: Some(holders) }).await
     }
 
     /// Claims ready jobs.

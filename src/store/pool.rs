@@ -1,6 +1,6 @@
 //! Connection pools, and a transaction scoped to one organization.
 
-use std::{str::FromStr, time::Duration};
+use std::{str::FromStr, sync::Arc, time::Duration};
 
 use sqlx::{
     Connection as _,
@@ -21,6 +21,7 @@ use crate::{
         Timestamp,
         limit::{self, CONNECTION_CHECK_TIMEOUT},
         seal::MasterKey,
+        shares::{Place, Shares},
     },
     blob::Blobs,
     domain::OrgId,
@@ -52,6 +53,9 @@ const APPEND_SEPARATE_FROM: u32 = 12;
 /// Connections of the system role from which on the leases have their own.
 const LEASE_SEPARATE_FROM: u32 = 4;
 
+/// Time that a transaction waits for a connection, and before that for its organization's share of them.
+const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// Idle time for which a connection is assumed to be alive.
 ///
 /// The pool checks each connection when it is returned. Another check when it is acquired at once
@@ -62,6 +66,8 @@ const CONNECTION_TRUSTED_FOR: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct Store {
     pub(super) app: Pool,
+    /// The connections of `app`, of which one organization leaves a quarter to the others.
+    app_shares: Arc<Shares<OrgId>>,
     pub(super) system: Pool,
     /// For the appends of leased turns. They are few at a time and their statements take longest to plan, so
     /// they stay on the few connections that have planned them, unless the system role has few connections
@@ -83,6 +89,8 @@ pub struct Tx {
     pub(super) inner: Connection,
     pub(super) org: OrgId,
     pub(super) past_spend: PastSpend,
+    /// Its place among the connections of its organization.
+    _place: Place,
 }
 
 /// Maximum connections of the two roles. The connection that listens is additional.
@@ -111,11 +119,12 @@ impl Store {
         let separate = |count: u32| (count > 0).then(|| pool(system.clone(), count, &generation));
         let (append, lease) = (separate(appending), separate(leasing));
         let app = pool(app, sizes.app, &generation);
+        let app_shares = Arc::new(Shares::new(sizes.app as usize, (sizes.app - sizes.app / 4) as usize));
         let system = pool(system, sizes.system - appending - leasing, &generation);
         let append = append.unwrap_or_else(|| system.clone());
         let lease = lease.unwrap_or_else(|| system.clone());
         let (past_spend, segments) = (PastSpend::default(), Segments::new(None));
-        Ok(Self { app, system, append, lease, listen, generation, master, past_spend, segments })
+        Ok(Self { app, app_shares, system, append, lease, listen, generation, master, past_spend, segments })
     }
 
     /// Reads the events that are in the blob store from this one.
@@ -163,8 +172,10 @@ impl Store {
             limit::IDEMPOTENCY_WAIT.as_millis(),
             limit::STATEMENT_TIMEOUT.as_millis(),
         );
+        let place = timeout(ACQUIRE_TIMEOUT, self.app_shares.take(Some(org))).await;
+        let _place = place.map_err(|_| sqlx::Error::PoolTimedOut)?;
         let inner = self.app.begin_with(begin).await?;
-        Ok(Tx { inner, org, past_spend: self.past_spend.clone() })
+        Ok(Tx { inner, org, past_spend: self.past_spend.clone(), _place })
     }
 
     /// Returns the generation of the database, which changes when it fails over or restarts and may have lost
@@ -224,7 +235,7 @@ fn pool(options: PgConnectOptions, size: u32, generation: &Generation) -> Pool {
     let (generation, current) = (generation.clone(), generation.clone());
     let pool = PgPoolOptions::new()
         .max_connections(size)
-        .acquire_timeout(Duration::from_secs(5))
+        .acquire_timeout(ACQUIRE_TIMEOUT)
         .max_lifetime(Duration::from_secs(1_800))
         .test_before_acquire(false)
         .before_acquire(move |connection, held| {

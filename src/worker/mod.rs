@@ -19,13 +19,13 @@ use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time::{MissedTickBehavior, interval, timeout},
+    time::{Instant, MissedTickBehavior, interval, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::{
     base::{
-        limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT, RESERVED_SLOTS_PART},
+        limit::{CLAIM_JOBS_MAX, CLAIM_POLL, DRAIN_TIMEOUT, RESERVE_CLAIM_INTERVAL, RESERVED_SLOTS_PART},
         loops::{LoopEnded, Loops},
     },
     queue::{Lease, Queue},
@@ -73,14 +73,19 @@ impl Worker {
         let mut polls = interval(CLAIM_POLL);
         polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_told = false;
+        // Time of the last claim for the reserve.
+        let mut reserved_at = Instant::now();
         while !stop.is_cancelled() {
             let claimed = self.fill(&mut slots, &draining).await;
+            if slots.len() >= self.slots {
+                reserved_at = Instant::now();
+            }
             if std::mem::take(&mut is_told) && claimed == 0 {
                 // The job may be one of a sandbox.
                 maintainable.notify_one();
             }
             tokio::select! {
-                () = self.queue.ready(), if slots.len() < self.slots => is_told = true,
+                () = self.told(slots.len(), reserved_at), if slots.len() < self.places() => is_told = true,
                 _ = polls.tick() => self.ready_due_jobs().await,
                 Some(_) = slots.join_next() => {}
                 // A turn that waited for the job that was done there.
@@ -166,32 +171,60 @@ impl Worker {
             }
             if slots.len() >= self.slots {
                 self.queue.pass_on();
-                return jobs;
+                return jobs + self.fill_reserve(slots, draining).await;
             }
         }
     }
 
-    /// Claims jobs of organizations that have none here, for which some slots are kept: they do not wait until the long
-    /// turns of others end. Returns their number.
-    async fn fill_reserve(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) -> usize {
-        let reserve = (self.slots / RESERVED_SLOTS_PART).max(1);
-        let free = (self.slots + reserve).saturating_sub(slots.len());
-        if free == 0 {
-            return 0;
+    /// Slots in addition to those of all, for organizations that hold few.
+    fn reserve(&self) -> usize {
+        (self.slots / RESERVED_SLOTS_PART).max(1)
+    }
+
+    /// All slots, with the reserve.
+    fn places(&self) -> usize {
+        self.slots + self.reserve()
+    }
+
+    /// Waits until a job may be ready. While only the reserve has places, at most one claim for it is made in each
+    /// `RESERVE_CLAIM_INTERVAL`: most jobs are then of the organization that has all slots.
+    async fn told(&self, held: usize, reserved_at: Instant) {
+        if held >= self.slots {
+            sleep_until(reserved_at + RESERVE_CLAIM_INTERVAL).await;
         }
-        match self.queue.claim_for_others(i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX)).await {
-            Ok(claimed) => {
-                let jobs = claimed.leases.len();
-                for lease in claimed.leases {
+        self.queue.ready().await;
+    }
+
+    /// Claims jobs for the reserve: they do not wait until the long turns of others end. Organizations that hold no slot
+    /// here come first; one half of the reserve is only for them, the other also for those that hold fewer slots than the
+    /// reserve has. Returns their number.
+    async fn fill_reserve(&self, slots: &mut JoinSet<()>, draining: &watch::Receiver<bool>) -> usize {
+        let reserve = self.reserve();
+        let mut jobs = 0;
+        for (held_max, kept) in [(1, 0), (reserve, reserve.div_ceil(2))] {
+            loop {
+                let free = self.places().saturating_sub(slots.len() + kept);
+                if free == 0 {
+                    break;
+                }
+                let wanted = i64::try_from(free).unwrap_or(CLAIM_JOBS_MAX).min(CLAIM_JOBS_MAX);
+                let claimed = match self.queue.claim_for_others(held_max, wanted).await {
+                    Ok(claimed) => claimed.leases,
+                    Err(error) => {
+                        tracing::warn!(%error, "jobs could not be claimed; retrying");
+                        return jobs;
+                    }
+                };
+                if claimed.is_empty() {
+                    break;
+                }
+                jobs += claimed.len();
+                for lease in claimed {
                     slots.spawn(self.clone().work(lease, draining.clone()));
                 }
-                jobs
-            }
-            Err(error) => {
-                tracing::warn!(%error, "jobs could not be claimed; retrying");
-                0
             }
         }
+        jobs
     }
 
     async fn work(self, lease: Lease, draining: watch::Receiver<bool>) {

@@ -1,6 +1,14 @@
 //! Fairness: one organization's flood and another's single message.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use sojourn::{
+    base::{Origin, seal::MasterKey},
+    domain::OrgId,
+    store::{Store, pool::PoolSizes},
+};
+use tokio::time::timeout;
 
 use crate::support::service::{Caller, Ground};
 
@@ -62,6 +70,45 @@ async fn long_turns_of_one_organization_leave_a_slot_for_another() {
     let running = flood.get("/sessions?status=running").await.ok();
     assert_eq!(running["data"].as_array().map(Vec::len), Some(2));
     service.stop().await;
+}
+
+#[tokio::test]
+async fn beside_a_flood_others_get_several_turns_at_once_and_leave_some_for_each_other() {
+    let ground = Ground::new().await;
+    // Four slots in addition: two for organizations that hold none, two also for those that hold few.
+    let service = ground.serve(&["--max-concurrent-turns=16"]).await;
+    let slow = json!([{ "text": "Slow.", "delay_ms": 60_000 }]);
+    let starts = async |caller: &Caller, sessions: usize, running: usize| {
+        for _ in 0..sessions {
+            caller.play(slow.clone()).await;
+        }
+        let is_wanted = |list: &Value| list["data"].as_array().map(Vec::len) == Some(running);
+        caller.until("/sessions?status=running", is_wanted).await;
+    };
+    starts(&service.owner(), 20, 16).await;
+    for (name, running) in [("second", 2), ("third", 1), ("fourth", 1)] {
+        starts(&service.caller(&ground.organization(name).await), 4, running).await;
+    }
+    starts(&service.owner(), 0, 16).await;
+    service.stop().await;
+}
+
+#[tokio::test]
+async fn the_transactions_of_one_organization_leave_connections_to_others() {
+    let ground = Ground::new().await;
+    let master = MasterKey::generate(&Origin::system());
+    let store = Store::open(&ground.urls(), PoolSizes { app: 4, system: 1 }, master).unwrap();
+    let (greedy, other): (OrgId, OrgId) = (Origin::system().id(), Origin::system().id());
+    let mut held = Vec::new();
+    for _ in 0..3 {
+        held.push(store.begin(greedy).await.unwrap());
+    }
+    let mut waiting = Box::pin(store.begin(greedy));
+    let begun = timeout(Duration::from_millis(300), &mut waiting).await;
+    assert!(begun.is_err(), "it has three of four");
+    store.begin(other).await.unwrap().commit().await.unwrap();
+    held.pop();
+    waiting.await.unwrap();
 }
 
 #[tokio::test]

@@ -56,7 +56,7 @@ pub struct ClaimCursor {
 #[derive(Clone, Debug)]
 pub struct ClaimSize {
     pub jobs: i64,
-    /// If it is for organizations that hold no slot of the process: those that hold one. Of others at most one job
+    /// If it is for organizations that hold few slots of the process: those that hold more. Of others at most one job
     /// each is taken.
     pub holders: Option<Vec<OrgId>>,
 }
