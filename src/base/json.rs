@@ -1,4 +1,4 @@
-//! Deserializers that accept a struct only as a JSON object.
+//! The number of values of a JSON text, and deserializers that accept a struct only as a JSON object.
 //!
 //! serde's derive also accepts an array for a struct, with the items in field order. No caller
 //! intends that and openapi.yaml does not document it.
@@ -9,6 +9,39 @@ use serde::{
     Deserialize, Deserializer,
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
+
+/// Returns whether a JSON text has more than `values_max` values, without parsing it.
+///
+/// It counts what separates values. A text that is no JSON has some number, too: the parser rejects it.
+pub(crate) fn has_more_values(json: &[u8], values_max: usize) -> bool {
+    let (mut values, mut rest) = (1, json);
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b',' | b':' | b'[' | b'{')) {
+        let (byte, after) = (rest[at], &rest[at + 1..]);
+        if byte == b'"' {
+            rest = after_string(after);
+            continue;
+        }
+        values += 1;
+        if values > values_max {
+            return true;
+        }
+        rest = after;
+    }
+    false
+}
+
+/// Returns what follows the string whose content begins here.
+fn after_string(content: &[u8]) -> &[u8] {
+    let mut rest = content;
+    while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
+        if rest[at] == b'"' {
+            return &rest[at + 1..];
+        }
+        // An escape has one more byte, which may be a quote.
+        rest = rest.get(at + 2..).unwrap_or_default();
+    }
+    &[]
+}
 
 /// Deserializes a struct from an object.
 pub(crate) fn object<'de, T: DeserializeOwned, D: Deserializer<'de>>(deserializer: D) -> Result<T, D::Error> {
@@ -82,5 +115,27 @@ impl<'de, T: DeserializeOwned> Visitor<'de> for Fields<T> {
 
     fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Object<T>, A::Error> {
         T::deserialize(MapAccessDeserializer::new(map)).map(Object)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::has_more_values;
+
+    #[test]
+    fn values_are_counted_without_what_is_in_strings() {
+        // The value, three of its fields with their names, and two items.
+        let json = br#"{"a": "x, y: [z]", "b\"": [1, 2], "c\\": {}}"#;
+        assert!(!has_more_values(json, 12) && has_more_values(json, 6));
+        let many = format!("[{}1]", "1,".repeat(1_000));
+        assert!(has_more_values(many.as_bytes(), 1_000) && !has_more_values(many.as_bytes(), 1_100));
+        let nested = "[".repeat(1_000);
+        assert!(has_more_values(nested.as_bytes(), 999));
+        // A file in base64 is one value, and an unclosed string is the rest of the text.
+        let file = format!(r#"{{"data": "{}"#, "A,".repeat(1_000));
+        assert!(!has_more_values(file.as_bytes(), 3));
+        for text in ["", "\"", "\"\\", "nonsense"] {
+            assert!(!has_more_values(text.as_bytes(), 1), "{text}");
+        }
     }
 }

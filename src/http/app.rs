@@ -7,7 +7,8 @@ use crate::{
     base::{
         limit::{
             ARCHIVES_MAX, ARCHIVES_PER_ORG, FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG, IMPORTS_MAX,
-            IMPORTS_PER_ORG, ORGANIZATION_RATE_FACTOR, TRIGGER_MESSAGES_PER_SECOND,
+            IMPORTS_PER_ORG, LARGE_BODIES_MAX, LARGE_BODIES_PER_ORG, ORGANIZATION_RATE_FACTOR,
+            TRIGGER_MESSAGES_PER_SECOND,
         },
         seal::sha256,
         shares::Shares,
@@ -55,6 +56,8 @@ pub(super) struct Inner {
     pub(super) trigger_rates: Rates,
     pub(super) imports: Shares<OrgId>,
     pub(super) archives: Shares<OrgId>,
+    /// Bodies that are parsed on threads for blocking work.
+    pub(super) large_bodies: Shares<OrgId>,
     pub(super) uploads: Shares<OrgId>,
     /// SHA-256 of the operator's key.
     pub(super) operator: Option<[u8; 32]>,
@@ -138,6 +141,7 @@ impl App {
             imports: Shares::new(IMPORTS_MAX, IMPORTS_PER_ORG),
             uploads: Shares::new(FILE_UPLOADS_MAX, FILE_UPLOADS_PER_ORG),
             archives: Shares::new(ARCHIVES_MAX, ARCHIVES_PER_ORG),
+            large_bodies: Shares::new(LARGE_BODIES_MAX, LARGE_BODIES_PER_ORG),
             operator: parts.operator_key.map(|key| sha256(key.as_bytes())),
         }))
     }

@@ -1,6 +1,8 @@
 //! Extractors of request bodies.
 //!
-//! They check the media type, reject unknown fields and validate values.
+//! They check the media type, reject unknown fields and validate values. Parsing takes time in proportion to the
+//! values of a body, so their number is bounded, and a large body is parsed on a thread for blocking work, in a share of
+//! its organization: it delays no other request.
 
 use axum::{
     body::Bytes,
@@ -9,50 +11,94 @@ use axum::{
 };
 use garde::Validate;
 use serde::de::DeserializeOwned;
+use tokio::task::spawn_blocking;
 
-use super::error::{ApiError, Result};
-use crate::wire::ErrorType;
+use super::{
+    App,
+    error::{ApiError, Result},
+    path::CallerOrg,
+};
+use crate::{
+    base::{
+        json::has_more_values,
+        limit::{JSON_VALUES_MAX, SMALL_BODY_BYTES_MAX},
+    },
+    domain::OrgId,
+    wire::ErrorType,
+};
 
 /// A validated JSON body.
 pub(super) struct Body<T>(pub T);
 
-impl<T, S> FromRequest<S> for Body<T>
+impl<T> FromRequest<App> for Body<T>
 where
-    T: DeserializeOwned + Validate<Context = ()>,
-    S: Send + Sync,
+    T: DeserializeOwned + Validate<Context = ()> + Send + 'static,
 {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self> {
-        let is_json = is_json(request.headers());
-        let bytes = bytes(request, state).await?;
-        if !is_json {
-            return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
-        }
-        parse(&bytes).map(Self)
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        let json = Json::of(request, app).await?;
+        json.checked()?.parsed(app).await.map(Self)
     }
 }
 
 /// A body that may be absent; the value is then the default.
 pub(super) struct OptionalBody<T>(pub T);
 
-impl<T, S> FromRequest<S> for OptionalBody<T>
+impl<T> FromRequest<App> for OptionalBody<T>
 where
-    T: DeserializeOwned + Validate<Context = ()> + Default,
-    S: Send + Sync,
+    T: DeserializeOwned + Validate<Context = ()> + Default + Send + 'static,
 {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self> {
-        let is_json = is_json(request.headers());
-        let bytes = bytes(request, state).await?;
-        if bytes.is_empty() {
+    async fn from_request(request: Request, app: &App) -> Result<Self> {
+        let json = Json::of(request, app).await?;
+        if json.bytes.is_empty() {
             return Ok(Self(T::default()));
         }
-        if !is_json {
-            return Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"));
+        json.checked()?.parsed(app).await.map(Self)
+    }
+}
+
+/// A body that has not been parsed, and who sent it.
+struct Json {
+    bytes: Bytes,
+    is_json: bool,
+    /// None for the operator.
+    org: Option<OrgId>,
+}
+
+impl Json {
+    async fn of(request: Request, app: &App) -> Result<Self> {
+        let is_json = is_json(request.headers());
+        let org = request.extensions().get::<CallerOrg>().map(|caller| caller.0);
+        Ok(Self { bytes: bytes(request, app).await?, is_json, org })
+    }
+
+    /// Checks the media type.
+    fn checked(self) -> Result<Self> {
+        if self.is_json {
+            Ok(self)
+        } else {
+            Err(ApiError::new(ErrorType::UnsupportedMediaType, "send the body as application/json"))
         }
-        parse(&bytes).map(Self)
+    }
+
+    /// Parses and validates the body; a large one waits for its place.
+    async fn parsed<T>(self, app: &App) -> Result<T>
+    where
+        T: DeserializeOwned + Validate<Context = ()> + Send + 'static,
+    {
+        if self.bytes.len() <= SMALL_BODY_BYTES_MAX {
+            return parse(&self.bytes);
+        }
+        let place = app.0.large_bodies.take(self.org).await;
+        let parsed = on_blocking_thread(move || {
+            // Held by the work and not by the request, which may be given up.
+            let _place = place;
+            parse(&self.bytes)
+        });
+        parsed.await?
     }
 }
 
@@ -101,6 +147,17 @@ pub(super) async fn bytes<S: Send + Sync>(request: Request, state: &S) -> Result
     })
 }
 
+/// Runs work that would delay other requests on a thread of its own. It goes on if the request is given up.
+#[expect(clippy::disallowed_methods, reason = "awaited at once")]
+pub(super) async fn on_blocking_thread<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T> {
+    spawn_blocking(work).await.map_err(|error| {
+        tracing::error!(%error, "the work of a request ended early");
+        ApiError::new(ErrorType::Internal, "internal error")
+    })
+}
+
 pub(super) fn is_json(headers: &HeaderMap) -> bool {
     essence(headers).eq_ignore_ascii_case("application/json")
 }
@@ -112,7 +169,17 @@ pub(super) fn essence(headers: &HeaderMap) -> &str {
     media_type.split(';').next().unwrap_or_default().trim()
 }
 
+/// Rejects JSON with more than `JSON_VALUES_MAX` values.
+pub(super) fn check_values(json: &[u8]) -> Result<()> {
+    if has_more_values(json, JSON_VALUES_MAX) {
+        let message = format!("the body has more than {JSON_VALUES_MAX} JSON values");
+        return Err(ApiError::new(ErrorType::TooLarge, message));
+    }
+    Ok(())
+}
+
 fn parse<T: DeserializeOwned + Validate<Context = ()>>(bytes: &[u8]) -> Result<T> {
+    check_values(bytes)?;
     // serde would accept an array as the fields in order.
     if bytes.trim_ascii_start().first() == Some(&b'[') {
         return Err(ApiError::new(ErrorType::Invalid, "the body must be a JSON object"));

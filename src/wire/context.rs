@@ -133,6 +133,15 @@ impl From<ToolInput> for Tool {
     }
 }
 
+impl From<Tool> for ToolInput {
+    /// Returns the request that registers the tool.
+    fn from(tool: Tool) -> Self {
+        let Tool { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry } = tool;
+        let tool_type = Some(tool_type);
+        Self { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry }
+    }
+}
+
 impl From<Tool> for ToolView {
     fn from(tool: Tool) -> Self {
         let Tool { name, tool_type, description, input_schema, runs, expires_seconds, on_expiry } = tool;

@@ -18,6 +18,7 @@ pub(crate) mod environment;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod id;
+pub(crate) mod import;
 pub(crate) mod invoke;
 pub(crate) mod key;
 pub(crate) mod limits;

@@ -14,7 +14,7 @@ use crate::{
     },
     domain::{Session, SessionId, session::Pins, transcript},
     http::{
-        body::Lines,
+        body::{Lines, on_blocking_thread},
         download::ndjson,
         prelude::*,
         scope::{ReadSessions, WriteSessions},
@@ -24,6 +24,7 @@ use crate::{
     wire::{
         ErrorType,
         context::context_problem,
+        import::check_log,
         metadata::validate_metadata,
         session::{ImportedSession, SessionView},
     },
@@ -103,12 +104,16 @@ pub(super) async fn import(
 ) -> Result<Answer> {
     let text =
         str::from_utf8(&bytes).map_err(|_| ApiError::new(ErrorType::Invalid, "the body must be UTF-8"))?;
-    let origin = caller.origin();
-    let stamp = caller.stamp();
+    let (origin, stamp) = (caller.origin(), caller.stamp());
     once.run(&caller.app, caller.org, async |unit: &mut Unit| {
         let pins = pins(unit, text, caller.app.0.scripted).await?;
-        let read = transcript::read(text, origin.id(), pins.as_ref(), origin)
-            .map_err(|fault| ApiError::new(ErrorType::Invalid, fault.to_string()))?;
+        let (text, origin) = (text.to_owned(), origin.clone());
+        // It takes up to seconds.
+        let read = on_blocking_thread(move || {
+            let read = transcript::read(&text, origin.id(), pins.as_ref(), &origin)?;
+            check_log(&read.log).map(|()| read)
+        });
+        let read = read.await?.map_err(|fault| ApiError::new(ErrorType::Invalid, fault.to_string()))?;
         check_state(&read.session)?;
         let session = unit.import(read, &stamp).await.map_err(|error| match error {
             journal::Error::Store(store::Error::Conflict(_)) => ApiError::new(ErrorType::Invalid, NO_LOG),

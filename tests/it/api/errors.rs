@@ -62,6 +62,27 @@ async fn every_fault_of_a_request_has_the_form_of_an_error() {
 }
 
 #[tokio::test]
+async fn a_body_of_many_values_is_refused_before_it_is_parsed() {
+    let world = World::still().await;
+    let session = id(&world.owner.post("/sessions", json!({})).await.ok());
+    let messages = format!("/sessions/{session}/messages");
+    let metadata = |values: usize| format!("{{\"metadata\":{{\"a\":[{}1]}}}}", "1,".repeat(values));
+    // 1.9 MiB, of which the largest possible part is values.
+    for (path, values) in [("/sessions", 1_000_000), (&messages, 1_000_000), ("/agents", 200_000)] {
+        let body = metadata(values).into_bytes();
+        let error = raw(&world, Method::POST, path, "application/json", body).await.error(413);
+        assert_eq!(error["type"], "too_large", "{path}");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains("100000 JSON values"), "{message}");
+    }
+    // Fewer are parsed, on another thread, with the same errors as in a small body.
+    let body = metadata(90_000).into_bytes();
+    let error = raw(&world, Method::POST, "/sessions", "application/json", body).await.error(400);
+    assert_eq!(error["param"], "metadata");
+    world.end().await;
+}
+
+#[tokio::test]
 async fn param_names_the_field_that_is_wrong_unknown_repeated_or_absent() {
     let world = World::still().await;
     let owner = &world.owner;

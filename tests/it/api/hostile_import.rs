@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    World,
+    World, data,
     export::{export, forged, import},
     id,
 };
@@ -18,7 +18,7 @@ async fn file(world: &World, more: &[(&str, Value)]) -> String {
             let mut event = lines[1].clone();
             (event["type"], event["body"], event["level"]) = (json!(kind), body.clone(), json!("internal"));
             event["seq"] = json!(lines.len());
-            event["id"] = json!(format!("evt_01m8160k2gfj1v6m3x8r0q5t{:02}", lines.len()));
+            event["id"] = json!(format!("evt_01m8160k2gfj1v6m3x8r{:06}", lines.len()));
             lines.push(event);
         }
     })
@@ -82,5 +82,58 @@ async fn numbers_that_no_session_has_are_refused() {
     let twice = [("exec.completed", ran(u64::MAX)), ("exec.completed", ran(u64::MAX))];
     let error = import(&world.owner, file(&world, &twice).await).await.error(400);
     assert_eq!(error["type"], "invalid", "{error}");
+    world.end().await;
+}
+
+/// Events that register so many tools, each with a description and a schema of these sizes.
+fn tools(count: usize, description_bytes: usize, schema_bytes: usize) -> Vec<(&'static str, Value)> {
+    let tool = |at: usize| {
+        // The JSON around the text has 15 bytes.
+        let schema = json!({ "$comment": "s".repeat(schema_bytes - 15) });
+        json!({
+            "name": format!("tool_{at}"), "tool_type": "custom", "description": "d".repeat(description_bytes),
+            "input_schema": schema,
+        })
+    };
+    (0..count).map(|at| ("tool.registered", tool(at))).collect()
+}
+
+#[tokio::test]
+async fn an_import_has_no_more_tools_and_rules_than_a_session_that_ran_here() {
+    let world = World::still().await;
+    let owner = &world.owner;
+    let imported = import(owner, file(&world, &tools(64, 8 << 10, 16 << 10)).await).await.ok();
+    let path = format!("/sessions/{}/tools", id(&imported["session"]));
+    let answer = owner.get(&path).await.ok();
+    assert_eq!(data(&answer).len(), 64);
+    assert!(answer.to_string().len() < 2 << 20, "the largest list of tools");
+    let one_more = json!({ "name": "one_more" });
+    assert_eq!(owner.post(&path, one_more).await.error(409)["code"], "too_many_tools");
+
+    let tool = json!({ "name": "mcp__s__t", "tool": "t", "description": "", "input_schema": {} });
+    let listed = json!({
+        "server": "s", "server_hash": "h", "protocol_version": "2026-07-28", "hash": "x", "tools": vec![tool; 129],
+        "ttl_seconds": 60,
+    });
+    let grant = json!({
+        "rule": { "tool": "bash", "prefix": "ls", "policy": "allow" }, "schema_hash": "",
+        "confirmation_event_id": "evt_01m8160k2gfj1v6m3x8r0q5tzb",
+    });
+    for (events, words) in [
+        (tools(1_000, 0, 20), "line 67: there are 65 registered tools"),
+        (tools(1, (8 << 10) + 1, 20), "line 3: `description`"),
+        (tools(1, 0, (16 << 10) + 1), "line 3: `input_schema`"),
+        (vec![("mcp.listed", listed)], "line 3: there are 129 tools of a server"),
+        (vec![("permission.granted", grant); 65], "line 67: there are 65 granted rules"),
+        (vec![("session.stopped", json!({ "reason": "r".repeat(201) }))], "line 3: `reason`"),
+    ] {
+        let error = import(owner, file(&world, &events).await).await.error(400);
+        assert!(error["message"].as_str().is_some_and(|message| message.starts_with(words)), "{error}");
+    }
+    let signed = forged(&file(&world, &[]).await, |lines| {
+        lines[1]["actor"]["display"] = json!("d".repeat(301));
+    });
+    let error = import(owner, signed).await.error(400);
+    assert_eq!(error["message"], "line 2: `actor.display` has 301 bytes; at most 300 are allowed");
     world.end().await;
 }
