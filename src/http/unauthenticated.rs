@@ -1,7 +1,8 @@
 //! Bounds of callers whose secret is not known: per peer address and in total.
 //!
 //! Called by the extractors that look a secret up. A secret that was valid before is looked up in any case, so that
-//! requests with guessed secrets stop no caller with a valid one.
+//! requests with guessed secrets stop no caller with a valid one. The id of a trigger is no secret: its lookups are
+//! bounded in another way, which does not depend on whether it exists.
 
 use std::{
     collections::HashMap,
@@ -16,9 +17,13 @@ use tokio::sync::Semaphore;
 
 use super::error::{ApiError, Result};
 use crate::{
-    base::limit::{
-        SECRETS_REMEMBERED_MAX, UNKNOWN_SECRET_TTL, UNKNOWN_SECRETS_BURST, UNKNOWN_SECRETS_CONCURRENT_MAX,
-        UNKNOWN_SECRETS_PER_PEER_BURST, UNKNOWN_SECRETS_PER_SECOND, UNKNOWN_SECRETS_WAIT, VALID_SECRET_TTL,
+    base::{
+        limit::{
+            SECRETS_REMEMBERED_MAX, TRIGGER_LOOKUPS_MAX, TRIGGER_LOOKUPS_PER_PEER, UNKNOWN_SECRET_TTL,
+            UNKNOWN_SECRETS_BURST, UNKNOWN_SECRETS_CONCURRENT_MAX, UNKNOWN_SECRETS_PER_PEER_BURST,
+            UNKNOWN_SECRETS_PER_SECOND, UNKNOWN_SECRETS_WAIT, VALID_SECRET_TTL,
+        },
+        shares::Shares,
     },
     store::Result as StoreResult,
     wire::ErrorType,
@@ -52,6 +57,8 @@ pub(super) struct Lookups {
     refused: Recent<Peer>,
     /// Places of lookups of secrets that were not valid before.
     places: Semaphore,
+    /// Places of lookups of triggers.
+    triggers: Shares<Peer>,
 }
 
 impl Default for Lookups {
@@ -67,6 +74,7 @@ impl Default for Lookups {
             total: RateLimiter::direct(quota(UNKNOWN_SECRETS_BURST)),
             refused: Recent::new(UNKNOWN_SECRETS_WAIT),
             places: Semaphore::new(UNKNOWN_SECRETS_CONCURRENT_MAX),
+            triggers: Shares::new(TRIGGER_LOOKUPS_MAX, TRIGGER_LOOKUPS_PER_PEER),
         }
     }
 }
@@ -107,6 +115,15 @@ impl Lookups {
         self.unknown.has(hash) || peer.is_some_and(|peer| self.refused.has(&peer))
     }
 
+    /// Looks up the trigger of a message with `find`, within the share of the sender's address.
+    ///
+    /// No result is remembered and no address is refused here: the answer to the next message would then tell whether
+    /// the trigger exists, and a message with a valid signature would be refused because of those without one.
+    pub(super) async fn find_trigger<T>(&self, peer: Option<Peer>, find: impl Future<Output = T>) -> T {
+        let _place = self.triggers.take(peer).await;
+        find.await
+    }
+
     /// Counts a request that proves nothing, such as one without a valid signature, as one with an unknown secret.
     ///
     /// # Errors
@@ -138,7 +155,7 @@ impl Lookups {
 
 fn too_many() -> ApiError {
     metrics::counter!("sojourn_unauthenticated_refused_total").increment(1);
-    let text = "too many requests with unknown keys from this address; slow down";
+    let text = "too many requests without a valid key or signature from this address; slow down";
     ApiError { retry_after: Some(UNKNOWN_SECRETS_WAIT), ..ApiError::new(ErrorType::RateLimited, text) }
 }
 
@@ -172,6 +189,8 @@ impl<K: Eq + Hash> Recent<K> {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures::FutureExt;
 
     use super::*;
 
@@ -230,5 +249,20 @@ mod tests {
         assert!(most <= UNKNOWN_SECRETS_CONCURRENT_MAX, "{most} at a time");
         assert!(asked <= 2 * UNKNOWN_SECRETS_PER_PEER_BURST as usize, "{asked} of 2,000");
         assert_eq!(asked + refused, 2_000);
+    }
+
+    #[tokio::test]
+    async fn messages_of_one_address_wait_and_those_of_others_do_not() {
+        let lookups = Lookups::default();
+        let peer = |text: &str| Some(Peer::new(text.parse().expect("an address")));
+        let (one, other) = (peer("192.0.2.1"), peer("192.0.2.2"));
+        let mut stuck: Vec<_> =
+            (0..10).map(|_| lookups.find_trigger(one, std::future::pending::<()>()).boxed()).collect();
+        assert!(stuck.iter_mut().all(|lookup| lookup.now_or_never().is_none()));
+        assert!(lookups.find_trigger(one, async {}).now_or_never().is_none(), "its share is taken");
+        assert!(lookups.find_trigger(other, async {}).now_or_never().is_some());
+        // Messages without a valid signature do not change that.
+        while lookups.unproven(other).is_ok() {}
+        assert!(lookups.find_trigger(other, async {}).now_or_never().is_some());
     }
 }

@@ -1,9 +1,17 @@
 //! Sessions started by inbound webhooks, with a signature and without an API key.
 
+use std::time::Instant;
+
+use futures::future::join_all;
 use reqwest::Method;
 use serde_json::{Value, json};
 use sojourn::{
-    base::{Origin, seal::mac, text::hex},
+    base::{
+        Origin,
+        limit::{TRIGGER_REFUSED_AFTER, UNKNOWN_SECRETS_PER_PEER_BURST, UNKNOWN_SECRETS_PER_SECOND},
+        seal::mac,
+        text::hex,
+    },
     webhook::{Secret, sign},
 };
 
@@ -22,8 +30,13 @@ struct Scene {
 
 impl Scene {
     async fn open(trigger: Value) -> Self {
+        Self::behind(&[], trigger).await
+    }
+
+    /// The same with more settings of the service.
+    async fn behind(more: &[&str], trigger: Value) -> Self {
         let ground = Ground::new().await;
-        let service = ground.serve(&["--role=api"]).await;
+        let service = ground.serve(&[&["--role=api"][..], more].concat()).await;
         let owner = service.owner();
         let agent = json!({ "name": "noop", "prompt": "", "model": "scripted/noop" });
         let agent = text(&owner.post("/agents", agent).await.ok()["id"]);
@@ -50,6 +63,18 @@ impl Scene {
         request.headers_mut().remove("authorization");
         let request = reqwest::RequestBuilder::from_parts(http, request);
         send(headers.iter().fold(request, |request, (name, value)| request.header(*name, *value))).await
+    }
+
+    /// A message of the client at `from` with a signature that was not made with a secret of the trigger.
+    async fn unsigned(&self, trigger: &str, from: &str) -> (u16, Value, Vec<String>) {
+        let at = Origin::system().now().unix_timestamp().to_string();
+        let headers = [
+            ("x-forwarded-for", from),
+            ("webhook-id", "msg_1"),
+            ("webhook-timestamp", &at),
+            ("webhook-signature", "v1,AAAA"),
+        ];
+        bare(&self.send_request_to(trigger, &headers, "{}").await)
     }
 
     /// A Standard Webhooks message, signed `ago` seconds before now.
@@ -200,6 +225,59 @@ async fn an_unsigned_request_reveals_nothing_about_a_trigger() {
         assert!(right().await.status.is_success());
         scene.close().await;
     }
+}
+
+#[tokio::test]
+async fn many_unsigned_messages_reveal_nothing_about_a_trigger() {
+    let scene = Scene::behind(&["--trusted-proxies=127.0.0.0/8"], json!({ "kind": "generic" })).await;
+    let known = text(&scene.trigger["id"]);
+    let targets = [(known.as_str(), "192.0.2.1"), ("trg_01jd0000000000000000000000", "192.0.2.2")];
+    for (trigger, from) in targets {
+        let began = Instant::now();
+        assert_eq!(scene.unsigned(trigger, from).await.0, 404);
+        assert!(began.elapsed() >= TRIGGER_REFUSED_AFTER, "{trigger} was answered sooner");
+    }
+    // Until both senders, each with an address of its own, have sent too many.
+    let (began, mut answers) = (Instant::now(), [Vec::new(), Vec::new()]);
+    let is_limited = |answers: &Vec<(u16, Value, Vec<String>)>| answers.iter().any(|answer| answer.0 == 429);
+    for _ in 0..30 {
+        let sent = (0..150).flat_map(|_| targets).map(|(trigger, from)| scene.unsigned(trigger, from));
+        for (at, answer) in join_all(sent).await.into_iter().enumerate() {
+            answers[at % 2].push(answer);
+        }
+        if answers.iter().all(is_limited) {
+            break;
+        }
+    }
+    let seconds = began.elapsed().as_secs() as usize + 2;
+    let burst = UNKNOWN_SECRETS_PER_PEER_BURST as usize - 1;
+    // Time gives some back, and the message after which a sender is refused for a second is one more.
+    let given_back = seconds * (UNKNOWN_SECRETS_PER_SECOND as usize + 1);
+    for answers in &answers {
+        assert!(is_limited(answers), "no sender is answered without a limit");
+        let answered = answers.iter().filter(|answer| answer.0 == 404).count();
+        assert!((burst..=burst + given_back).contains(&answered), "{answered} within {seconds} s");
+    }
+    // Of each status, the answers are equal.
+    let [of_known, of_unknown] = &answers;
+    for status in [404, 429] {
+        let first = of_unknown.iter().find(|answer| answer.0 == status).expect("an answer");
+        let all = of_known.iter().chain(of_unknown).filter(|answer| answer.0 == status);
+        all.for_each(|answer| assert_eq!(answer, first));
+    }
+    assert!(answers.iter().flatten().all(|answer| [404, 429].contains(&answer.0)));
+    // A valid signature counts, also from an address that has sent too many messages without one.
+    let at = Origin::system().now().unix_timestamp();
+    let signature = sign(&[Secret::parse(&scene.secret()).expect("a secret")], "msg_1", at, b"{}");
+    let at = at.to_string();
+    let headers = [
+        ("x-forwarded-for", "192.0.2.1"),
+        ("webhook-id", "msg_1"),
+        ("webhook-timestamp", &at),
+        ("webhook-signature", &signature),
+    ];
+    assert_eq!(scene.send_request(&headers, "{}").await.status, 202);
+    scene.close().await;
 }
 
 #[tokio::test]

@@ -48,6 +48,15 @@ pub use trigger::*;
 
 /// Max size of a request body. A message is text; files have their own routes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Max values of a JSON body, for which it is parsed: each takes up to a hundred times the memory of its bytes. A file in
+/// base64 is one value.
+pub const JSON_VALUES_MAX: usize = 100_000;
+/// JSON bodies up to this size, in bytes, are parsed at once; larger ones on a thread for blocking work.
+pub const SMALL_BODY_BYTES_MAX: usize = 64 << 10;
+/// Larger JSON bodies that one process parses concurrently; further ones wait.
+pub const LARGE_BODIES_MAX: usize = 4;
+/// Those of one organization.
+pub const LARGE_BODIES_PER_ORG: usize = 1;
 /// Bytes of an oversized body that are read and discarded before the error response. Closing the
 /// connection while the client still sends would lose the response.
 pub const BODY_DRAIN_BYTES_MAX: u64 = 8 << 20;
@@ -206,8 +215,10 @@ pub const NOTIFICATION_INTERVAL: Duration = Duration::from_millis(2);
 pub const CLAIM_POLL: Duration = Duration::from_secs(1);
 /// Max jobs of one claim (measured: 10 rows cost three times as much as 1).
 pub const CLAIM_JOBS_MAX: i64 = 10;
-/// Slots of a worker beside its own, for organizations that hold none in it: one for so many, and at least one.
+/// Slots of a worker beside its own, for organizations that hold few in it: one for so many, and at least one.
 pub const RESERVED_SLOTS_PART: usize = 4;
+/// Min time between two claims for these slots while notifications of ready jobs arrive.
+pub const RESERVE_CLAIM_INTERVAL: Duration = Duration::from_millis(50);
 /// Jobs that became ready recently and that a claim reads by time. With more, it visits organizations.
 pub const CLAIM_WINDOW: i64 = 512;
 /// Organizations that one claim visits; the next claim continues after the last one.

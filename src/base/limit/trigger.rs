@@ -14,6 +14,13 @@ pub const SCHEDULE_RUN_DAYS: i32 = 30;
 pub const TRIGGERS_MAX: i64 = 20;
 /// Sustained messages per second of one trigger; the burst is four times as many.
 pub const TRIGGER_MESSAGES_PER_SECOND: u32 = 10;
+/// Lookups of triggers that one process does concurrently for messages whose signature is not verified yet, and those of
+/// one peer address; further ones wait. They use connections that all requests share.
+pub const TRIGGER_LOOKUPS_MAX: usize = 4;
+pub const TRIGGER_LOOKUPS_PER_PEER: usize = 2;
+/// Time after which a message without a valid signature is answered, unless that took longer: more than a lookup and the
+/// verification need, so that the sender cannot tell by it whether the trigger exists.
+pub const TRIGGER_REFUSED_AFTER: Duration = Duration::from_millis(50);
 /// Min length of a caller-supplied trigger secret, in bytes. The secret is the only authentication
 /// of a trigger.
 pub const TRIGGER_SECRET_BYTES_MIN: usize = 16;

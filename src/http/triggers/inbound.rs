@@ -1,8 +1,8 @@
 //! Inbound messages to a trigger, authenticated by a signature with the trigger's secret.
 //!
 //! An unknown trigger, a disabled one, one of a suspended organization and a wrong signature get the same
-//! response. The message is interpreted only after these checks, and its content never determines the
-//! recorded origin of the session.
+//! response, after the same work and the same time, and count the same. The message is interpreted only after these
+//! checks, and its content never determines the recorded origin of the session.
 
 use axum::{
     body::Bytes,
@@ -10,11 +10,15 @@ use axum::{
     http::{HeaderMap, request::Parts},
 };
 use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep_until};
 
 use crate::{
     base::{
         ExposeSecret,
-        limit::{IDEMPOTENCY_KEY_BYTES_MAX, METADATA_BYTES_MAX, TEXT_BYTES_MAX, WEBHOOK_TOLERANCE_SECONDS},
+        limit::{
+            IDEMPOTENCY_KEY_BYTES_MAX, METADATA_BYTES_MAX, TEXT_BYTES_MAX, TRIGGER_REFUSED_AFTER,
+            WEBHOOK_TOLERANCE_SECONDS,
+        },
         seal::sha256,
         text::hex,
     },
@@ -28,7 +32,7 @@ use crate::{
     },
     http::{
         auth,
-        body::{self, is_json},
+        body::{self, check_values, is_json},
         idempotency::key_of,
         prelude::*,
         rate::RateKey,
@@ -68,19 +72,15 @@ pub(super) async fn receive(
     Path(id): Path<TriggerId>,
     Message { parts, body }: Message,
 ) -> Result<Answer> {
-    let known = sha256(id.uuid().as_bytes());
     let peer = auth::peer(&parts);
-    let open = app.0.lookups.find(peer, known, app.0.store.find_trigger(id)).await?;
-    let is_known = open.is_some();
-    let OpenTrigger { org, trigger, .. } = match authenticate(&app, open, &parts.headers, &body) {
-        Ok(open) => open,
-        Err(error) => {
-            // The answer must not tell a trigger from an unknown one, which was counted.
-            if is_known {
-                app.0.lookups.unproven(peer)?;
-            }
-            return Err(error);
-        }
+    let refused_at = Instant::now() + TRIGGER_REFUSED_AFTER;
+    let found = app.0.lookups.find_trigger(peer, app.0.store.find_trigger(id)).await?;
+    let Some(OpenTrigger { org, trigger, .. }) = authenticate(&app, found, &parts.headers, &body) else {
+        // Counted only now: a sender with a valid signature is not refused because of others at its address.
+        let refused = app.0.lookups.unproven(peer).err().unwrap_or_else(ApiError::not_found);
+        drop(body);
+        sleep_until(refused_at).await;
+        return Err(refused);
     };
     app.take_request(RateKey::Trigger(id), org, &parts)?;
     if !is_json(&parts.headers) {
@@ -150,36 +150,47 @@ impl<S: Send + Sync> FromRequest<S> for Message {
     }
 }
 
-/// Returns the trigger if it is active and the message is genuine. Every other case gets the same
-/// response.
+/// Secrets that a message is verified with: a trigger has two after a rotation.
+const SECRETS: usize = 2;
+
+/// Returns the trigger if it is active and the message is genuine.
+///
+/// The work depends on the message alone, whether the trigger exists or not: its signature of each kind is verified
+/// with as many secrets as a trigger can have.
 fn authenticate(
     app: &App,
-    open: Option<OpenTrigger>,
+    found: Option<OpenTrigger>,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<OpenTrigger> {
-    let secrets: Vec<Secret> = match &open {
-        Some(open) => {
-            open.secrets.iter().filter_map(|secret| Secret::parse(secret.expose_secret()).ok()).collect()
-        }
-        // Does the same work, so that the response time reveals nothing.
-        None => vec![Secret::generate(app.0.journal.origin())],
+) -> Option<OpenTrigger> {
+    let origin = app.0.journal.origin();
+    let stored = found.iter().flat_map(|open| &open.secrets);
+    let stored = stored.filter_map(|secret| Secret::parse(secret.expose_secret()).ok());
+    // Nobody can sign with these.
+    let unknown: [Secret; SECRETS] = std::array::from_fn(|_| Secret::generate(origin));
+    let secrets: Vec<Secret> = stored.chain(unknown).take(SECRETS).collect();
+    let is_of_github = is_from_github(&secrets, headers, body);
+    let is_generic = is_from_sender(&secrets, headers, body, origin.now().unix_timestamp());
+    let is_genuine = |kind| match kind {
+        Kind::Github => is_of_github,
+        Kind::Generic => is_generic,
     };
-    let kind = open.as_ref().map_or(Kind::Generic, |open| open.trigger.kind);
-    let is_genuine = match kind {
-        Kind::Github => verify_github(&secrets, body, &header(headers, "x-hub-signature-256")),
-        Kind::Generic => {
-            let at = header(headers, "webhook-timestamp").parse::<i64>();
-            let now = app.0.journal.origin().now().unix_timestamp();
-            let is_recent =
-                at.as_ref().is_ok_and(|at| now.abs_diff(*at) <= WEBHOOK_TOLERANCE_SECONDS.unsigned_abs());
-            let id = header(headers, "webhook-id");
-            let signatures = header(headers, "webhook-signature");
-            let is_signed = is_signed(&secrets, &id, at.unwrap_or_default(), body, &signatures);
-            is_signed && is_recent && !id.is_empty()
-        }
-    };
-    open.filter(|open| is_genuine && open.is_live).ok_or_else(ApiError::not_found)
+    found.filter(|open| is_genuine(open.trigger.kind) && open.is_live)
+}
+
+/// Returns whether a message has a valid signature of the kind `github`.
+fn is_from_github(secrets: &[Secret], headers: &HeaderMap, body: &[u8]) -> bool {
+    let signature = header(headers, "x-hub-signature-256");
+    !signature.is_empty() && verify_github(secrets, body, &signature)
+}
+
+/// Returns whether a message has a valid signature of the kind `generic`. `now` is in seconds since 1970.
+fn is_from_sender(secrets: &[Secret], headers: &HeaderMap, body: &[u8], now: i64) -> bool {
+    let signatures = header(headers, "webhook-signature");
+    let id = header(headers, "webhook-id");
+    let Ok(at) = header(headers, "webhook-timestamp").parse::<i64>() else { return false };
+    let is_recent = now.abs_diff(at) <= WEBHOOK_TOLERANCE_SECONDS.unsigned_abs();
+    !signatures.is_empty() && !id.is_empty() && is_recent && is_signed(secrets, &id, at, body, &signatures)
 }
 
 /// Uses the object as the input, like the creation of a session does.
@@ -215,6 +226,7 @@ fn github(filter: &Filter, event: String, body: &[u8]) -> Result<Result<Invocati
 }
 
 fn object(body: &[u8]) -> Result<Map<String, Value>> {
+    check_values(body)?;
     serde_json::from_slice(body).map_err(|error| {
         ApiError::new(ErrorType::Invalid, format!("the body must be a JSON object: {error}"))
     })

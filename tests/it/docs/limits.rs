@@ -147,6 +147,9 @@ fn of_requests() -> Vec<(&'static str, String)> {
         ("BODY_BYTES_MAX", bytes(limit::BODY_BYTES_MAX)),
         ("IMPORT_BYTES_MAX", bytes(limit::IMPORT_BYTES_MAX)),
         ("BODY_DRAIN_BYTES_MAX", bytes(limit::BODY_DRAIN_BYTES_MAX as usize)),
+        ("JSON_VALUES_MAX", count(limit::JSON_VALUES_MAX as u64)),
+        ("LARGE_BODIES_MAX", count(limit::LARGE_BODIES_MAX as u64)),
+        ("LARGE_BODIES_PER_ORG", count(limit::LARGE_BODIES_PER_ORG as u64)),
         ("HEADER_BYTES_MAX", bytes(limit::HEADER_BYTES_MAX)),
         ("HEADER_TIMEOUT", seconds(limit::HEADER_TIMEOUT)),
         ("REQUEST_TIMEOUT", seconds(limit::REQUEST_TIMEOUT)),
@@ -223,6 +226,10 @@ fn of_things() -> Vec<(&'static str, String)> {
         ("TRIGGERS_MAX", count(limit::TRIGGERS_MAX.unsigned_abs())),
         ("INVOKE_TOKENS_MAX", count(limit::INVOKE_TOKENS_MAX.unsigned_abs())),
         ("TRIGGER_MESSAGES_PER_SECOND", count(limit::TRIGGER_MESSAGES_PER_SECOND.into())),
+        ("TRIGGER_LOOKUPS_MAX", count(limit::TRIGGER_LOOKUPS_MAX as u64)),
+        ("TRIGGER_LOOKUPS_PER_PEER", count(limit::TRIGGER_LOOKUPS_PER_PEER as u64)),
+        ("TRIGGER_REFUSED_AFTER", format!("{} ms", limit::TRIGGER_REFUSED_AFTER.as_millis())),
+        ("GITHUB_FIELD_BYTES_MAX", bytes(limit::GITHUB_FIELD_BYTES_MAX)),
         ("WEBHOOK_TOLERANCE_SECONDS", count(limit::WEBHOOK_TOLERANCE_SECONDS.unsigned_abs())),
         ("TRIGGER_SECRET_BYTES_MIN", bytes(limit::TRIGGER_SECRET_BYTES_MIN)),
         ("CRON_BYTES_MAX", bytes(limit::CRON_BYTES_MAX)),
@@ -251,7 +258,8 @@ fn of_things() -> Vec<(&'static str, String)> {
 }
 
 /// Bounds that the egress socket knows and no caller meets, with the reason.
-const INNER: [(&str, &str); 15] = [
+const INNER: [(&str, &str); 16] = [
+    ("SMALL_BODY_BYTES_MAX", "said in the rows of larger bodies"),
     ("PAGE_ROWS_DEFAULT", "said beside the largest page"),
     ("USAGE_DAYS_DEFAULT", "what is summed when nothing is asked"),
     ("CLIENT_TOKEN_TTL_SECONDS", "said below the table: no error"),
