@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use crate::{
+    base::limit::ORG_IMAGES_BYTES_MAX,
     domain::environment::{NodeCapacity, Size, bytes_of},
     node::local::capacity::Machine,
     store::admission::OrganizationMaxima,
@@ -71,6 +72,11 @@ pub struct Capacity {
     #[arg(long, env = "SOJOURN_ORGANIZATION_MAX_CHECKPOINTS", value_name = "SIZE", value_parser = bytes)]
     pub organization_max_checkpoints: Option<u64>,
 
+    /// Size on each node of the images with packages that one organization had built there: a build beyond it fails
+    /// [default: 20Gi]
+    #[arg(long, env = "SOJOURN_ORGANIZATION_MAX_IMAGES", value_name = "SIZE", value_parser = bytes)]
+    pub organization_max_images: Option<u64>,
+
     /// Seconds that a session waits for capacity for its sandbox before its turn ends with sandbox_unavailable
     #[arg(long, default_value = "120", env = "SOJOURN_SANDBOX_WAIT_SECONDS", value_name = "SECONDS",
         value_parser = super::seconds)]
@@ -105,6 +111,7 @@ impl Capacity {
             sandboxes: self.organization_max_sandboxes,
             memory_bytes: self.organization_max_memory,
             checkpoint_bytes: self.organization_max_checkpoints,
+            image_bytes: Some(self.organization_max_images.unwrap_or(ORG_IMAGES_BYTES_MAX)),
         }
     }
 }

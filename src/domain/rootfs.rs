@@ -56,12 +56,24 @@ pub struct Build {
     /// Error message of a failed build.
     #[schema(required)]
     pub error: Option<String>,
+    /// Size of a root file system with packages, which counts for the organization that had it built. Null while it
+    /// does not exist.
+    #[schema(required)]
+    pub bytes: Option<u64>,
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     pub started_at: Option<OffsetDateTime>,
     #[serde(with = "time::serde::rfc3339::option")]
     #[schema(required)]
     pub completed_at: Option<OffsetDateTime>,
+}
+
+/// A root file system with packages that exists on a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StoredRootFs {
+    pub bytes: u64,
+    /// Time since a sandbox was last created on it; 0 while one exists.
+    pub idle_seconds: u64,
 }
 
 /// State of a build.

@@ -65,6 +65,7 @@ async fn count(store: &Store, move_events_after_days: Option<i32>) -> store::Res
     let capacity = store.capacity_gauges().await?;
     gauge!("sojourn_sandboxes_waiting").set(capacity.sandboxes_waiting as f64);
     gauge!("sojourn_sandboxes_waiting_age_seconds").set(capacity.sandboxes_waiting_age_seconds);
+    gauge!("sojourn_image_bytes").set(capacity.image_bytes as f64);
     gauge!("sojourn_nodes_disk_low").set(capacity.nodes_disk_low as f64);
     gauge!("sojourn_node_reserved_ratio", "resource" => "memory").set(capacity.node_memory_reserved_ratio);
     gauge!("sojourn_node_reserved_ratio", "resource" => "cpu").set(capacity.node_cpu_reserved_ratio);
@@ -177,6 +178,7 @@ const GAUGES: &[(&str, &str)] = &[
     ("sojourn_sandboxes_waiting_age_seconds", "How long the first of them has waited."),
     ("sojourn_node_up", "Whether a node of this worker answered last; 0 or 1. By node."),
     ("sojourn_node_connections", "Connections of workers to this node agent."),
+    ("sojourn_image_bytes", "Size of the root file systems with packages on all live nodes."),
     ("sojourn_nodes_disk_low", "Nodes with less free disk than they keep."),
     ("sojourn_node_reserved_ratio", "Largest reserved part of a node, by resource."),
     ("sojourn_deliveries_pending", "Deliveries that are not settled."),

@@ -25,17 +25,18 @@ use super::{
 };
 use crate::{
     base::limit::{
-        NODE_ROOTFS_TIMEOUT, ROOTFS_CONCURRENT_MAX, ROOTFS_DENIED_MAX, ROOTFS_LOG_INTERVAL, ROOTFS_POLL,
+        NODE_ROOTFS_TIMEOUT, ROOTFS_BYTES_MAX, ROOTFS_CONCURRENT_MAX, ROOTFS_DENIED_MAX, ROOTFS_LOG_INTERVAL,
+        ROOTFS_POLL,
     },
     domain::{
-        Actor, Body, Event, Session,
+        Actor, Body, Event, OrgId, Session,
         event::Draft,
         rootfs::{Build, RootFs, State},
     },
     egress::{Authority, Decision, Log, Lost, Parts, Policy, Proxy, Secrets, Verdict},
     journal::Halted,
     sandbox::{BuildError, Fault, Install, Node},
-    store::record::Fence,
+    store::{self, record::Fence},
 };
 
 /// Error code of a turn whose root file system could not be built.
@@ -78,12 +79,12 @@ impl Sandboxes {
                     names.remove::<String>(&key);
                 }
                 _ = beats.tick() => {
-                    for rootfs in self.wanted(id).await {
+                    for (rootfs, org) in self.wanted(id).await {
                         let key = rootfs.key();
                         if names.len() < ROOTFS_CONCURRENT_MAX && names.insert(key.clone()) {
                             let (sandboxes, on) = (&self, &on);
                             making.push(async move {
-                                sandboxes.build(on, &rootfs).await;
+                                sandboxes.build(on, &rootfs, org).await;
                                 key
                             });
                         }
@@ -93,12 +94,12 @@ impl Sandboxes {
         }
         // The next process restarts builds that were in progress.
         drop(making);
-        if let Err(unmade) = on.node.remove_unused_rootfs().await {
+        if let Err(unmade) = on.node.remove_unused_rootfs(&[]).await {
             tracing::warn!(%unmade, "remains of root file system builds could not be removed");
         }
     }
 
-    async fn wanted(&self, node: Uuid) -> Vec<RootFs> {
+    async fn wanted(&self, node: Uuid) -> Vec<(RootFs, OrgId)> {
         let wanted = self.store.pending_rootfs(node, 4 * ROOTFS_CONCURRENT_MAX as i64).await;
         wanted.unwrap_or_else(|error| {
             tracing::warn!(%error, "requested root file systems could not be read");
@@ -106,26 +107,26 @@ impl Sandboxes {
         })
     }
 
-    async fn build(&self, on: &Usable, rootfs: &RootFs) {
+    async fn build(&self, on: &Usable, rootfs: &RootFs, org: OrgId) {
         let images = &*on.node;
         let made = tokio::select! {
-            made = self.build_image(images, rootfs) => made,
+            made = self.build_image(on, rootfs, org) => made,
             () = self.record_build_log(on, rootfs) => unreachable!("the build log is recorded for ever"),
         };
-        let failure = match &made {
+        let built = match &made {
             // Another process of this node builds it and records the result.
             Err(BuildError::Busy) => return,
             Err(BuildError::Failed(reason)) => {
                 tracing::warn!(image = rootfs.image, reason, "a root file system could not be built");
-                Some(reason.as_str())
+                Err(reason.as_str())
             }
-            Ok(()) => None,
+            Ok(bytes) => Ok(*bytes),
         };
         let log = images.take_build_log(rootfs).await.unwrap_or_else(|fault| {
             tracing::warn!(%fault, "the log of a build could not be read");
             String::new()
         });
-        if let Err(error) = self.store.record_rootfs_built(on.id, rootfs, &log, failure).await {
+        if let Err(error) = self.store.record_rootfs_built(on.id, rootfs, &log, built).await {
             tracing::warn!(%error, "the result of a root file system build could not be recorded; retrying");
         }
     }
@@ -145,19 +146,78 @@ impl Sandboxes {
         }
     }
 
-    async fn build_image(&self, images: &dyn Node, rootfs: &RootFs) -> Result<(), BuildError> {
+    /// Builds a root file system. Returns its size if it counts for the organization: one without packages is the
+    /// operator's image, which all organizations share.
+    async fn build_image(&self, on: &Usable, rootfs: &RootFs, org: OrgId) -> Result<Option<u64>, BuildError> {
+        let images = &*on.node;
         images.make_image(rootfs).await?;
         if rootfs.packages.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
+        let bytes_max = self.bytes_left(on, rootfs, org).await.map_err(|error| {
+            tracing::warn!(%error, "the root file systems of an organization could not be added up; retrying");
+            BuildError::Busy
+        })?;
         let origin = self.journal.origin();
         let authority = Authority::of(&origin.bytes(), origin).map_err(|error| {
             BuildError::Failed(format!("the certificates of the installers cannot be made: {error}"))
         })?;
         let certificates = authority.bundle(&self.network.extra_roots);
-        match images.begin_install(rootfs, origin.id(), &certificates).await? {
-            Some(install) => self.install(install, authority).await,
-            None => Ok(()),
+        if let Some(install) = images.begin_install(rootfs, origin.id(), &certificates, bytes_max).await? {
+            self.install(install, authority).await?;
+        }
+        let stored = images.stored_rootfs(rootfs).await.unwrap_or_else(|fault| {
+            tracing::warn!(%fault, "the size of a root file system could not be read: it does not count");
+            None
+        });
+        Ok(stored.map(|stored| stored.bytes))
+    }
+
+    /// Returns how large a root file system of an organization may be on a node; `None` is unlimited. If less is left than
+    /// the largest one may have, the longest unused ones of the organization are removed before, except those that a
+    /// sandbox used within `ROOTFS_MIN_AGE`.
+    ///
+    /// Builds of one organization that run at the same time on a node do not count each other.
+    async fn bytes_left(
+        &self,
+        on: &Usable,
+        rootfs: &RootFs,
+        org: OrgId,
+    ) -> Result<Option<u64>, store::Error> {
+        let Some(max) = self.limits.organization.image_bytes else { return Ok(None) };
+        let left = async || {
+            let taken = self.store.rootfs_bytes_beside(on.id, org, rootfs).await?;
+            store::Result::Ok(max.saturating_sub(taken))
+        };
+        let before = left().await?;
+        if before >= ROOTFS_BYTES_MAX {
+            return Ok(Some(before));
+        }
+        let kept = max.saturating_sub(ROOTFS_BYTES_MAX);
+        let surplus = self.store.surplus_rootfs(on.id, org, kept).await?;
+        if let Err(unmade) = on.node.remove_unused_rootfs(&surplus).await {
+            tracing::warn!(%unmade, "unused root file systems could not be removed");
+        }
+        self.record_stored_rootfs(on.id, &*on.node).await;
+        left().await.map(Some)
+    }
+
+    /// Records which of the root file systems that count for organizations a node still has, and their last use.
+    pub(crate) async fn record_stored_rootfs(&self, node: Uuid, images: &dyn Node) {
+        let recorded = async {
+            for rootfs in self.store.counted_rootfs(node).await? {
+                match images.stored_rootfs(&rootfs).await {
+                    Ok(stored) => self.store.record_rootfs_use(node, &rootfs, stored).await?,
+                    Err(fault) => {
+                        tracing::warn!(node.id = %node, %fault, "the use of root file systems is not known");
+                        break;
+                    }
+                }
+            }
+            store::Result::Ok(())
+        };
+        if let Err(error) = recorded.await {
+            tracing::warn!(%error, "the use of root file systems could not be recorded");
         }
     }
 

@@ -64,6 +64,9 @@ impl Agent {
                 nothing(local.erase(org, session).await).map_err(Answer::Fault)?
             }
             Call::HasRootfs { rootfs } => Done::Is(local.has_rootfs(&rootfs).await.map_err(Answer::Fault)?),
+            Call::StoredRootfs { rootfs } => {
+                Done::StoredRootfs(local.stored_rootfs(&rootfs).await.map_err(Answer::Fault)?)
+            }
             Call::MakeImage { rootfs } => {
                 // It goes on when the worker hangs up: what it publishes must not be interrupted.
                 let local = local.clone();
@@ -80,8 +83,8 @@ impl Agent {
                 let log = local.take_build_log(&rootfs).await.map_err(Answer::Fault)?;
                 return Ok((Done::Log, log.into_bytes()));
             }
-            Call::RemoveUnusedRootfs {} => {
-                Done::Count(local.remove_unused_rootfs().await.map_err(Answer::NotBuilt)? as u64)
+            Call::RemoveUnusedRootfs { surplus } => {
+                Done::Count(local.remove_unused_rootfs(&surplus).await.map_err(Answer::NotBuilt)? as u64)
             }
             _ => {
                 return Err(Answer::Fault(Fault::Unavailable(
@@ -144,10 +147,11 @@ fn is_of_node(call: &Call) -> bool {
             | Call::Destroy { .. }
             | Call::Erase { .. }
             | Call::HasRootfs { .. }
+            | Call::StoredRootfs { .. }
             | Call::MakeImage { .. }
             | Call::BuildLog { .. }
             | Call::TakeBuildLog { .. }
-            | Call::RemoveUnusedRootfs {}
+            | Call::RemoveUnusedRootfs { .. }
             | Call::Install { .. }
     )
 }

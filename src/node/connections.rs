@@ -197,8 +197,8 @@ impl Agent {
                     Err(fault) => Answer::Fault(fault),
                 }
             }
-            (Call::Install { rootfs, container }, None) => {
-                let begun = self.local.begin_install(&rootfs, container, &payload);
+            (Call::Install { rootfs, container, bytes_max }, None) => {
+                let begun = self.local.begin_install(&rootfs, container, &payload, bytes_max);
                 match while_waiting(&mut read_half, &mut write_half, begun).await? {
                     Ok(Some(install)) => {
                         self.install(&mut read_half, &mut write_half, scope, install).await?

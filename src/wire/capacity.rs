@@ -13,6 +13,9 @@ pub(crate) struct CapacityView {
     pub memory_bytes: ResourceUse,
     /// Size of all checkpoints in bytes; above the maximum no new sandbox is made.
     pub checkpoint_bytes: ResourceUse,
+    /// Size in bytes of the root file systems with packages that the organization had built, on the node with most of
+    /// them. The maximum applies to each node: a build beyond it fails.
+    pub image_bytes: ResourceUse,
     /// Sessions that wait for capacity, of the organization or of a node.
     pub sessions_waiting: i64,
 }

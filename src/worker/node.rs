@@ -127,11 +127,16 @@ impl Worker {
     }
 
     async fn remove_unused(&self, node: &WorkerNode) {
-        if let Err(error) = self.runtime.sandboxes.store.delete_unused_rootfs(node.id).await {
+        let sandboxes = &self.runtime.sandboxes;
+        // Before: the row of one that is in use stays, as its size counts.
+        if let Ok(images) = &node.provider {
+            sandboxes.record_stored_rootfs(node.id, &**images).await;
+        }
+        if let Err(error) = sandboxes.store.delete_unused_rootfs(node.id).await {
             tracing::warn!(%error, "rows of unused root file systems could not be deleted");
         }
         let Ok(images) = &node.provider else { return };
-        if let Err(unmade) = images.remove_unused_rootfs().await {
+        if let Err(unmade) = images.remove_unused_rootfs(&[]).await {
             tracing::warn!(%unmade, "unused root file systems could not be removed");
         }
         match self.remove_orphans(node.id, &**images).await {

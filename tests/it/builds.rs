@@ -7,7 +7,7 @@ use sojourn::{
     },
     domain::{
         OrgId,
-        rootfs::{Packages, RootFs},
+        rootfs::{Packages, RootFs, StoredRootFs},
     },
 };
 use uuid::Uuid;
@@ -37,7 +37,7 @@ async fn an_organization_has_a_share_of_the_builds_of_a_node() {
     for n in 0..ROOTFS_BUILDS_PER_HOUR_MAX {
         assert!(ask(greedy, n).await.is_some(), "{n}");
         store.record_rootfs_building(node, &rootfs(n), "").await.expect("a database");
-        store.record_rootfs_built(node, &rootfs(n), "", None).await.expect("a database");
+        store.record_rootfs_built(node, &rootfs(n), "", Ok(None)).await.expect("a database");
     }
     assert_eq!(ask(greedy, 101).await, None, "too many within the hour");
     assert_eq!(ask(greedy, 0).await, None, "one that was removed is a build again");
@@ -47,5 +47,45 @@ async fn an_organization_has_a_share_of_the_builds_of_a_node() {
 
     ground.sql("update rootfs set started_at = now() - interval '61 minutes'").await;
     assert!(ask(greedy, 101).await.is_some() && ask(greedy, 1).await.is_some());
+    store.close().await;
+}
+
+#[tokio::test]
+async fn root_file_systems_count_while_they_are_there_and_the_longest_unused_are_surplus() {
+    let ground = Ground::new().await;
+    ground.serve(&["--role=api"]).await.stop().await;
+    let store = open(&ground);
+    let org = || -> OrgId { Id::from_uuid(Uuid::new_v4()) };
+    let (node, own, other) = (Uuid::new_v4(), org(), org());
+    for (n, org) in [(0, own), (1, own), (2, own), (3, other)] {
+        store.request_rootfs_on_node(node, org, &rootfs(n)).await.expect("a database").expect("a share");
+        store.record_rootfs_built(node, &rootfs(n), "", Ok(Some(10))).await.expect("a database");
+    }
+    let failed = store.request_rootfs_on_node(node, own, &rootfs(4)).await.expect("a database");
+    assert_eq!(failed.expect("a share").bytes, None);
+    let pending = store.pending_rootfs(node, 10).await.expect("a database");
+    assert_eq!(pending, [(rootfs(4), own)]);
+    store.record_rootfs_built(node, &rootfs(4), "", Err("no")).await.expect("a database");
+
+    let beside = async |node, n| store.rootfs_bytes_beside(node, own, &rootfs(n)).await.expect("a database");
+    assert_eq!((beside(node, 4).await, beside(node, 1).await), (30, 20));
+    assert_eq!(beside(Uuid::new_v4(), 4).await, 0, "of another node");
+    let used = async |n, stored| store.record_rootfs_use(node, &rootfs(n), stored).await.expect("a database");
+    ground.sql("update rootfs set requested_at = now() - interval '5 hours'").await;
+    for (n, hours) in [(0, 2), (1, 0), (2, 3)] {
+        used(n, Some(StoredRootFs { bytes: 10, idle_seconds: hours * 3_600 })).await;
+    }
+    let surplus = async |kept| store.surplus_rootfs(node, own, kept).await.expect("a database");
+    assert_eq!(surplus(0).await, [rootfs(2), rootfs(0), rootfs(1)]);
+    assert_eq!((surplus(19).await, surplus(20).await), (vec![rootfs(2), rootfs(0)], vec![rootfs(2)]));
+    assert!(surplus(30).await.is_empty());
+
+    // The node has removed it.
+    used(2, None).await;
+    assert_eq!((beside(node, 4).await, surplus(10).await), (20, vec![rootfs(0)]));
+    assert_eq!(store.counted_rootfs(node).await.expect("a database").len(), 3);
+    let again = store.request_rootfs_on_node(node, other, &rootfs(0)).await.expect("a database");
+    assert_eq!(again.expect("a share").bytes, None, "it is missing, or nobody had asked");
+    assert_eq!(beside(node, 4).await, 10);
     store.close().await;
 }

@@ -37,6 +37,9 @@ pub const ROOTFS_PER_ORGANIZATION_MAX: i64 = 4;
 /// Builds that a node starts for one organization within an hour, of up to `ROOTFS_BYTES_MAX` each: only root file
 /// systems that were not used for an hour are removed when there are many.
 pub const ROOTFS_BUILDS_PER_HOUR_MAX: i64 = 12;
+/// Bytes on one node of the root file systems with packages that an organization had built there, unless the operator
+/// sets another maximum: at least two of `ROOTFS_BYTES_MAX`.
+pub const ORG_IMAGES_BYTES_MAX: u64 = 20 << 30;
 /// Interval at which a node polls for builds, and a session for its root file system.
 pub const ROOTFS_POLL: Duration = Duration::from_secs(1);
 /// A failed build also answers equal requests for this long.

@@ -117,6 +117,7 @@ pub(super) async fn capacity(caller: Caller<ReadUsage>) -> Result<Response> {
         sandboxes: ResourceUse { used: now.sandboxes, max: max.sandboxes.map(u64::from) },
         memory_bytes: ResourceUse { used: now.memory_bytes, max: max.memory_bytes },
         checkpoint_bytes: ResourceUse { used: now.checkpoint_bytes, max: max.checkpoint_bytes },
+        image_bytes: ResourceUse { used: now.image_bytes, max: max.image_bytes },
         sessions_waiting: now.waiting,
     }))
 }

@@ -2,9 +2,12 @@
 
 use async_trait::async_trait;
 
-use super::Local;
+use super::{Local, unavailable};
 use crate::{
-    domain::{OrgId, SandboxId, SessionId, rootfs::RootFs},
+    domain::{
+        OrgId, SandboxId, SessionId,
+        rootfs::{RootFs, StoredRootFs},
+    },
     sandbox::{BuildError, Fault, Images, Install, Node, NodeStatus},
 };
 
@@ -30,6 +33,10 @@ impl Images for Local {
         Ok(self.images.is_ready(rootfs))
     }
 
+    async fn stored_rootfs(&self, rootfs: &RootFs) -> Result<Option<StoredRootFs>, Fault> {
+        self.images.stored(rootfs).map_err(|error| unavailable("the use of an image cannot be read", &error))
+    }
+
     async fn make_image(&self, rootfs: &RootFs) -> Result<(), BuildError> {
         if self.space.is_low() {
             return Err(BuildError::Failed("the disk of the node is nearly full".to_owned()));
@@ -42,8 +49,10 @@ impl Images for Local {
         rootfs: &RootFs,
         container: SandboxId,
         certificates: &[u8],
+        bytes_max: Option<u64>,
     ) -> Result<Option<Install>, BuildError> {
-        let Some(installation) = self.images.begin_install(rootfs, container).await? else { return Ok(None) };
+        let begun = self.images.begin_install(rootfs, container, bytes_max).await?;
+        let Some(installation) = begun else { return Ok(None) };
         let egress = installation.egress_socket(certificates).await?;
         Ok(Some(Install { egress, run: Box::pin(installation.run()) }))
     }
@@ -56,7 +65,7 @@ impl Images for Local {
         Ok(self.images.take_log(rootfs))
     }
 
-    async fn remove_unused_rootfs(&self) -> Result<usize, BuildError> {
-        self.images.reap().await
+    async fn remove_unused_rootfs(&self, surplus: &[RootFs]) -> Result<usize, BuildError> {
+        self.images.reap(surplus).await
     }
 }

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::grant::SignedGrant;
 use crate::{
-    domain::{OrgId, SandboxId, SessionId, rootfs::RootFs},
+    domain::{
+        OrgId, SandboxId, SessionId,
+        rootfs::{RootFs, StoredRootFs},
+    },
     sandbox::{
         BuildError, Capabilities, Exec, Exit, Fault, Files, Found, NodeStatus, OutputRange, Signal, Spec,
         Stats,
@@ -49,6 +52,9 @@ pub(crate) enum Call {
     HasRootfs {
         rootfs: RootFs,
     },
+    StoredRootfs {
+        rootfs: RootFs,
+    },
     MakeImage {
         rootfs: RootFs,
     },
@@ -58,12 +64,17 @@ pub(crate) enum Call {
     TakeBuildLog {
         rootfs: RootFs,
     },
-    RemoveUnusedRootfs {},
+    RemoveUnusedRootfs {
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        surplus: Vec<RootFs>,
+    },
     /// The payload are the certificates that the installers trust. Answered by [`Answer::Begun`] or `Done`; then
     /// by [`Answer::Connection`]s until it is done.
     Install {
         rootfs: RootFs,
         container: SandboxId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        bytes_max: Option<u64>,
     },
     // With a grant of the sandbox.
     Create {
@@ -181,6 +192,7 @@ pub(crate) enum Done {
     /// The payload is the part of the file; its whole size.
     File(u64),
     Is(bool),
+    StoredRootfs(Option<StoredRootFs>),
     /// The payload is the log of a build, UTF-8.
     Log,
 }

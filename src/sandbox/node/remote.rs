@@ -20,7 +20,10 @@ use super::{
 };
 use crate::{
     base::limit::EGRESS_CONNECTIONS_MAX,
-    domain::{OrgId, SandboxId, SessionId, rootfs::RootFs},
+    domain::{
+        OrgId, SandboxId, SessionId,
+        rootfs::{RootFs, StoredRootFs},
+    },
     sandbox::{
         BuildError, Capabilities, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, Images, Install,
         Node, NodeStatus, OutputRange, Sandbox, SandboxFence, Signal, Spec, Stats,
@@ -263,6 +266,13 @@ impl Images for RemoteNode {
         }
     }
 
+    async fn stored_rootfs(&self, rootfs: &RootFs) -> Result<Option<StoredRootFs>, Fault> {
+        match self.caller.call(Scope::Node, Call::StoredRootfs { rootfs: rootfs.clone() }, &[]).await? {
+            (Done::StoredRootfs(stored), _) => Ok(stored),
+            _ => Err(unexpected()),
+        }
+    }
+
     async fn make_image(&self, rootfs: &RootFs) -> Result<(), BuildError> {
         let made = self.caller.call(Scope::Node, Call::MakeImage { rootfs: rootfs.clone() }, &[]).await?;
         drop(made);
@@ -274,8 +284,9 @@ impl Images for RemoteNode {
         rootfs: &RootFs,
         container: SandboxId,
         certificates: &[u8],
+        bytes_max: Option<u64>,
     ) -> Result<Option<Install>, BuildError> {
-        let call = Call::Install { rootfs: rootfs.clone(), container };
+        let call = Call::Install { rootfs: rootfs.clone(), container, bytes_max };
         let begun = async {
             let mut connection = self.caller.begin(Scope::Node, call, certificates).await?;
             let answered = answer(&mut connection).await.map_err(|error| self.caller.lost(&error))?;
@@ -298,8 +309,9 @@ impl Images for RemoteNode {
         self.log(Call::TakeBuildLog { rootfs: rootfs.clone() }).await
     }
 
-    async fn remove_unused_rootfs(&self) -> Result<usize, BuildError> {
-        match self.caller.call(Scope::Node, Call::RemoveUnusedRootfs {}, &[]).await? {
+    async fn remove_unused_rootfs(&self, surplus: &[RootFs]) -> Result<usize, BuildError> {
+        let call = Call::RemoveUnusedRootfs { surplus: surplus.to_vec() };
+        match self.caller.call(Scope::Node, call, &[]).await? {
             (Done::Count(count), _) => Ok(usize::try_from(count).unwrap_or(usize::MAX)),
             _ => Err(Failed::Fault(unexpected()).into()),
         }

@@ -21,6 +21,8 @@ pub struct OrganizationMaxima {
     pub sandboxes: Option<u32>,
     pub memory_bytes: Option<u64>,
     pub checkpoint_bytes: Option<u64>,
+    /// Root file systems with packages, on each node.
+    pub image_bytes: Option<u64>,
 }
 
 /// Whether a sandbox may be created.

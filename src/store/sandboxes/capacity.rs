@@ -32,6 +32,8 @@ pub struct OrganizationUse {
     pub sandboxes: i64,
     pub memory_bytes: i64,
     pub checkpoint_bytes: i64,
+    /// Root file systems with packages, on the node with most of them.
+    pub image_bytes: i64,
     /// Sessions that wait for capacity.
     pub waiting: i64,
 }
@@ -68,6 +70,8 @@ pub struct CapacityGauges {
     pub node_cpu_reserved_ratio: f64,
     pub node_pids_reserved_ratio: f64,
     pub node_disk_reserved_ratio: f64,
+    /// Size of the root file systems with packages on all live nodes.
+    pub image_bytes: i64,
 }
 
 impl Tx {
@@ -92,7 +96,7 @@ impl Tx {
     pub async fn capacity(&mut self) -> Result<OrganizationUse> {
         let org = self.org.uuid();
         let used = sqlx::query_as(
-            "select s.sandboxes, s.memory_bytes, c.checkpoint_bytes, w.waiting
+            "select s.sandboxes, s.memory_bytes, c.checkpoint_bytes, i.image_bytes, w.waiting
              from (
                  select count(*) as sandboxes, coalesce(sum(memory_bytes), 0)::bigint as memory_bytes
                  from sandbox
@@ -100,6 +104,16 @@ impl Tx {
              ) s, (
                  select coalesce(sum(bytes), 0)::bigint as checkpoint_bytes from checkpoint where org_id = $1
              ) c, (
+                 -- Nodes are few, and so are the root file systems of each.
+                 select coalesce(max(bytes), 0)::bigint as image_bytes
+                 from (
+                     select sum(r.bytes) as bytes
+                     from node n
+                     join rootfs r on r.node_id = n.node_id
+                     where r.requested_by = $1 and n.seen_at > now() - $3 * interval '1 millisecond'
+                     group by n.node_id
+                 ) of_node
+             ) i, (
                  select count(*) as waiting
                  from sandbox_wait
                  where org_id = $1 and seen_at >= now() - $2 * interval '1 millisecond'
@@ -107,6 +121,7 @@ impl Tx {
         )
         .bind(org)
         .bind(SANDBOX_WAIT_SEEN.as_millis() as i64)
+        .bind(NODE_HEARTBEAT_TIMEOUT.as_millis() as i64)
         .fetch_one(self.connection())
         .await?;
         Ok(used)
@@ -140,7 +155,12 @@ impl Store {
                      where s.node_id = n.node_id and s.state <> 'ended'
                  ) p
                  where n.seen_at > now() - $2 * interval '1 millisecond'
-             ) node",
+             ) node, (
+                 select coalesce(sum(r.bytes), 0)::bigint as image_bytes
+                 from node n
+                 join rootfs r on r.node_id = n.node_id
+                 where n.seen_at > now() - $2 * interval '1 millisecond'
+             ) image",
         )
         .bind(SANDBOX_WAIT_SEEN.as_millis() as i64)
         .bind(NODE_HEARTBEAT_TIMEOUT.as_millis() as i64)

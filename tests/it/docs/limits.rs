@@ -134,6 +134,7 @@ fn of_root_file_systems() -> Vec<(&'static str, String)> {
         ("ROOTFS_BYTES_MAX", bytes(limit::ROOTFS_BYTES_MAX as usize)),
         ("ROOTFS_PER_ORGANIZATION_MAX", count(limit::ROOTFS_PER_ORGANIZATION_MAX.unsigned_abs())),
         ("ROOTFS_BUILDS_PER_HOUR_MAX", count(limit::ROOTFS_BUILDS_PER_HOUR_MAX.unsigned_abs())),
+        ("ORG_IMAGES_BYTES_MAX", bytes(limit::ORG_IMAGES_BYTES_MAX as usize)),
         ("ROOTFS_LOG_BYTES_MAX", bytes(limit::ROOTFS_LOG_BYTES_MAX)),
         ("ROOTFS_FAILURE_TTL", seconds(limit::ROOTFS_FAILURE_TTL)),
     ]

@@ -325,7 +325,8 @@ fn the_images_and_the_state_of_a_node_are_asked_through_its_agent() {
             assert!(!node.has_rootfs(&unknown).await.unwrap());
             let refused = node.make_image(&unknown).await.unwrap_err().to_string();
             assert!(refused.contains("there is no image `unknown`"), "{refused}");
-            assert_eq!(node.remove_unused_rootfs().await, Ok(0));
+            assert_eq!(node.remove_unused_rootfs(std::slice::from_ref(&unknown)).await, Ok(0));
+            assert_eq!(node.stored_rootfs(&unknown).await, Ok(None));
             node.keep_alive().await.unwrap();
         });
     });

@@ -1,11 +1,17 @@
 //! Sandboxes on images: the same suite on `debian`, and images that the operator registered.
 
-use std::{fs, os::unix::fs::symlink, path::Path, process::Command};
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Command,
+    slice,
+};
 
 use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
 use sojourn::{
     base::{seal::sha256, text::hex},
-    domain::rootfs::RootFs,
+    domain::rootfs::{RootFs, StoredRootFs},
     node::local::{Local, image},
     sandbox::{BuildError, Fault, Images, Install, Sandbox},
 };
@@ -67,13 +73,28 @@ pub fn small(root: &Path) {
     for (place, target) in [("bin", "usr/bin"), ("lib", "usr/lib"), ("lib64", "usr/lib64")] {
         symlink(target, root.join(place)).unwrap();
     }
-    let script = "for program in bash cat id ls touch stat; do
+    programs(root, "bash cat id ls touch stat");
+}
+
+/// The same with an npm that installs the package `N` as a file of N million bytes.
+pub fn installable(root: &Path) {
+    small(root);
+    programs(root, "find rm");
+    let npm = root.join("usr/bin/npm");
+    fs::write(&npm, "#!/bin/bash\nprintf \"%0${!#}000000d\" 0 > /usr/installed\n").unwrap();
+    fs::set_permissions(npm, fs::Permissions::from_mode(0o755)).unwrap();
+}
+
+/// Copies programs of this machine with their libraries.
+fn programs(root: &Path, names: &str) {
+    let script = "for program in $1; do
         file=$(readlink -f $(command -v $program)); cp $file $0/usr/bin/$program
         ldd $file | grep -o '/[^ ]*' | while read -r library; do
             place=$0$(echo $library | sed 's,^/lib,/usr/lib,'); mkdir -p $(dirname $place); cp -L $library $place
         done
     done";
-    let made = Command::new("bash").args(["-ec", script]).arg(root).env("PATH", "/usr/bin:/bin").status();
+    let mut copy = Command::new("bash");
+    let made = copy.args(["-ec", script]).arg(root).arg(names).env("PATH", "/usr/bin:/bin").status();
     assert!(made.unwrap().success());
 }
 
@@ -183,19 +204,19 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let local = Local::new(provider.config()).unwrap();
     let origin = sojourn::base::Origin::system();
-    let begin = || runtime.block_on(local.begin_install(&rootfs, origin.id(), b""));
+    let begin = || runtime.block_on(local.begin_install(&rootfs, origin.id(), b"", None));
     let mounts = || fs::read_to_string("/proc/self/mounts").unwrap().contains(run_dir.to_str().unwrap());
     let begun = begin().unwrap().expect("it is not there");
     assert!(mounts());
     // While one process installs an image, no other one starts the same installation or removes it.
     let other = Local::new(provider.config()).unwrap();
-    let second = runtime.block_on(other.begin_install(&rootfs, origin.id(), b""));
+    let second = runtime.block_on(other.begin_install(&rootfs, origin.id(), b"", None));
     assert!(matches!(second, Err(BuildError::Busy)));
-    runtime.block_on(other.remove_unused_rootfs()).unwrap();
+    runtime.block_on(other.remove_unused_rootfs(&[])).unwrap();
     assert!(mounts());
     // As if the process had been killed: the lock is released, the rest remains.
     drop(begun);
-    runtime.block_on(other.remove_unused_rootfs()).unwrap();
+    runtime.block_on(other.remove_unused_rootfs(&[])).unwrap();
     assert!(!mounts(), "a mount is left");
     assert_eq!(fs::read_dir(run_dir.join("installs")).unwrap().count(), 0);
     let left = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().contains('+');
@@ -210,11 +231,59 @@ fn what_a_dead_process_began_is_removed_and_begun_anew() {
 }
 
 #[test]
+fn a_root_file_system_with_packages_has_at_most_the_bytes_that_are_left() {
+    let images = tempfile::tempdir().unwrap();
+    installable(&images.path().join("tools"));
+    let mut provider = LocalProvider::new();
+    let registered = Some(images.path().to_owned());
+    provider.images = image::Config { registered, ..image::Config::default() };
+    let packages = serde_json::from_value(serde_json::json!({ "npm": ["8"] })).unwrap();
+    let rootfs = RootFs { image: "tools".to_owned(), packages };
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let local = Local::new(provider.config()).unwrap();
+    let origin = sojourn::base::Origin::system();
+    let install = |bytes_max| {
+        runtime.block_on(async {
+            match local.begin_install(&rootfs, origin.id(), b"", bytes_max).await? {
+                Some(Install { egress: _, run }) => run.await,
+                None => Ok(()),
+            }
+        })
+    };
+    let stored = || runtime.block_on(local.stored_rootfs(&rootfs)).unwrap();
+    let reap = |surplus: &[RootFs]| runtime.block_on(local.remove_unused_rootfs(surplus)).unwrap();
+    let there = |part: &str| {
+        let entries = fs::read_dir(provider.data_dir().join("images").join(part)).unwrap().flatten();
+        entries.filter(|entry| entry.file_name().to_string_lossy().contains('+')).collect::<Vec<_>>()
+    };
+    runtime.block_on(local.make_image(&rootfs)).unwrap();
+    for (bytes_max, why) in
+        [(0, "as much of the disk of this node as they may"), (4 << 20, "only 4 MiB more")]
+    {
+        let refused = install(Some(bytes_max)).unwrap_err().to_string();
+        assert!(refused.contains(why), "{refused}");
+        assert_eq!((stored(), there("trees").len(), there("work").len()), (None, 0, 0), "{why}");
+    }
+    install(Some(1 << 30)).unwrap();
+    let StoredRootFs { bytes, idle_seconds } = stored().expect("it is there");
+    assert!((8_000_000..1 << 30).contains(&bytes) && idle_seconds < 600, "{bytes} {idle_seconds}");
+    install(Some(0)).expect("what is there is refused to nobody");
+    // Surplus is removed after an hour without use.
+    let surplus = slice::from_ref(&rootfs);
+    assert_eq!(reap(surplus), 0);
+    let used = there("trees")[0].path().join("used");
+    assert!(Command::new("touch").args(["-d", "2 hours ago"]).arg(used).status().unwrap().success());
+    assert_eq!(reap(&[]), 0);
+    assert!(stored().is_some_and(|stored| stored.idle_seconds >= 7_200));
+    assert_eq!((reap(surplus), stored()), (1, None));
+}
+
+#[test]
 fn remains_that_cannot_be_removed_keep_no_others_and_no_tree_is_too_deep() {
     let provider = LocalProvider::new();
     let local = Local::new(provider.config()).unwrap();
     let runtime = tokio::runtime::Runtime::new().unwrap();
-    let reap = || runtime.block_on(local.remove_unused_rootfs()).unwrap();
+    let reap = || runtime.block_on(local.remove_unused_rootfs(&[])).unwrap();
     let work = provider.data_dir().join("images/work");
     let (busy, deep) = (work.join("a"), work.join("b"));
     // A package may bring directories deeper than a path, a stack and the limit of open files allow.

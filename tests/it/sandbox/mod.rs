@@ -14,7 +14,7 @@ mod escape;
 mod files;
 mod freeze;
 mod gvisor;
-mod image;
+pub mod image;
 mod lifecycle;
 mod local;
 mod neighbors;

@@ -1,6 +1,9 @@
 //! Images, packages and registries of environments.
 
-use std::time::{Duration, Instant};
+use std::{
+    process::Command,
+    time::{Duration, Instant},
+};
 
 use serde_json::{Value, json};
 
@@ -8,6 +11,7 @@ use super::{Scene, assert_sound, ends, of, outputs, run};
 use crate::{
     budgets::Operator,
     egress::Host,
+    sandbox::image::installable,
     support::{
         images,
         service::{Caller, Ground},
@@ -31,7 +35,9 @@ pub async fn built(owner: &Caller, id: &str) -> Value {
     let until = Instant::now() + Duration::from_secs(250);
     loop {
         let environment = owner.get(&format!("/environments/{id}")).await.ok();
-        if environment["build"]["state"] != "building" {
+        let state = &environment["build"]["state"];
+        // Null until a node is known, and a session needs it.
+        if !state.is_null() && state != "building" {
             return environment["build"].clone();
         }
         assert!(Instant::now() < until, "it is not built in time: {environment}");
@@ -109,6 +115,66 @@ async fn a_package_that_is_none_ends_the_turn_and_is_tried_again_by_hand() {
     let words = refused.body.to_string();
     assert!(words.contains("there is no Debian package"), "{words}");
     scene.close().await;
+}
+
+#[tokio::test]
+async fn an_organization_has_a_share_of_the_disk_of_a_node_for_its_packages() {
+    let (ground, images) = (Ground::new().await, tempfile::tempdir().expect("a directory"));
+    installable(&images.path().join("tools"));
+    let registered = format!("--images={}", images.path().display());
+    let small = [&*registered, "--organization-max-images=1Mi"];
+    let tools = |package: &str| json!({ "image": "tools", "packages": { "npm": [package] } });
+    let is_refused = |build: &Value, why: &str| {
+        assert_eq!((&build["state"], &build["bytes"]), (&json!("failed"), &Value::Null), "{build}");
+        assert!(build["error"].as_str().is_some_and(|error| error.contains(why)), "{why}: {build}");
+    };
+    let taken = async |owner: &Caller| owner.get("/capacity").await.ok()["image_bytes"].clone();
+
+    // Its result is larger than all that the organization may have.
+    let service = ground.serve(&small).await;
+    let owner = service.owner();
+    let first = stored(&owner, tools("8")).await;
+    let id = owner.play_in(json!([run("echo never"), { "text": "Never." }]), json!(first)).await;
+    let build = built(&owner, &first).await;
+    is_refused(&build, "may take only 1 MiB more");
+    let log = owner.settled(&id, 1).await;
+    let end = &of(&log, "turn.completed")[0]["body"]["error"];
+    assert_eq!((&end["code"], &end["message"]), (&json!("environment_build_failed"), &build["error"]));
+    assert_eq!(taken(&owner).await, json!({ "used": 0, "max": 1 << 20 }));
+    service.stop().await;
+
+    let service = ground.serve(&[&*registered, "--metrics-listen=127.0.0.1:0"]).await;
+    let owner = service.owner();
+    let again = format!("/environments/{first}/build");
+    assert_eq!(owner.post(&again, json!({})).await.ok()["build"]["state"], "building");
+    let build = built(&owner, &first).await;
+    assert_eq!(build["state"], "ready", "{build}");
+    let bytes = build["bytes"].as_u64().expect("a size");
+    assert!(bytes > 8_000_000, "{bytes}");
+    assert_eq!(taken(&owner).await, json!({ "used": bytes, "max": 20_u64 << 30 }));
+    assert_eq!(service.metrics().await["sojourn_image_bytes"], bytes as f64);
+    service.stop().await;
+
+    // Nothing is left, and what there is was just made.
+    let service = ground.serve(&small).await;
+    let owner = service.owner();
+    let named = json!({ "name": "second", "config": tools("9") });
+    let second = owner.post("/environments", named).await.ok()["id"].as_str().expect("an id").to_owned();
+    let sandbox_alone = owner.post("/sessions", json!({ "environment": second })).await.ok();
+    let path = format!("/sessions/{}/exec", sandbox_alone["session"]["id"].as_str().expect("an id"));
+    let why = "as much of the disk of this node as they may";
+    let refused = owner.post(&path, json!({ "command": "true" })).await.body.to_string();
+    assert!(refused.contains("sandbox_unavailable") && refused.contains(why), "{refused}");
+    is_refused(&built(&owner, &second).await, why);
+    assert_eq!(taken(&owner).await["used"], bytes);
+    // After two hours without use it is removed for the next build.
+    let script = "touch -d '2 hours ago' $0/images/trees/*+*/used";
+    let touched = Command::new("bash").args(["-c", script]).arg(ground.data_dir.path()).status();
+    assert!(touched.expect("bash").success());
+    owner.post(&format!("/environments/{second}/build"), json!({})).await.ok();
+    is_refused(&built(&owner, &second).await, "may take only 1 MiB more");
+    assert_eq!(taken(&owner).await["used"], 0);
+    service.stop().await;
 }
 
 #[tokio::test]

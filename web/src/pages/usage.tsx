@@ -136,6 +136,7 @@ function Capacity() {
     ["Sandboxes", share(now.sandboxes, count)],
     ["Reserved memory", share(now.memory_bytes, bytes)],
     ["Checkpoints", share(now.checkpoint_bytes, bytes)],
+    ["Images", share(now.image_bytes, bytes)],
     ["Sessions waiting", count(now.sessions_waiting)],
   ] as const;
   return <Tiles of={tiles} />;

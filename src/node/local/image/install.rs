@@ -7,16 +7,18 @@
 
 use std::{
     fs::{self, File},
+    io,
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Stdio,
     sync::{Arc, PoisonError},
 };
 
+use rustix::fs::statvfs;
 use sojourn_init::protocol::{INSTALL_ENDED, INSTALL_OUTPUT, PROGRAM};
 use tokio::{process::Command, time::timeout};
 
-use super::{Config, LocalImages, unpack::Tree};
+use super::{Config, LocalImages, SIZE, unpack::Tree};
 use crate::{
     base::limit::{
         ROOTFS_BYTES_MAX, ROOTFS_LOG_BYTES_MAX, ROOTFS_MEMORY_BYTES, ROOTFS_OUTPUT_BYTES_MAX, ROOTFS_PIDS,
@@ -45,6 +47,10 @@ const SCRIPT: &str = include_str!("install.sh");
 const PIP_INDEX: &str = "https://pypi.org/simple";
 const NPM_REGISTRY: &str = "https://registry.npmjs.org";
 
+/// Reason why an installation does not begin.
+const FULL: &str = "the root file systems with packages of the organization take as much of the disk of this node \
+    as they may, and sandboxes used them within the last hour: retry later, or use fewer of them";
+
 /// A prepared installation. While it exists, no other process prepares the same.
 pub(crate) struct Installation {
     images: LocalImages,
@@ -54,16 +60,19 @@ pub(crate) struct Installation {
     container: SandboxId,
     packages: Packages,
     version: String,
+    /// Maximum size of the result.
+    bytes_max: Option<u64>,
     _lock: File,
 }
 
 impl LocalImages {
     /// Prepares the installation of packages over an image that exists. Returns `None` if another process has
-    /// finished it meanwhile. `container` is a new, unique id.
+    /// finished it meanwhile. `container` is a new, unique id. A result of more than `bytes_max` is removed.
     pub(crate) async fn begin_install(
         &self,
         rootfs: &RootFs,
         container: SandboxId,
+        bytes_max: Option<u64>,
     ) -> Result<Option<Installation>, BuildError> {
         let names = self.names(rootfs)?;
         let Some(name) = names.whole else { return Err(BuildError::Busy) };
@@ -73,6 +82,10 @@ impl LocalImages {
         let lock = self.lock(&name)?;
         if self.tree(&name).is_dir() {
             return Ok(None);
+        }
+        // Only here: what another process builds, or has built, is refused to nobody.
+        if bytes_max == Some(0) {
+            return Err(BuildError::Failed(FULL.to_owned()));
         }
         let Some(volumes) = &self.inner.volumes else {
             let text = "packages need loop devices, which this node lacks: use an image that has them";
@@ -96,6 +109,7 @@ impl LocalImages {
             container,
             packages: rootfs.packages.clone(),
             version,
+            bytes_max,
             _lock: lock,
         };
         volumes.make(&install.disk, ROOTFS_BYTES_MAX, ()).await.map_err(failed)?;
@@ -203,12 +217,28 @@ impl Installation {
         let place = self.images.place(&self.name);
         let removed = self.engine.remove(self.container, &place).await;
         removed.map_err(|fault| BuildError::Failed(fault.to_string()))?;
-        let root = self.images.work(&self.name).join("root");
+        let bytes = self.size()?;
+        if let Some(max) = self.bytes_max.filter(|max| bytes > *max) {
+            let (mib, max) = (bytes.div_ceil(1 << 20), max >> 20);
+            return Err(BuildError::Failed(format!(
+                "it has {mib} MiB, and the root file systems with packages of the organization may take only {max} MiB \
+                 more of the disk of this node: retry later, or use fewer packages"
+            )));
+        }
+        let work = self.images.work(&self.name);
+        let root = work.join("root");
         let (to, first_id) = (root.clone(), self.ids().first);
         in_blocking_thread(move || Tree::make(&to, first_id).map(drop)).await?;
         copy(&self.disk.files, &root).await?;
         in_blocking_thread(move || Tree::open_at(&root, first_id)?.finish()).await?;
+        fs::write(work.join(SIZE), bytes.to_string())?;
         self.images.publish(&self.name, &self.version).await
+    }
+
+    /// Bytes of all files, as the size-limited file system has counted them.
+    fn size(&self) -> io::Result<u64> {
+        let disk = statvfs(&self.disk.files)?;
+        Ok(disk.f_blocks.saturating_sub(disk.f_bfree).saturating_mul(disk.f_frsize))
     }
 
     fn ids(&self) -> IdRange {

@@ -48,6 +48,8 @@ pub(super) use source::list_entries;
 
 /// Version of the installation of packages (`install`). Change it when that changes.
 const INSTALLATION: &str = "1";
+/// File of a tree with packages: its size in bytes.
+const SIZE: &str = "bytes";
 
 /// Image configuration of the operator.
 #[derive(Clone, Debug, Default)]

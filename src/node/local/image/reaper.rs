@@ -7,12 +7,13 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use super::LocalImages;
+use super::{LocalImages, SIZE};
 use crate::{
     base::{
         Origin,
         limit::{ROOTFS_DERIVED_MAX, ROOTFS_MAX_IDLE, ROOTFS_MIN_AGE},
     },
+    domain::rootfs::{RootFs, StoredRootFs},
     node::local::{disk::Disk, removal, volume},
     sandbox::BuildError,
 };
@@ -21,9 +22,19 @@ use crate::{
 const VOLUME: &str = ".image";
 
 impl LocalImages {
-    /// Removes unfinished work without an owner, and trees unused for long. Returns the number of removed
-    /// entries.
-    pub(crate) async fn reap(&self) -> Result<usize, BuildError> {
+    /// Size and last use of the tree with packages. Returns `None` if it does not exist or was not measured.
+    pub(crate) fn stored(&self, rootfs: &RootFs) -> io::Result<Option<StoredRootFs>> {
+        let Some(name) = self.whole(rootfs) else { return Ok(None) };
+        let size = fs::read_to_string(self.tree(&name).join(SIZE));
+        let Some(bytes) = size.ok().and_then(|size| size.parse().ok()) else { return Ok(None) };
+        let is_in_use = self.inner.layout.trees_in_use()?.contains(&name);
+        let idle = if is_in_use { Duration::ZERO } else { self.idle(&name) };
+        Ok(Some(StoredRootFs { bytes, idle_seconds: idle.as_secs() }))
+    }
+
+    /// Removes unfinished work without an owner, and trees unused for long; those of `surplus` sooner. Returns the
+    /// number of removed entries.
+    pub(crate) async fn reap(&self, surplus: &[RootFs]) -> Result<usize, BuildError> {
         let mut removed = 0;
         let left: BTreeSet<String> = names(&self.inner.root.join("work"))?
             .into_iter()
@@ -35,7 +46,8 @@ impl LocalImages {
                 removed += gone(&name, self.clear(&name).await);
             }
         }
-        for name in self.unused()? {
+        let surplus = surplus.iter().filter_map(|rootfs| self.whole(rootfs)).collect();
+        for name in self.unused(&surplus)? {
             if let Ok(_lock) = self.lock(&name) {
                 removed += gone(&name, self.remove(&name).await);
             }
@@ -52,30 +64,35 @@ impl LocalImages {
     }
 
     /// Trees to remove, the longest unused first.
-    fn unused(&self) -> Result<Vec<String>, BuildError> {
+    fn unused(&self, surplus: &BTreeSet<String>) -> Result<Vec<String>, BuildError> {
         let in_use = self.inner.layout.trees_in_use()?;
-        let now = SystemTime::from(Origin::system().now());
         let mut trees: Vec<(Duration, String)> = Vec::new();
         let mut derived = 0;
         for name in names(&self.inner.root.join("trees"))? {
             derived += usize::from(name.contains('+'));
-            let used = fs::metadata(self.tree(&name).join("used")).and_then(|meta| meta.modified());
-            let idle = used.ok().and_then(|used| now.duration_since(used).ok()).unwrap_or_default();
             if !in_use.contains(&name) {
-                trees.push((idle, name));
+                trees.push((self.idle(&name), name));
             }
         }
         trees.sort();
-        let mut surplus = derived.saturating_sub(ROOTFS_DERIVED_MAX);
+        let mut too_many = derived.saturating_sub(ROOTFS_DERIVED_MAX);
         let mut chosen = Vec::new();
         for (idle, name) in trees.into_iter().rev() {
-            let is_surplus = surplus > 0 && name.contains('+') && idle >= ROOTFS_MIN_AGE;
-            if idle >= ROOTFS_MAX_IDLE || is_surplus {
-                surplus = surplus.saturating_sub(usize::from(name.contains('+')));
+            let is_derived = name.contains('+');
+            let is_surplus = is_derived && (too_many > 0 || surplus.contains(&name));
+            if idle >= ROOTFS_MAX_IDLE || is_surplus && idle >= ROOTFS_MIN_AGE {
+                too_many = too_many.saturating_sub(usize::from(is_derived));
                 chosen.push(name);
             }
         }
         Ok(chosen)
+    }
+
+    /// Time since a sandbox was last created on a tree.
+    fn idle(&self, name: &str) -> Duration {
+        let used = fs::metadata(self.tree(name).join("used")).and_then(|meta| meta.modified());
+        let now = SystemTime::from(Origin::system().now());
+        used.ok().and_then(|used| now.duration_since(used).ok()).unwrap_or_default()
     }
 
     /// Removes unfinished work of a name: its container, mount and files. The caller holds the lock.
