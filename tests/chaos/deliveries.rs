@@ -19,8 +19,9 @@ use crate::{
 
 /// Types of events that are sent.
 const TYPES: [&str; 3] = ["user.message", "turn.completed", "exec.completed"];
-/// The claim of a dead dispatcher ends after a minute; another one then sends the delivery.
-const PATIENCE: Duration = Duration::from_secs(240);
+/// The claim of a dead dispatcher ends after a minute; another one then makes the second attempt, and if the receiver
+/// refuses that, the third one comes after 5 minutes and a tenth of that.
+const PATIENCE: Duration = Duration::from_secs(450);
 
 /// Ids of deliveries under which each event arrived.
 type Received = Arc<Mutex<BTreeMap<String, BTreeSet<String>>>>;
@@ -34,7 +35,7 @@ pub struct Deliveries {
 
 impl Deliveries {
     /// Creates the webhook. Some of its first answers are failures, one per delivery at most: the second attempt
-    /// comes after 5 s, a third one would come after 5 minutes.
+    /// comes after 5 s, a third one, if the first attempt was lost with its dispatcher, after 5 minutes.
     pub async fn start(client: &Client, violations: &Violations) -> anyhow::Result<Self> {
         let (mut at, mut refused) = (0, BTreeSet::new());
         let mut receiver = Receiver::choosing(move |headers| {

@@ -41,7 +41,8 @@ def go_on(client: Sojourn) -> None:
     turn = client.run(session, on_confirmation=confirm)["last_turn"]
     assert turn and turn["yield_reason"] == "completed", turn
     assert asked == [("confirmation", "loop", "echo red", False)], asked
-    assert outputs(client, session) == ["red\n"] * 5 + ["green\n"]
+    results = bodies(client, session, "tool.result")
+    assert [result["output"] for result in results] == ["red\n"] * 5 + ["green\n"], results
     repeats = [body.get("repeats") for body in bodies(client, session, "tool.call")]
     assert repeats == [None, None, {"calls": 1, "times": 3}, None, None, None], repeats
 
@@ -52,7 +53,9 @@ def give_up(client: Sojourn) -> None:
     decision = {"decision": "reject", "message": "Read the log instead."}
     turn = client.run(session, on_confirmation=lambda action: decision)["last_turn"]
     assert turn and turn["error"] and (turn["state"], turn["error"]["code"]) == ("error", "doom_loop"), turn
-    assert outputs(client, session) == ["a\n", "b\n", "a\n", "b\n", "a\n", REJECTED, "c\n", "c\n", NOT_RUN]
+    results = bodies(client, session, "tool.result")
+    expected = ["a\n", "b\n", "a\n", "b\n", "a\n", REJECTED, "c\n", "c\n", NOT_RUN]
+    assert [result["output"] for result in results] == expected, results
     repeats = [body["repeats"] for body in bodies(client, session, "tool.call") if "repeats" in body]
     assert repeats == [{"calls": 2, "times": 3}, {"calls": 1, "times": 3, "ends_turn": True}], repeats
     client.steer(session, json.dumps(calls("log")))
@@ -70,7 +73,8 @@ def settings(client: Sojourn) -> None:
     client.retry_turn(session, turn["id"])
     turn = client.settled(session)["last_turn"]
     assert turn and (turn["state"], turn["attempt"]) == ("ok", 2), turn
-    assert outputs(client, session) == ["a\n", NOT_RUN, "b\n"]
+    results = bodies(client, session, "tool.result")
+    assert [result["output"] for result in results] == ["a\n", NOT_RUN, "b\n"], results
 
     client.call("PATCH", f"/sessions/{session}", json={"doom_loop": {"policy": "off"}})
     client.steer(session, json.dumps(calls("a a a a a a")))
