@@ -31,7 +31,9 @@ pub(crate) struct Connection {
 /// Event that a response waits for.
 pub(crate) enum Pending {
     /// The end of the measurement of the disk; then the files are packed.
-    Measured { epoch: i64 },
+    Pack { epoch: i64 },
+    /// The same; then the files are listed.
+    Scan { entries_max: u64 },
     /// The end of the command, or this time.
     Exit { exec_id: String, until: Option<Instant> },
     /// The end of all processes that the command started.

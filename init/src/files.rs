@@ -23,6 +23,7 @@ use rustix::{fs::OFlags, stdio::stdout};
 use sojourn_init::{
     frame,
     protocol::{Answer, FaultKind, WORKSPACE},
+    scan,
 };
 
 use crate::{archive, privilege, some, usage::SpaceLeft};
@@ -33,7 +34,8 @@ const TRANSFER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(crate) const PART_BYTES_MAX: usize = frame::BYTES_MAX - (64 << 10);
 
 /// Executes one operation and sends its response: `read PATH OFFSET BYTES_MAX`, `write PATH BYTES`, `pack`,
-/// `unpack DISK_BYTES`, `read-tree PATH`, `write-tree PATH DISK_BYTES` or `write-skills`.
+/// `unpack DISK_BYTES`, `read-tree PATH`, `scan ENTRIES_MAX`, `fetch BYTES`, `write-tree PATH DISK_BYTES` or
+/// `write-skills`.
 pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
     match operation {
         ["write-skills"] => privilege::keep_nothing()?,
@@ -50,9 +52,7 @@ pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
         }
         ["write", path, bytes] => {
             // Read everything first: a caller that breaks off must change nothing.
-            let length = usize::try_from(number(bytes)?).unwrap_or(usize::MAX).min(frame::BYTES_MAX);
-            let mut content = vec![0; length];
-            caller.read_exact(&mut content)?;
+            let content = payload(&mut caller, number(bytes)?)?;
             write(&absolute(path), &content)
         }
         ["pack"] => {
@@ -68,6 +68,14 @@ pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
         ["read-tree", path] => {
             archive::read_tree(&mut caller, &absolute(path)).map(|()| (Answer::Done {}, Vec::new()))
         }
+        ["scan", entries_max] => {
+            archive::scan(&mut caller, number(entries_max)?).map(|()| (Answer::Done {}, Vec::new()))
+        }
+        ["fetch", bytes] => {
+            let paths = scan::decode_paths(&payload(&mut caller, number(bytes)?)?);
+            let fetched = paths.and_then(|paths| archive::fetch(&mut caller, &paths));
+            fetched.map(|()| (Answer::Done {}, Vec::new()))
+        }
         ["write-tree", path, disk_bytes] => {
             let space_left = SpaceLeft::of(some(number(disk_bytes)?));
             archive::write_tree(&mut caller, &absolute(path), space_left)
@@ -75,12 +83,20 @@ pub(crate) fn serve(operation: &[&str]) -> io::Result<()> {
         }
         ["write-skills"] => archive::write_skills(&mut caller).map(|()| (Answer::Done {}, Vec::new())),
         _ => {
-            let names = "read, write, pack, unpack, read-tree, write-tree or write-skills";
+            let names = "read, write, pack, unpack, read-tree, scan, fetch, write-tree or write-skills";
             return Err(io::Error::other(format!("file needs {names}")));
         }
     };
     let (answer, payload) = result.unwrap_or_else(|error| (fault(&error), Vec::new()));
     frame::write(&mut caller, &answer, &payload)
+}
+
+/// Reads the payload of the call, which is still in the socket.
+fn payload(caller: &mut UnixStream, bytes: u64) -> io::Result<Vec<u8>> {
+    let length = usize::try_from(bytes).unwrap_or(usize::MAX).min(frame::BYTES_MAX);
+    let mut payload = vec![0; length];
+    caller.read_exact(&mut payload)?;
+    Ok(payload)
 }
 
 /// Resolves a relative path against the workspace.

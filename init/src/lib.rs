@@ -6,3 +6,4 @@
 
 pub mod frame;
 pub mod protocol;
+pub mod scan;

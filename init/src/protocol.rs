@@ -10,6 +10,8 @@ use serde::{Deserialize, Serialize};
 pub const WORKSPACE: &str = "/workspace";
 /// Home of the command's user; a checkpoint contains it and the workspace.
 pub const HOME: &str = "/home/agent";
+/// Directories of the session's files: the name in archives and scans, the path in the sandbox.
+pub const ROOTS: [(&str, &str); 2] = [("workspace", WORKSPACE), ("home", HOME)];
 /// Directory of the session's skills: of the sandbox's uid 0, so that commands can only read it.
 pub const SKILLS: &str = "/skills";
 /// Name of the file in it that lists the skills; the last one of an archive.
@@ -83,6 +85,14 @@ pub enum Call {
     /// Sends a directory's content as a tar archive in parts, read as the command's user while other
     /// processes continue to run.
     ReadTree { path: String },
+    /// Lists the session's files in parts of whole entries ([`crate::scan::ScanEntry`]), read as the command's user
+    /// while other processes continue to run: depth first, names sorted. Changes no mode: files and
+    /// directories that their owner closed are left out, like sockets, pipes and devices. Refused when there are more
+    /// than `entries_max`.
+    Scan { entries_max: u64 },
+    /// Sends the content of some of the session's files in parts that form one stream ([`crate::scan`]), read as the
+    /// command's user while other processes continue to run. The payload are the paths, each followed by a NUL.
+    Fetch {},
     /// Unpacks the archive that follows in parts into a directory, over existing files, as the command's
     /// user.
     WriteTree { epoch: i64, path: String },
@@ -163,8 +173,8 @@ pub enum Answer {
     File {
         size: u64,
     },
-    /// The payload is the next part of an archive; `Done` follows the last one. The worker sends the same
-    /// frames for an upload.
+    /// The payload is the next part of an archive, a scan or a fetch; `Done` follows the last one. The worker sends
+    /// the same frames for an upload.
     Part {},
     Fault {
         kind: FaultKind,

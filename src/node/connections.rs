@@ -6,6 +6,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use metrics::{counter, gauge};
 use serde_json::Value;
+use sojourn_init::scan::decode_paths;
 use tokio::{
     io::{AsyncReadExt, ReadHalf, WriteHalf, split},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
@@ -181,9 +182,10 @@ impl Agent {
         counter!("sojourn_node_calls_total", "outcome" => "accepted").increment(1);
         let (mut read_half, mut write_half) = split(connection);
         let last = match (call, fence) {
-            (call @ (Call::Pack {} | Call::ReadTree { .. }), Some(fence)) => {
-                self.send_archive(&mut write_half, fence, call).await?
-            }
+            (
+                call @ (Call::Pack {} | Call::ReadTree { .. } | Call::Scan { .. } | Call::Fetch {}),
+                Some(fence),
+            ) => self.send_parts(&mut write_half, fence, call, &payload).await?,
             (call @ (Call::Unpack {} | Call::WriteTree { .. } | Call::WriteSkills {}), Some(fence)) => {
                 let last = self.receive_archive(&mut read_half, &mut write_half, fence, call).await?;
                 // A refusal leaves parts unread.
@@ -218,16 +220,22 @@ impl Agent {
         Ok(Some(read_half.unsplit(write_half)))
     }
 
-    async fn send_archive(
+    async fn send_parts(
         &self,
         write_half: &mut Writer,
         fence: SandboxFence,
         call: Call,
+        payload: &[u8],
     ) -> io::Result<Answer> {
         let (parts, mut received) = mpsc::channel::<Bytes>(2);
         let packed = async {
             io::Result::Ok(match &call {
                 Call::ReadTree { path } => self.local.read_tree(fence, path, parts).await,
+                Call::Scan { entries_max } => self.local.scan_parts(fence, *entries_max, parts).await,
+                Call::Fetch {} => match decode_paths(payload) {
+                    Ok(paths) => self.local.fetch(fence, &paths, parts).await,
+                    Err(error) => Err(Fault::Refused(error.to_string())),
+                },
                 _ => self.local.pack(fence, parts).await,
             })
         };

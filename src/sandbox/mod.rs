@@ -8,10 +8,12 @@
 pub mod checkpoint;
 pub(crate) mod client;
 pub(crate) mod egress_socket;
+mod fetched;
 pub(crate) mod frames;
 mod free_space;
 mod image;
 pub mod node;
+pub(crate) mod scan;
 
 use std::time::Duration;
 
@@ -29,9 +31,13 @@ use crate::domain::{
 
 pub use crate::domain::operation::{OutputStream, Signal};
 pub use egress_socket::{EgressConnection, EgressSocket};
+pub use fetched::{Fetched, FetchedFile, LargeFile};
 pub use free_space::FreeSpace;
 pub use image::{BuildError, Images, Install};
-pub use sojourn_init::protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT, SKILLS, SKILLS_LIST};
+pub use sojourn_init::{
+    protocol::{CERTIFICATES, JOIN_OUTPUTS, PROXY_PORT, SKILLS, SKILLS_LIST},
+    scan::{EntryKind, ScanEntry},
+};
 
 /// A provider of sandboxes.
 ///
@@ -160,6 +166,23 @@ pub trait Sandbox: Send + Sync {
         &self,
         fence: SandboxFence,
         path: &str,
+        parts: mpsc::Sender<Bytes>,
+    ) -> Result<(), Fault>;
+
+    /// Lists the session's files, read as the command's user while commands may change them: depth first, names
+    /// sorted, with the roots `home` and `workspace`. Sockets, pipes and devices are left out, and files and
+    /// directories that their owner closed; no mode is changed.
+    ///
+    /// # Errors
+    /// `Refused` when there are more than `entries_max`, or for an older sandbox ([`Fault::is_unsupported`]).
+    async fn scan(&self, fence: SandboxFence, entries_max: u64) -> Result<Vec<ScanEntry>, Fault>;
+
+    /// Sends the content of files at paths of a scan, read as the command's user while commands may change them. No
+    /// link is followed. [`Fetched`] reads the parts.
+    async fn fetch(
+        &self,
+        fence: SandboxFence,
+        paths: &[Vec<u8>],
         parts: mpsc::Sender<Bytes>,
     ) -> Result<(), Fault>;
 

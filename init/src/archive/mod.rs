@@ -1,4 +1,5 @@
-//! The session's files as one tar archive in both directions; also any directory of the sandbox.
+//! The session's files as one tar archive in both directions; also any directory of the sandbox, and the session's
+//! files as a list and one by one.
 //!
 //! Called by the file helper, which runs as the command's user, with the caller's connection. The archive is
 //! a stream of frames, so that a failure in the middle can still be reported. Names in a session's archive
@@ -9,10 +10,13 @@
 //! attributes as `SOJOURN.xattr.<name>`, name and value in hexadecimal (readers split these headers at line
 //! ends, which a value may contain).
 
+mod fetch;
 mod pack;
+mod scan;
 mod unpack;
 
 use std::{
+    ffi::CString,
     fs, io,
     os::{
         fd::{AsFd, OwnedFd},
@@ -22,18 +26,19 @@ use std::{
 };
 
 use rustix::{
-    fs::{FileType, FlockOperation, Mode, OFlags, flock, fstat, openat},
+    fs::{Dir, DirEntry, FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat},
     io::Errno,
     path::Arg,
 };
-use sojourn_init::protocol::{HOME, SKILLS, SKILLS_LIST, WORKSPACE};
+use sojourn_init::{
+    protocol::{ROOTS, SKILLS, SKILLS_LIST},
+    scan::PATH_BYTES_MAX,
+};
 
 use crate::usage::SpaceLeft;
 
-/// Archived directories: the name in the archive, the path in the sandbox.
-const ROOTS: [(&str, &str); 2] = [("workspace", WORKSPACE), ("home", HOME)];
 /// Maximum length of an entry's name in bytes: a path is opened in one call when it is unpacked.
-const NAME_BYTES_MAX: usize = 4_000;
+const NAME_BYTES_MAX: usize = PATH_BYTES_MAX;
 /// Maximum number of entries of one archive: a helper stores each directory until the end.
 const ENTRIES_MAX: u64 = 2_000_000;
 /// Size of one part in bytes.
@@ -61,6 +66,18 @@ pub(crate) fn unpack(caller: &mut UnixStream, space_left: SpaceLeft) -> io::Resu
 pub(crate) fn read_tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     caller.set_write_timeout(Some(PART_TIMEOUT))?;
     pack::tree(caller, path)
+}
+
+/// Sends a list of the session's files.
+pub(crate) fn scan(caller: &mut UnixStream, entries_max: u64) -> io::Result<()> {
+    caller.set_write_timeout(Some(PART_TIMEOUT))?;
+    scan::run(caller, entries_max)
+}
+
+/// Sends the content of some of the session's files.
+pub(crate) fn fetch(caller: &mut UnixStream, paths: &[Vec<u8>]) -> io::Result<()> {
+    caller.set_write_timeout(Some(PART_TIMEOUT))?;
+    fetch::run(caller, paths)
 }
 
 /// Unpacks files into a directory, over existing files; creates the directory if missing.
@@ -104,6 +121,38 @@ fn open_directory(parent: impl AsFd, name: impl Arg) -> Result<OwnedFd, Errno> {
 
 fn is_directory(opened: &OwnedFd) -> Result<bool, Errno> {
     Ok(FileType::from_raw_mode(fstat(opened)?.st_mode) == FileType::Directory)
+}
+
+/// Sorted names of the entries of a directory that `is_wanted`.
+fn names(
+    directory: &OwnedFd,
+    mut is_wanted: impl FnMut(&DirEntry) -> io::Result<bool>,
+) -> io::Result<Vec<CString>> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        if !matches!(entry.file_name().to_bytes(), b"." | b"..") && is_wanted(&entry)? {
+            names.push(entry.file_name().to_owned());
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn size(stat: &Stat) -> u64 {
+    u64::try_from(stat.st_size).unwrap_or(0)
+}
+
+/// Times of the last change of the content, and of content or state: nanoseconds since 1970, or the end of the range.
+fn times(stat: &Stat) -> (i64, i64) {
+    let nanos =
+        |seconds: i64, nanos: u64| seconds.saturating_mul(1_000_000_000).saturating_add(nanos.cast_signed());
+    (nanos(stat.st_mtime, stat.st_mtime_nsec), nanos(stat.st_ctime, stat.st_ctime_nsec))
+}
+
+/// Whether an entry was removed or replaced by another type since its name was read.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR))
 }
 
 fn refused(words: impl Into<String>) -> io::Error {

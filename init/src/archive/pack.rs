@@ -23,7 +23,7 @@ use std::{
 
 use rustix::{
     fs::{
-        AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, flistxattr, fstat, openat,
+        AtFlags, CWD, FileType, Mode, OFlags, Stat, chmodat, fgetxattr, flistxattr, fstat, openat,
         readlinkat, statat,
     },
     io::Errno,
@@ -36,7 +36,7 @@ use tar::{Builder, EntryType, Header};
 
 use super::{
     AS_IT_IS, ATTRIBUTE, ENTRIES_MAX, NAME_BYTES_MAX, OWN_ATTRIBUTES, PART_BYTES, ROOTS, hex, is_directory,
-    refused,
+    is_gone, names, refused, size,
 };
 
 /// Maximum bytes of a link target in a header; longer targets get an entry of their own.
@@ -46,7 +46,7 @@ const ATTRIBUTE_BYTES_MAX: usize = 64 << 10;
 
 pub(super) fn run(caller: &mut UnixStream) -> io::Result<()> {
     measure(&ROOTS, CHECKPOINT_BYTES_MAX)?;
-    let mut packer = Packer::new(Parts { caller, buffer: Vec::new() });
+    let mut packer = Packer::new(Parts::new(caller));
     packer.roots(&ROOTS)?;
     packer.builder.into_inner()?.flush()
 }
@@ -68,19 +68,25 @@ pub(super) fn tree(caller: &mut UnixStream, path: &Path) -> io::Result<()> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let root = openat(CWD, path, flags, Mode::empty())?;
     let stat = fstat(&root)?;
-    let mut packer = Packer::new(Parts { caller, buffer: Vec::new() });
+    let mut packer = Packer::new(Parts::new(caller));
     packer.live = Some(stat.st_dev);
     packer.children(&root, b"")?;
     packer.builder.into_inner()?.flush()
 }
 
-/// Splits the archive into frames.
-struct Parts<'a> {
-    caller: &'a mut UnixStream,
+/// Splits a stream into frames.
+pub(super) struct Parts<W> {
+    caller: W,
     buffer: Vec<u8>,
 }
 
-impl Write for Parts<'_> {
+impl<W: Write> Parts<W> {
+    pub(super) fn new(caller: W) -> Self {
+        Self { caller, buffer: Vec::new() }
+    }
+}
+
+impl<W: Write> Write for Parts<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.buffer.extend_from_slice(bytes);
         if self.buffer.len() >= PART_BYTES {
@@ -91,7 +97,7 @@ impl Write for Parts<'_> {
 
     fn flush(&mut self) -> io::Result<()> {
         for part in self.buffer.chunks(PART_BYTES) {
-            frame::write(self.caller, &Answer::Part {}, part)?;
+            frame::write(&mut self.caller, &Answer::Part {}, part)?;
         }
         self.buffer.clear();
         Ok(())
@@ -150,15 +156,7 @@ impl<W: Write> Packer<W> {
 
     /// Archives the entries of a directory, each under `prefix`.
     fn children(&mut self, directory: &OwnedFd, prefix: &[u8]) -> io::Result<()> {
-        let mut names = Vec::new();
-        for entry in Dir::read_from(directory)? {
-            let name = entry?.file_name().to_owned();
-            if name.as_bytes() != b"." && name.as_bytes() != b".." {
-                names.push(name);
-            }
-        }
-        names.sort();
-        for name in names {
+        for name in names(directory, |_| Ok(true))? {
             let archived = [prefix, name.as_bytes()].concat();
             let stat = statat(directory, &name, AtFlags::SYMLINK_NOFOLLOW).map_err(io::Error::from);
             match stat.and_then(|stat| self.child(directory, &name, &archived, &stat)) {
@@ -297,15 +295,6 @@ impl<W: Write> Packer<W> {
         header.set_cksum();
         self.builder.append(&header, [link, b"\0"].concat().as_slice())
     }
-}
-
-fn size(stat: &Stat) -> u64 {
-    u64::try_from(stat.st_size).unwrap_or(0)
-}
-
-/// Whether an entry was removed or replaced by another type since its name was read.
-fn is_gone(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::LOOP | Errno::NOTDIR))
 }
 
 /// Opens an entry that its owner may have no permission to read; returns the original mode if it had to be

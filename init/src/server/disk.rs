@@ -1,4 +1,4 @@
-//! The session's files as a whole: they are measured and packed, never both at once.
+//! The session's files as a whole: they are measured and packed, never both at once, and listed.
 
 use std::{
     io,
@@ -62,20 +62,42 @@ impl Server {
         helped
     }
 
-    /// Packs for a connection that waited for the end of a measurement. More of them are refused.
-    pub(super) fn pack_next(&mut self) {
-        let waiting = |(&token, connection): (&u64, &Connection)| match connection.pending {
-            Some(Pending::Measured { epoch }) => Some((token, epoch)),
+    /// Starts a helper that lists the session's files, once no other one changes modes for a moment.
+    pub(super) fn scan(&mut self, token: u64, entries_max: u64) -> io::Result<()> {
+        let refused = match entries_max {
+            // At once: that is how a worker finds out whether this init knows the call.
+            0 => Answer::fault(FaultKind::Refused, "there are more than 0 files"),
+            _ if self.is_packing() => busy_packing(),
+            _ if self.usage.is_some() => return self.wait_for(token, Pending::Scan { entries_max }),
+            _ => return self.help(token, &["scan", &entries_max.to_string()]),
+        };
+        self.answer(token, &refused, &[])
+    }
+
+    /// Packs or lists files for the connections that waited for the end of a measurement. Only one of them packs.
+    pub(super) fn after_measurement(&mut self) {
+        let pack = |(&token, connection): (&u64, &Connection)| match connection.pending {
+            Some(Pending::Pack { epoch }) => Some((token, epoch)),
             _ => None,
         };
-        let waiting: Vec<_> = self.connections.iter().filter_map(waiting).collect();
-        for (token, epoch) in waiting {
+        let scan = |(&token, connection): (&u64, &Connection)| match connection.pending {
+            Some(Pending::Scan { entries_max }) => Some((token, entries_max)),
+            _ => None,
+        };
+        let packs: Vec<_> = self.connections.iter().filter_map(pack).collect();
+        let scans: Vec<_> = self.connections.iter().filter_map(scan).collect();
+        for (token, epoch) in packs {
             let answered = match self.fence(epoch) {
                 Err(stale) => self.answer(token, &stale, &[]),
                 Ok(()) if self.is_packing() => self.answer(token, &busy_packing(), &[]),
                 Ok(()) => self.pack(token),
             };
             if answered.is_err() {
+                self.connections.remove(&token);
+            }
+        }
+        for (token, entries_max) in scans {
+            if self.scan(token, entries_max).is_err() {
                 self.connections.remove(&token);
             }
         }

@@ -154,7 +154,7 @@ impl Server {
     fn next_time(&self, longest: Duration) -> Duration {
         let untils = self.connections.values().filter_map(|connection| match &connection.pending {
             Some(Pending::Exit { until, .. }) => *until,
-            Some(Pending::Gone { .. } | Pending::Measured { .. }) | None => None,
+            Some(Pending::Gone { .. } | Pending::Pack { .. } | Pending::Scan { .. }) | None => None,
         });
         let now = Instant::now();
         untils.map(|until| until.saturating_duration_since(now)).fold(longest, Duration::min)
@@ -305,7 +305,7 @@ impl Server {
                 Ok(()) if self.is_packing() => busy_packing(),
                 // A measurement changes modes for a moment.
                 Ok(()) if self.usage.is_some() => {
-                    return self.wait_for(token, Pending::Measured { epoch });
+                    return self.wait_for(token, Pending::Pack { epoch });
                 }
                 Ok(()) => return self.pack(token),
                 Err(stale) => stale,
@@ -318,6 +318,8 @@ impl Server {
                 Err(stale) => stale,
             },
             Call::ReadTree { path } => return self.help(token, &["read-tree", &path]),
+            Call::Scan { entries_max } => return self.scan(token, entries_max),
+            Call::Fetch {} => return self.help(token, &["fetch", &payload_bytes.to_string()]),
             Call::WriteTree { epoch, path } => {
                 return self.write(token, epoch, &["write-tree", &path, &self.disk_size()]);
             }
@@ -417,7 +419,7 @@ impl Server {
         let now = Instant::now();
         let settled = |(&token, connection): (&u64, &Connection)| {
             let answer = match connection.pending.as_ref()? {
-                Pending::Measured { .. } => return None,
+                Pending::Pack { .. } | Pending::Scan { .. } => return None,
                 Pending::Gone { exec_id } => self.execs.is_gone(exec_id).then_some(Answer::Done {})?,
                 Pending::Exit { exec_id, until } => {
                     let outcome = self.execs.outcome(exec_id);
@@ -434,7 +436,7 @@ impl Server {
             }
         }
         if self.usage.is_none() {
-            self.pack_next();
+            self.after_measurement();
         }
     }
 }

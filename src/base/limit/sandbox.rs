@@ -80,6 +80,12 @@ pub const ARCHIVE_UNPACK_TIMEOUT: Duration = Duration::from_secs(600);
 pub const ARCHIVE_PART_BYTES: usize = 256 << 10;
 /// Archive parts that may be queued between a sandbox and the disk.
 pub const ARCHIVE_PARTS_WAITING: usize = 8;
+/// Max size of the list of a session's files, in bytes: 100,000 files with paths of 600 bytes.
+pub const SCAN_BYTES_MAX: usize = 64 << 20;
+/// Bytes of the paths in one call that fetches files; a frame holds more.
+pub const FETCH_PATHS_BYTES_MAX: usize = 1 << 20;
+/// Size of a fetched file up to which it is held in memory as a whole; larger ones are read in parts.
+pub const FETCHED_WHOLE_BYTES_MAX: u64 = 8 << 20;
 /// Max size of an archive of a session's files, before compression.
 pub const CHECKPOINT_BYTES_MAX: u64 = 16 << 30;
 /// Stored checkpoints of a session that its callers made.

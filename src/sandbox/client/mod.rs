@@ -202,17 +202,22 @@ impl Init {
     /// accepts connections, so only a response proves that it is alive; a timeout does not prove that it is
     /// dead.
     async fn is_alive(&self) -> bool {
+        !self.hangs_up_on(&Call::Status {}).await
+    }
+
+    /// Sends a call to which init responds at once. Returns whether it was not there, or closed the connection.
+    async fn hangs_up_on(&self, call: &Call) -> bool {
         let probe = async {
-            let request = frame::encode(&Call::Status {}, 0)?;
+            let request = frame::encode(call, 0)?;
             exchange(self.connect().await?, &request, &[]).await.map_err(ConnectError::Off)
         };
         match timeout(limit::INIT_CALL_TIMEOUT, probe).await {
-            Ok(Err(ConnectError::Gone)) => false,
-            Ok(Err(ConnectError::Off(error))) => !matches!(
+            Ok(Err(ConnectError::Gone)) => true,
+            Ok(Err(ConnectError::Off(error))) => matches!(
                 error.kind(),
                 io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset | io::ErrorKind::BrokenPipe
             ),
-            Ok(Ok(_)) | Err(_) => true,
+            Ok(Ok(_)) | Err(_) => false,
         }
     }
 

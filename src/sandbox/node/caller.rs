@@ -178,18 +178,19 @@ impl Caller {
         self.dialer.lost(error)
     }
 
-    /// Receives an archive.
+    /// Receives an archive, a scan or a fetch.
     pub(super) async fn take(
         &self,
         fence: SandboxFence,
         call: Call,
-        parts: mpsc::Sender<Bytes>,
+        payload: &[u8],
+        parts: &mpsc::Sender<Bytes>,
     ) -> Result<(), Fault> {
-        let mut connection = self.begin(fence, call, &[]).await?;
+        let mut connection = self.begin(fence, call, payload).await?;
         loop {
             match answer(&mut connection).await.map_err(|error| self.lost(&error))? {
                 (Answer::Part, part) => {
-                    let nobody = |_| Fault::Unavailable("the receiver of the archive is gone".to_owned());
+                    let nobody = |_| Fault::Unavailable("the receiver of the parts is gone".to_owned());
                     parts.send(part.into()).await.map_err(nobody)?;
                 }
                 answered => return self.done(connection, answered).map(drop).map_err(Fault::from),

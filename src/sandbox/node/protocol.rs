@@ -128,6 +128,12 @@ pub(crate) enum Call {
     ReadTree {
         path: String,
     },
+    /// Answered by [`Answer::Part`]s.
+    Scan {
+        entries_max: u64,
+    },
+    /// The payload are the paths, each followed by a NUL. Answered by [`Answer::Part`]s.
+    Fetch {},
     /// Followed by [`Sent`] frames.
     WriteTree {
         path: String,
@@ -162,7 +168,7 @@ pub(crate) enum Sent {
 pub(crate) enum Answer {
     /// The call is in progress.
     Waiting,
-    /// The payload is the next part of an archive.
+    /// The payload is the next part of an archive, a scan or a fetch.
     Part,
     /// The socket is open.
     Begun,

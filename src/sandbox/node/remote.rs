@@ -26,7 +26,7 @@ use crate::{
     },
     sandbox::{
         BuildError, Capabilities, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, Images, Install,
-        Node, NodeStatus, OutputRange, Sandbox, SandboxFence, Signal, Spec, Stats,
+        Node, NodeStatus, OutputRange, Sandbox, SandboxFence, ScanEntry, Signal, Spec, Stats, scan,
     },
 };
 
@@ -130,7 +130,7 @@ impl Sandbox for RemoteNode {
     }
 
     async fn pack(&self, fence: SandboxFence, parts: mpsc::Sender<Bytes>) -> Result<(), Fault> {
-        self.caller.take(fence, Call::Pack {}, parts).await
+        self.caller.take(fence, Call::Pack {}, &[], &parts).await
     }
 
     async fn unpack(
@@ -217,7 +217,26 @@ impl Sandbox for RemoteNode {
         path: &str,
         parts: mpsc::Sender<Bytes>,
     ) -> Result<(), Fault> {
-        self.caller.take(fence, Call::ReadTree { path: path.to_owned() }, parts).await
+        self.caller.take(fence, Call::ReadTree { path: path.to_owned() }, &[], &parts).await
+    }
+
+    async fn scan(&self, fence: SandboxFence, entries_max: u64) -> Result<Vec<ScanEntry>, Fault> {
+        let take = |parts: mpsc::Sender<Bytes>| async move {
+            self.caller.take(fence, Call::Scan { entries_max }, &[], &parts).await
+        };
+        scan::collect(entries_max, take).await
+    }
+
+    async fn fetch(
+        &self,
+        fence: SandboxFence,
+        paths: &[Vec<u8>],
+        parts: mpsc::Sender<Bytes>,
+    ) -> Result<(), Fault> {
+        for payload in scan::payloads(paths)? {
+            self.caller.take(fence, Call::Fetch {}, &payload, &parts).await?;
+        }
+        Ok(())
     }
 
     async fn write_tree(

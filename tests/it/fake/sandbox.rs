@@ -25,7 +25,7 @@ use sojourn::{
     domain::{OrgId, SandboxId, SessionId, content::FileRef, scheduled_wake::When},
     sandbox::{
         Capabilities, Cause, EgressSocket, Exec, Exit, Fault, FilePart, Files, Found, OutputRange,
-        OutputStream, Reach, Sandbox, SandboxFence, Signal, Spec, Stats,
+        OutputStream, Reach, Sandbox, SandboxFence, ScanEntry, Signal, Spec, Stats,
     },
     tool::{
         Child, Fault as ToolFault, Page, SandboxHandle, Services, SessionEvents, SessionMessage,
@@ -336,6 +336,14 @@ impl Sandbox for FakeSandbox {
     }
 
     async fn read_tree(&self, _: SandboxFence, _: &str, _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
+        Err(never())
+    }
+
+    async fn scan(&self, _: SandboxFence, _: u64) -> Result<Vec<ScanEntry>, Fault> {
+        Err(never())
+    }
+
+    async fn fetch(&self, _: SandboxFence, _: &[Vec<u8>], _: mpsc::Sender<Bytes>) -> Result<(), Fault> {
         Err(never())
     }
 

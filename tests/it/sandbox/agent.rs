@@ -26,7 +26,7 @@ use super::{
 use crate::support::wait::WAIT_MAX;
 
 /// Checks that `make test` runs through the agent: each kind of call. `make test-full` runs all.
-pub const SHORT: [&str; 21] = [
+pub const SHORT: [&str; 23] = [
     "a_command_reports_its_output_and_its_exit_code",
     "output_can_be_read_while_the_command_runs",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -44,6 +44,8 @@ pub const SHORT: [&str; 21] = [
     "a_directory_travels_in_one_piece_and_back",
     "a_hostile_archive_stays_in_its_directory",
     "skills_are_replaced_as_a_whole_and_no_command_changes_them",
+    "a_scan_lists_every_file_with_its_state",
+    "a_fetch_reads_files_and_nothing_in_their_place",
     "a_frozen_sandbox_stops_and_resumes_its_processes",
     "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "files_come_back_as_they_were",

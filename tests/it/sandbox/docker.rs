@@ -198,7 +198,7 @@ fn the_disk_of_a_container_is_read_and_written_at_a_bounded_rate() {
 }
 
 /// Checks that `make test` runs; `make test-full` runs all.
-pub const SHORT: [&str; 15] = [
+pub const SHORT: [&str; 16] = [
     "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "a_command_reports_its_output_and_its_exit_code",
     "the_same_id_twice_runs_once",
@@ -212,6 +212,7 @@ pub const SHORT: [&str; 15] = [
     "a_sandbox_reaches_what_its_egress_attachment_allows",
     "a_second_sandbox_of_a_session_displaces_the_first",
     "a_command_outlives_the_worker_that_started_it",
+    "a_scan_lists_every_file_with_its_state",
     "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",
 ];

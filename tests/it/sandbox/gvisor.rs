@@ -5,7 +5,7 @@ use sojourn::sandbox::Cause;
 use super::{conforms, limits, local::LocalProvider, run};
 
 /// Checks that `make test` runs; `make test-full` runs all.
-pub const SHORT: [&str; 11] = [
+pub const SHORT: [&str; 13] = [
     "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
     "a_link_never_leads_out_of_the_sandbox",
@@ -15,6 +15,8 @@ pub const SHORT: [&str; 11] = [
     "a_full_disk_ends_the_command_and_not_the_sandbox",
     "a_sandbox_reaches_what_its_egress_attachment_allows",
     "a_second_sandbox_of_a_session_displaces_the_first",
+    "a_scan_lists_every_file_with_its_state",
+    "a_fetch_reads_files_and_nothing_in_their_place",
     "a_frozen_sandbox_can_be_ended",
     "files_come_back_as_they_were",
 ];

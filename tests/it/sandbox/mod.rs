@@ -20,6 +20,7 @@ mod local;
 mod neighbors;
 mod registry;
 mod rootless;
+mod scan;
 mod trees;
 
 pub use escape::tried;
@@ -237,6 +238,10 @@ macro_rules! checks {
         trees: a_bomb_of_an_archive_ends_itself,
         trees: a_directory_is_read_while_others_work_in_it,
         trees: skills_are_replaced_as_a_whole_and_no_command_changes_them,
+        scan: a_scan_lists_every_file_with_its_state,
+        scan: a_fetch_reads_files_and_nothing_in_their_place,
+        scan: a_file_that_changes_while_it_is_fetched_is_not_stable,
+        scan: a_scan_and_a_fetch_pass_over_what_vanishes,
         freeze: a_frozen_sandbox_stops_and_resumes_its_processes,
         freeze: a_frozen_sandbox_can_be_ended,
         freeze: a_late_worker_freezes_nothing,

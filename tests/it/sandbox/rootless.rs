@@ -12,7 +12,7 @@ use crate::support::{
 };
 
 /// Checks that `make test` runs; `make test-full` runs all.
-pub const SHORT: [&str; 21] = [
+pub const SHORT: [&str; 22] = [
     "a_quiesced_sandbox_writes_nothing_until_it_is_attached",
     "a_command_reports_its_output_and_its_exit_code",
     "a_kill_ends_a_tree_that_fled_and_ignores_term",
@@ -34,6 +34,7 @@ pub const SHORT: [&str; 21] = [
     "files_come_back_as_they_were",
     "an_archive_larger_than_the_disk_is_refused",
     "a_hostile_archive_stays_in_its_directory",
+    "a_scan_lists_every_file_with_its_state",
 ];
 
 #[test]
