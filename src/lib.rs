@@ -27,6 +27,7 @@ pub mod queue;
 pub mod sandbox;
 pub mod shutdown;
 pub mod skill;
+pub mod snapshot;
 pub mod store;
 pub mod stream;
 mod telemetry;

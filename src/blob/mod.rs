@@ -1,12 +1,14 @@
-//! Blob store for large bytes outside the database: spilled bodies, checkpoints.
+//! Blob store for large bytes outside the database: spilled bodies, checkpoints, objects.
 //!
-//! Called by `journal` (spill), `http` and `operation` (read), and for checkpoints by `sandbox`. A key
-//! begins with the organization and the session, so that deleting a session can remove its blobs by
-//! prefix.
+//! Called by `journal` (spill), `http` and `operation` (read), for checkpoints by `sandbox`, and for objects by
+//! `snapshot`. A key begins with the organization and the session, so that deleting a session can remove its blobs by
+//! prefix; sessions share the objects of their organization, whose keys have `objects` instead of the session.
 
 use std::{
     fs::{self, File},
+    future::ready,
     io::{self, Seek},
+    ops::Range,
     path::{Path, PathBuf},
     process,
     sync::{
@@ -16,9 +18,9 @@ use std::{
 };
 
 use bytes::Bytes;
-use futures::{Stream, StreamExt, TryStreamExt};
+use futures::{Stream, StreamExt, TryStreamExt, stream};
 use object_store::{
-    GetResult, GetResultPayload, ObjectStore, ObjectStoreExt, PutMode, aws::AmazonS3Builder,
+    GetResult, GetResultPayload, MultipartUpload, ObjectStore, ObjectStoreExt, PutMode, aws::AmazonS3Builder,
     buffered::BufWriter, local::LocalFileSystem, path::Path as Key, prefix::PrefixStore,
 };
 use tokio::{
@@ -27,7 +29,7 @@ use tokio::{
 };
 use uuid::Uuid;
 
-use crate::base::limit::BLOB_TIMEOUT;
+use crate::base::limit::{BLOB_TIMEOUT, OBJECT_PART_BYTES, OBJECT_PARTS_AT_ONCE};
 
 /// Key of the id of the store.
 const ID_KEY: &str = "store-id";
@@ -102,6 +104,17 @@ impl Blobs {
         Ok(())
     }
 
+    /// Stores a large blob durably, in parts for which it waits apart; replaces an existing one with the same key.
+    pub async fn put_parts(&self, key: &str, content: Bytes) -> Result<(), Error> {
+        let mut upload = limited(self.store.put_multipart(&Key::from(key))).await?;
+        let stored = upload_parts(&mut *upload, &content).await;
+        if stored.is_err() {
+            // A partial upload would occupy space forever.
+            let _ = limited(upload.abort()).await;
+        }
+        stored
+    }
+
     /// Removes every blob whose key begins with `prefix` and a slash.
     ///
     /// Also removes the partial files of a process that crashed during a write.
@@ -164,6 +177,19 @@ impl Blobs {
     pub async fn get(&self, key: &str) -> Result<Bytes, Error> {
         let key = Key::from(key);
         limited(async { self.store.get(&key).await?.bytes().await }).await
+    }
+
+    /// Reads a range of a blob, as far as the blob has it. Not one that is empty.
+    ///
+    /// # Errors
+    /// `Unavailable` also if the range begins after the end.
+    pub async fn get_range(&self, key: &str, range: Range<u64>) -> Result<Bytes, Error> {
+        limited(self.store.get_range(&Key::from(key), range)).await
+    }
+
+    /// Returns the size of a blob in bytes.
+    pub async fn size(&self, key: &str) -> Result<u64, Error> {
+        Ok(limited(self.store.head(&Key::from(key))).await?.size)
     }
 
     /// Streams a blob, part by part.
@@ -234,6 +260,17 @@ async fn limited<T>(asked: impl Future<Output = object_store::Result<T>>) -> Res
     }
 }
 
+async fn upload_parts(upload: &mut dyn MultipartUpload, content: &Bytes) -> Result<(), Error> {
+    let starts = (0..content.len()).step_by(OBJECT_PART_BYTES);
+    let parts = starts.map(|start| content.slice(start..content.len().min(start + OBJECT_PART_BYTES)));
+    stream::iter(parts.map(|part| limited(upload.put_part(part.into()))))
+        .buffer_unordered(OBJECT_PARTS_AT_ONCE)
+        .try_for_each(|()| ready(Ok(())))
+        .await?;
+    limited(upload.complete()).await?;
+    Ok(())
+}
+
 fn parse_id(text: &[u8]) -> Result<Uuid, Error> {
     Uuid::try_parse_ascii(text.trim_ascii())
         .map_err(|_| Error::Unavailable(format!("the blob {ID_KEY} does not contain an id")))
@@ -277,6 +314,27 @@ mod tests {
         assert!(matches!(blobs.get_file("a/b/c").await, Err(Error::NotFound)));
         let left = |name: &str| fs::read_dir(directory.path().join(name)).unwrap().count();
         assert_eq!((left("blobs"), left("blobs.scratch")), (0, 0));
+    }
+
+    #[tokio::test]
+    async fn a_blob_of_several_parts_is_read_by_ranges() {
+        let directory = tempfile::tempdir().unwrap();
+        let blobs = Blobs::local(&directory.path().join("blobs")).unwrap();
+        let length = 2 * OBJECT_PART_BYTES + 1_000;
+        let content: Bytes = (0..length).map(|at| (at % 251) as u8).collect();
+        blobs.put_parts("a/b", content.clone()).await.unwrap();
+        assert_eq!(blobs.size("a/b").await.unwrap(), length as u64);
+        assert!(blobs.get("a/b").await.unwrap() == content);
+        let part = OBJECT_PART_BYTES - 3..OBJECT_PART_BYTES + 3;
+        let read = blobs.get_range("a/b", part.start as u64..part.end as u64).await.unwrap();
+        assert_eq!(read, content[part]);
+        let end = length as u64;
+        assert_eq!(blobs.get_range("a/b", end - 4..end + 4).await.unwrap(), content[length - 4..]);
+        assert!(matches!(blobs.get_range("a/b", end..end + 4).await, Err(Error::Unavailable(_))));
+        assert!(matches!(blobs.get_range("a/c", 0..4).await, Err(Error::NotFound)));
+        assert!(matches!(blobs.size("a/c").await, Err(Error::NotFound)));
+        let left = fs::read_dir(directory.path().join("blobs/a")).unwrap().flatten();
+        assert_eq!(left.map(|entry| entry.file_name()).collect::<Vec<_>>(), ["b"]);
     }
 
     #[tokio::test]

@@ -51,6 +51,7 @@ pub mod spend;
 pub(crate) mod step;
 pub mod tool;
 pub(crate) mod transcript;
+pub mod tree;
 pub(crate) mod trigger;
 pub mod turn;
 pub mod turn_settings;

@@ -68,8 +68,8 @@ impl Batcher for RecordBatcher {
 }
 
 async fn together(committer: &Committer<RecordBatcher>, batch: Vec<Waiting>) {
-    // Those that may wake a session lock more rows, and in an order of their own.
-    let (alone_each, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|one| one.record.may_wake());
+    // Those that may wake a session lock more rows, and in an order of their own; those with a snapshot write more.
+    let (alone_each, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|one| one.record.is_apart());
     alone_each.into_iter().for_each(|waiting| committer.spawn(alone(committer.clone(), waiting)));
     if batch.is_empty() {
         return;
@@ -152,6 +152,7 @@ mod tests {
             events,
             actions_to: None,
             steers_to: None,
+            snapshot: None,
         };
         Waiting { record, answer: oneshot::channel().0 }
     }

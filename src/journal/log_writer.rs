@@ -19,6 +19,7 @@ use crate::{
         notification::Notification,
         record::{Fence, Record, Recorded},
         reservation::Ask,
+        snapshot::NewSnapshot,
     },
 };
 
@@ -89,6 +90,7 @@ impl Journal {
         Append { fence, turn, parent }: Append,
         drafts: Vec<Draft>,
         read_to: Option<ReadTo>,
+        snapshot: Option<NewSnapshot>,
     ) -> Result<Vec<Event>, AppendError> {
         let Fence { org, session, .. } = fence;
         let ts = self.origin.now();
@@ -103,7 +105,7 @@ impl Journal {
             return Err(AppendError { halted: error.into(), drafts: unpack(events) });
         }
         let began = Instant::now();
-        let record = Record { fence, turn, parent, ts, events, actions_to, steers_to };
+        let record = Record { fence, turn, parent, ts, events, actions_to, steers_to, snapshot };
         let (recorded, record) = self.record_committer.record(record).await;
         let events = record.map(|record| record.events).unwrap_or_default();
         let halted = match recorded {
@@ -178,7 +180,7 @@ impl Writer {
     /// # Errors
     /// `Stale` when the fence does not hold; nothing is written then.
     pub async fn record(&self, drafts: Vec<Draft>) -> Result<Vec<Event>, Halted> {
-        self.journal.append(self.place(), drafts, None).await.map_err(|error| error.halted)
+        self.journal.append(self.place(), drafts, None, None).await.map_err(|error| error.halted)
     }
 
     /// The same for a turn that has read what callers sent it up to `read_to`; returns the events if it fails.
@@ -186,7 +188,25 @@ impl Writer {
     /// # Errors
     /// `Moved` also if callers have sent more and the events depend on it.
     pub async fn append(&self, drafts: Vec<Draft>, read_to: ReadTo) -> Result<Vec<Event>, AppendError> {
-        self.journal.append(self.place(), drafts, Some(read_to)).await
+        self.journal.append(self.place(), drafts, Some(read_to), None).await
+    }
+
+    /// Appends events, one of which reports a snapshot, and stores the snapshot in the same transaction. The objects of its
+    /// new packs must be stored.
+    ///
+    /// # Errors
+    /// `Stale` when the fence does not hold; nothing is written then. After `Failed` both are written or neither: under the
+    /// next epoch, [`Store::newest_snapshot`] and [`Store::snapshot_packs`] show it.
+    ///
+    /// [`Store::newest_snapshot`]: crate::store::Store::newest_snapshot
+    /// [`Store::snapshot_packs`]: crate::store::Store::snapshot_packs
+    pub async fn record_snapshot(
+        &self,
+        drafts: Vec<Draft>,
+        snapshot: NewSnapshot,
+    ) -> Result<Vec<Event>, Halted> {
+        let appended = self.journal.append(self.place(), drafts, None, Some(snapshot)).await;
+        appended.map_err(|error| error.halted)
     }
 
     /// Closes the actions of its turn whose time has passed. Returns whether an action has ended after the event at

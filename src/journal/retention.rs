@@ -11,27 +11,33 @@ use std::{
 };
 
 use futures::{StreamExt, stream};
+use tokio::time::Instant;
 
 use super::{Error, Journal, operation::operation_blob};
 use crate::{
-    base::limit::{RETENTION_BATCH, RETENTION_CONCURRENT_MAX, RETENTION_SESSIONS_AT_ONCE},
+    base::limit::{
+        OBJECT_REMOVAL_TTL, RETENTION_BATCH, RETENTION_CONCURRENT_MAX, RETENTION_SESSIONS_AT_ONCE,
+    },
     blob,
     domain::{Actor, decide::Stamp},
-    store::purge::{BlobRemoval, ScanPosition, Scanned},
+    store::{
+        object,
+        purge::{BlobRemoval, ScanPosition, Scanned},
+    },
 };
 
-/// Result of the deletion of a page.
+/// Result of the deletion of a page. What is claimed to be deleted needs no position.
 #[derive(Clone, Copy, Debug)]
-pub struct Page {
+pub struct Page<P = ScanPosition> {
     pub deleted: usize,
     /// Position after which the next page begins; `None` if this was the last one.
-    pub next: Option<ScanPosition>,
+    pub next: Option<P>,
     /// The blob store did not answer: the next page can wait.
     pub is_unanswered: bool,
 }
 
-impl Page {
-    fn of(deleted: Deleted, positions: impl ExactSizeIterator<Item = ScanPosition>) -> Self {
+impl<P> Page<P> {
+    fn of(deleted: Deleted, positions: impl ExactSizeIterator<Item = P>) -> Self {
         let is_last = (positions.len() as i64) < RETENTION_BATCH;
         let Deleted { count, is_unanswered } = deleted;
         Self { deleted: count, next: positions.last().filter(|_| !is_last), is_unanswered }
@@ -93,6 +99,22 @@ impl Journal {
         })
         .await;
         Ok(Page::of(deleted, page.iter().map(|one| one.position)))
+    }
+
+    /// Deletes objects to which nothing refers, after their blobs.
+    pub async fn delete_unused_objects(&self) -> Result<Page<()>, Error> {
+        let began = Instant::now();
+        let page = self.store.claim_unused_objects(RETENTION_BATCH).await?;
+        let deleted = each(page.clone(), |one| async move {
+            // When the claim has ended, an upload may store the blob again. The rest is more than a deletion may take.
+            if began.elapsed() >= OBJECT_REMOVAL_TTL / 2 {
+                return Ok(0);
+            }
+            self.blobs.delete(&object::key(one.org, &one.digest)).await?;
+            Ok(usize::from(self.store.delete_object(&one).await?))
+        })
+        .await;
+        Ok(Page::of(deleted, page.iter().map(|_| ())))
     }
 
     /// Deletes operations older than `OPERATION_HOURS`, with the files of their callers.

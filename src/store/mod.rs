@@ -33,11 +33,11 @@ pub use organizations::key;
 pub(crate) use organizations::{audit, operator, org};
 pub use sandboxes::{admission, sandbox};
 pub(crate) use sandboxes::{capacity, checkpoint, operation, output, sandbox_summary};
-pub use sessions::record;
 pub(crate) use sessions::{
     action, child_session, command, creation, event, event_content, file, idempotency, listing, log, purge,
     registry, session, token, turn,
 };
+pub use sessions::{object, record, snapshot};
 pub use triggers::scheduled_wake;
 pub(crate) use triggers::{invoke_token, run, schedule, trigger};
 pub use work::{job, notification, process};

@@ -33,6 +33,8 @@ struct BlobScans {
     sessions: Option<ScanPosition>,
     late: Option<ScanPosition>,
     operations: Option<ScanPosition>,
+    /// Set while there may be more.
+    objects: Option<()>,
 }
 
 impl Worker {
@@ -104,13 +106,14 @@ impl Worker {
         let journal = &self.runtime.sandboxes.journal;
         let until = Instant::now() + RETENTION_ROUND;
         let permits = Semaphore::new(1);
-        let done: [bool; 3] = join!(
+        let done: [bool; 4] = join!(
             pages(&permits, "operation", until, &mut scans.operations, |after| journal
                 .delete_old_operations(after)),
             pages(&permits, "session_blobs", until, &mut scans.sessions, |after| journal
                 .remove_purged_blobs(First, after)),
             pages(&permits, "late_blobs", until, &mut scans.late, |after| journal
                 .remove_purged_blobs(Last, after)),
+            pages(&permits, "object", until, &mut scans.objects, |_| journal.delete_unused_objects()),
         )
         .into();
         done.into_iter().all(|is_done| is_done)
@@ -177,15 +180,15 @@ where
 }
 
 /// Deletes pages of a scan from its position. Returns whether the scan has reached its end, or goes on later.
-async fn pages<F>(
+async fn pages<P: Copy, F>(
     permits: &Semaphore,
     kind: &'static str,
     until: Instant,
-    position: &mut Option<ScanPosition>,
-    delete: impl Fn(Option<ScanPosition>) -> F,
+    position: &mut Option<P>,
+    delete: impl Fn(Option<P>) -> F,
 ) -> bool
 where
-    F: Future<Output = Result<Page, journal::Error>>,
+    F: Future<Output = Result<Page<P>, journal::Error>>,
 {
     loop {
         let permit = permits.acquire().await;

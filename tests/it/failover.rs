@@ -227,6 +227,7 @@ async fn appends_late(ground: Ground) {
             events: Vec::new(),
             actions_to: None,
             steers_to: None,
+            snapshot: None,
         }
     };
     let all = |generation| sessions.iter().map(|id| record(*id, generation)).collect::<Vec<_>>();

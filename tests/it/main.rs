@@ -29,6 +29,7 @@ mod maintenance;
 mod metrics;
 mod model;
 mod net;
+mod objects;
 mod organization;
 mod organization_deletion;
 mod outbox;

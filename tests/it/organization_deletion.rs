@@ -1,8 +1,9 @@
 //! Deletion of an organization: done for callers at once, and for its rows in steps that survive the process.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
 use serde_json::json;
+use sojourn::{base::seal::sha256, domain::OrgId, store::object};
 
 use crate::support::{clock::MovedClock, service::Ground, wait::wait_for};
 
@@ -13,7 +14,20 @@ const EVENTS: i64 = 60_000;
 
 const ROWS_LEFT: &str = "select (select count(*) from event) + (select count(*) from session)
                          + (select count(*) from agent) + (select count(*) from usage_hour)
-                         + (select count(*) from delivery) + (select count(*) from destination)";
+                         + (select count(*) from delivery) + (select count(*) from destination)
+                         + (select count(*) from snapshot) + (select count(*) from snapshot_pack)
+                         + (select count(*) from object_ref)";
+
+/// A snapshot of each session, whose pack is in an object.
+const SNAPSHOTS: &str = "
+    insert into object (org_id, digest, bytes, kept_until)
+    select distinct org_id, sha256('a'), 1, now() + interval '1 day' from session;
+    insert into snapshot_pack (org_id, session_id, number, digest, bytes)
+    select org_id, session_id, 0, sha256('a'), 1 from session;
+    insert into snapshot (
+        org_id, session_id, seq, snapshot_id, root_pack, root_offset, root_bytes, files, bytes
+    )
+    select org_id, session_id, 1, repeat('0', 32), 0, 0, 1, 0, 0 from session";
 
 #[tokio::test]
 async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
@@ -32,6 +46,11 @@ async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
         ))
         .await;
     let org = owner.get("/organization").await.ok()["id"].as_str().expect("an id").to_owned();
+    ground.sql(SNAPSHOTS).await;
+    let key = object::key(org.parse::<OrgId>().expect("an id"), &sha256(b"a"));
+    let blob = ground.data_dir.path().join("blobs").join(key);
+    fs::create_dir_all(blob.parent().expect("a directory")).unwrap();
+    fs::write(&blob, "a").unwrap();
     let path = format!("/admin/organizations/{org}");
     assert_eq!(operator.delete(&format!("{path}?confirm={org}")).await.status, 204);
     assert_eq!(operator.get(&path).await.ok()["state"], "deleted");
@@ -50,6 +69,10 @@ async fn a_deletion_of_many_rows_is_answered_at_once_and_goes_on_in_steps() {
     wait_for("every row is deleted", async || (ground.count(ROWS_LEFT).await == 0).then_some(())).await;
     assert_eq!(ground.count("select count(*) from purged_session_blobs").await, 1);
     assert!(ground.count("select count(*) from audit").await > 0, "the audit log stays");
+    // Its row stays until the blob is deleted.
+    let objects = "select count(*) from object";
+    wait_for("the object", async || (ground.count(objects).await == 0).then_some(())).await;
+    assert!(!blob.exists());
     // A write that was in progress; the last purge is a minute after the deletion.
     ground
         .sql(

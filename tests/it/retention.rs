@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// Rows that are past their time, and the statement that inserts them for one session.
-const MADE: [(&str, &str); 12] = [
+const MADE: [(&str, &str); 13] = [
     (
         "idempotency where scope = 'header'",
         "insert into idempotency (org_id, scope, key, fingerprint, created_at)
@@ -79,6 +79,12 @@ const MADE: [(&str, &str); 12] = [
          from session, generate_series(1, 1500)",
     ),
     (
+        "object",
+        "insert into object (org_id, digest, bytes, kept_until)
+         select org_id, sha256(gen_random_uuid()::text::bytea), 1, now() - interval '1 hour'
+         from session, generate_series(1, 1500)",
+    ),
+    (
         "sandbox_wait",
         "insert into sandbox_wait (org_id, session_id, node_id, shortage, seen_at)
          select org_id, session_id, gen_random_uuid(), 'node_cpu', now() - interval '2 minutes' from session",
@@ -105,7 +111,7 @@ const MADE: [(&str, &str); 12] = [
 ];
 
 /// The kinds of these rows in the metrics.
-const KINDS: [&str; 12] = [
+const KINDS: [&str; 13] = [
     "response",
     "client_token",
     "removal",
@@ -115,6 +121,7 @@ const KINDS: [&str; 12] = [
     "schedule_run",
     "file",
     "skill",
+    "object",
     "sandbox_wait",
     "usage_shard",
     "session",

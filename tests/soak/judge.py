@@ -47,6 +47,7 @@ OPEN = {
     "deleted sessions whose blobs were not removed again after a day": """
         select count(*) from purged_session_blobs where created_at < now() - interval '26 hours'
     """,
+    "objects that nothing needs": "select count(*) from object where not used and kept_until < now() - interval '1 hour'",
 }
 SETTLE_SECONDS = 180
 

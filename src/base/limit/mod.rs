@@ -19,6 +19,7 @@ mod process;
 mod retention;
 mod sandbox;
 mod skill;
+mod snapshot;
 mod source;
 mod trigger;
 
@@ -41,6 +42,7 @@ pub use process::*;
 pub use retention::*;
 pub use sandbox::*;
 pub use skill::*;
+pub use snapshot::*;
 pub use source::*;
 pub use trigger::*;
 

@@ -1,4 +1,4 @@
-//! Sessions: state, log, turns, actions, tokens, lists; idempotency keys; purge.
+//! Sessions: state, log, turns, actions, files, snapshots, tokens, lists; idempotency keys; purge.
 
 pub(crate) mod action;
 pub(crate) mod child_session;
@@ -11,9 +11,11 @@ pub(crate) mod idempotency;
 pub(crate) mod listing;
 pub(crate) mod log;
 mod log_fold;
+pub mod object;
 pub(crate) mod purge;
 pub mod record;
 pub(crate) mod registry;
 pub(crate) mod session;
+pub mod snapshot;
 pub(crate) mod token;
 pub(crate) mod turn;

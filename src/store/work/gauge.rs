@@ -169,6 +169,8 @@ from (
     union all
     select 'skill', min(created_at) + $8 * interval '1 second' from skill where version is null
     union all
+    select 'object', min(kept_until) from object where not used
+    union all
     select 'usage_shard', date_trunc('day', min(hour), 'UTC') + interval '2 days'
     from usage_hour
     where shard <> 0

@@ -26,7 +26,18 @@ fn seconds(time: std::time::Duration) -> String {
 
 /// Every bound of docs/limits.md, as it stands there.
 fn shown() -> Vec<(&'static str, String)> {
-    [of_root_file_systems(), of_requests(), of_things(), of_actions(), of_mcp(), of_skills()].concat()
+    [of_root_file_systems(), of_requests(), of_things(), of_actions(), of_mcp(), of_skills(), of_snapshots()]
+        .concat()
+}
+
+fn of_snapshots() -> Vec<(&'static str, String)> {
+    vec![
+        ("SNAPSHOT_PATHS_MAX", count(limit::SNAPSHOT_PATHS_MAX)),
+        ("SNAPSHOT_BYTES_MAX", bytes(limit::SNAPSHOT_BYTES_MAX as usize)),
+        ("SNAPSHOT_CHANGED_BYTES_MAX", bytes(limit::SNAPSHOT_CHANGED_BYTES_MAX as usize)),
+        ("SNAPSHOT_PACK_BYTES_MAX", bytes(limit::SNAPSHOT_PACK_BYTES_MAX as usize)),
+        ("OBJECT_UNUSED_TTL", count(limit::OBJECT_UNUSED_TTL.as_secs() / 3_600)),
+    ]
 }
 
 fn of_skills() -> Vec<(&'static str, String)> {

@@ -28,13 +28,17 @@ use crate::{
 impl Store {
     /// Writes the records of different sessions in one commit.
     ///
-    /// Each is written as [`Store::record`] does. Returns `None` for a session whose row was
-    /// locked. Write that record alone, which waits for the lock.
+    /// Each is written as [`Store::record`] does, and none may be [apart](Record::is_apart). Returns
+    /// `None` for a session whose row was locked. Write that record alone, which waits for the lock.
     ///
     /// # Errors
     /// Any error except `Unavailable` means that nothing was written: one member's text may be
     /// `Unstorable`, and all members fail with it.
     pub async fn record_batch(&self, records: &[Record]) -> Result<Vec<Option<Recorded>>> {
+        debug_assert!(
+            !records.iter().any(Record::is_apart),
+            "a batch writes no snapshot and wakes no session"
+        );
         let batch: Vec<_> = records.iter().map(Member::of).collect();
         let rows = match batch.iter().all(|member| member.delta.is_none()) {
             true => self.record_log_batch(&batch).await?,

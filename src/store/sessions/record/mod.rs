@@ -4,7 +4,7 @@
 //! lease changes nothing. It changes only columns that the turn owns, and only by differences,
 //! because a caller may change the row between two records. `single` writes one record, `batch`
 //! those of several sessions in one commit; `log_only` is for events that change only the log, `wake` for those that
-//! wake another session. `fence` and `fold` are the parts that all these statements share.
+//! wake another session or have a snapshot. `fence` and `fold` are the parts that all these statements share.
 
 mod batch;
 mod fence;
@@ -18,7 +18,7 @@ use sqlx::FromRow;
 use crate::{
     base::Timestamp,
     domain::{SessionId, TurnId},
-    store::{event::Packed, job::Ready},
+    store::{event::Packed, job::Ready, snapshot::NewSnapshot},
 };
 
 pub use fence::Fence;
@@ -41,6 +41,8 @@ pub struct Record {
     /// For an end as completed: `seq` of the newest message that steers the turn and was read. It is appended only while
     /// there is no later one.
     pub steers_to: Option<i64>,
+    /// The snapshot that one of the events reports. It is stored if they are appended, and not otherwise.
+    pub snapshot: Option<NewSnapshot>,
 }
 
 /// Result of a fenced append.

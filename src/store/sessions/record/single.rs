@@ -38,19 +38,19 @@ impl Store {
 
     async fn try_record(&self, record: &Record) -> Result<Recorded> {
         let member = &Member::of(record);
+        if record.is_apart() {
+            return self.record_apart(member).await;
+        }
         if member.delta.is_none() {
             return self.record_log(member).await;
         }
-        if record.may_wake() {
-            return self.record_and_wake(member).await;
-        }
-        Ok(member.write(&self.append).await?.recorded())
+        Ok(member.write_events(&self.append).await?.recorded())
     }
 }
 
 impl Member<'_> {
-    /// Writes the record, on a connection or a pool.
-    pub(super) async fn write<'c>(&self, executor: impl PgExecutor<'c>) -> Result<Row> {
+    /// Writes the record without its snapshot, on a connection or a pool.
+    pub(super) async fn write_events<'c>(&self, executor: impl PgExecutor<'c>) -> Result<Row> {
         let actions = &self.delta.actions;
         let query = fold_query!(RECORD, one(self), {
             opening: actions.iter().map(|(event, ..)| event.uuid()).collect::<Vec<_>>(),
