@@ -14,7 +14,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Time until all processes have stopped. The sandbox's process limit bounds a fork bomb: its stopped processes soon
 /// use all slots.
-const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+/// Time for the system calls that no signal interrupts: a write that ends later would be missing from an archive. One that
+/// waits for a stopped process, as `vfork` does, never ends.
+const CALL_TIMEOUT: Duration = Duration::from_millis(500);
 /// Pause between two scans for processes that have not stopped.
 const STOP_SCAN_INTERVAL: Duration = Duration::from_micros(200);
 /// SIGSTOPs to a process for each scan: one that is continued by another between two of them is stopped by a later one.
@@ -54,12 +57,15 @@ pub(crate) fn kill_descendants(root: u32) {
 pub(crate) fn stop_descendants(root: u32) {
     let until = Instant::now() + STOP_TIMEOUT;
     let (mut signaled, mut still_scans) = (BTreeSet::new(), 0);
+    let mut calls_until = None;
     loop {
         let found = descendants(root);
         let moving: Vec<u32> =
             found.iter().filter(|(_, state)| **state != State::Stopped).map(|(pid, _)| *pid).collect();
-        let is_still =
-            moving.iter().all(|pid| found[pid] == State::Uninterruptible && signaled.contains(pid));
+        let is_in_call = |pid: &u32| found[pid] == State::Uninterruptible && signaled.contains(pid);
+        let is_still = moving.iter().all(is_in_call)
+            && (moving.is_empty()
+                || Instant::now() >= *calls_until.get_or_insert_with(|| Instant::now() + CALL_TIMEOUT));
         // One that had yet to stop may have continued another that had, so one look is not enough.
         still_scans = if is_still { still_scans + 1 } else { 0 };
         if still_scans == 2 || Instant::now() >= until {
