@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// Time until all processes have stopped. The sandbox's process limit bounds a fork bomb: its stopped processes soon
 /// use all slots.
-const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time for the system calls that no signal interrupts: a write that ends later would be missing from an archive. One that
 /// waits for a stopped process, as `vfork` does, never ends.
 const CALL_TIMEOUT: Duration = Duration::from_millis(500);

@@ -10,9 +10,10 @@ use serde::{
     de::{DeserializeOwned, MapAccess, Visitor, value::MapAccessDeserializer},
 };
 
-/// Returns whether a JSON text has more than `values_max` values, without parsing it.
+/// Returns whether a JSON text has more than `values_max` values and names of fields, without parsing it.
 ///
-/// It counts what separates values. A text that is no JSON has some number, too: the parser rejects it.
+/// It counts what separates them, so an array or object that is not empty counts twice. A text that is no JSON has some
+/// number, too: the parser rejects it.
 pub(crate) fn has_more_values(json: &[u8], values_max: usize) -> bool {
     let (mut values, mut rest) = (1, json);
     while let Some(at) = rest.iter().position(|byte| matches!(byte, b'"' | b',' | b':' | b'[' | b'{')) {
@@ -124,13 +125,13 @@ mod tests {
 
     #[test]
     fn values_are_counted_without_what_is_in_strings() {
-        // The value, three of its fields with their names, and two items.
+        // Nine separators outside of strings, and the text itself.
         let json = br#"{"a": "x, y: [z]", "b\"": [1, 2], "c\\": {}}"#;
-        assert!(!has_more_values(json, 12) && has_more_values(json, 6));
+        assert!(!has_more_values(json, 10) && has_more_values(json, 9));
         let many = format!("[{}1]", "1,".repeat(1_000));
-        assert!(has_more_values(many.as_bytes(), 1_000) && !has_more_values(many.as_bytes(), 1_100));
+        assert!(has_more_values(many.as_bytes(), 1_001) && !has_more_values(many.as_bytes(), 1_002));
         let nested = "[".repeat(1_000);
-        assert!(has_more_values(nested.as_bytes(), 999));
+        assert!(has_more_values(nested.as_bytes(), 1_000) && !has_more_values(nested.as_bytes(), 1_001));
         // A file in base64 is one value, and an unclosed string is the rest of the text.
         let file = format!(r#"{{"data": "{}"#, "A,".repeat(1_000));
         assert!(!has_more_values(file.as_bytes(), 3));

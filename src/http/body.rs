@@ -64,7 +64,7 @@ where
 struct Json {
     bytes: Bytes,
     is_json: bool,
-    /// None for the operator.
+    /// `None` for the operator.
     org: Option<OrgId>,
 }
 
@@ -169,10 +169,10 @@ pub(super) fn essence(headers: &HeaderMap) -> &str {
     media_type.split(';').next().unwrap_or_default().trim()
 }
 
-/// Rejects JSON with more than `JSON_VALUES_MAX` values.
+/// Rejects JSON with more than `JSON_VALUES_MAX` values and names of fields.
 pub(super) fn check_values(json: &[u8]) -> Result<()> {
     if has_more_values(json, JSON_VALUES_MAX) {
-        let message = format!("the body has more than {JSON_VALUES_MAX} JSON values");
+        let message = format!("the body has more than {JSON_VALUES_MAX} JSON values and names");
         return Err(ApiError::new(ErrorType::TooLarge, message));
     }
     Ok(())

@@ -111,7 +111,12 @@ impl Journal {
                 return Ok(0);
             }
             self.blobs.delete(&object::key(one.org, &one.digest)).await?;
-            Ok(usize::from(self.store.delete_object(&one).await?))
+            let is_deleted = self.store.delete_object(&one).await?;
+            if !is_deleted {
+                // This process stood still between the look at the clock and the deletion.
+                tracing::error!(org.id = %one.org, "an object was taken over while its blob was deleted");
+            }
+            Ok(usize::from(is_deleted))
         })
         .await;
         Ok(Page::of(deleted, page.iter().map(|_| ())))

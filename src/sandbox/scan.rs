@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// What is collected of a list with each entry in a part of its own.
+    /// Collects a list with each entry in a part of its own.
     async fn collected(entries: &[ScanEntry], entries_max: u64) -> Result<Vec<ScanEntry>, Fault> {
         let send = |parts: mpsc::Sender<Bytes>| async move {
             for entry in entries {

@@ -41,7 +41,7 @@ pub(crate) fn check_log(log: &[Event]) -> Result<(), ImportError> {
     })
 }
 
-/// What the events so far leave in a session, without a bound of their own.
+/// State of a session after the events so far, as far as it is bounded here.
 #[derive(Default)]
 struct State<'a> {
     /// Names of the registered tools. None is ever removed.

@@ -108,7 +108,7 @@ mod tests {
 
     use super::*;
 
-    /// What is sent for these paths below a root.
+    /// Returns the bytes that are sent for these paths below a root.
     fn sent(root: &Path, paths: &[&str]) -> Vec<u8> {
         let paths: Vec<_> = paths.iter().map(|path| path.as_bytes().to_vec()).collect();
         let mut out = Vec::new();

@@ -50,8 +50,8 @@ pub use trigger::*;
 
 /// Max size of a request body. A message is text; files have their own routes.
 pub const BODY_BYTES_MAX: usize = 1 << 20;
-/// Max values of a JSON body, for which it is parsed: each takes up to a hundred times the memory of its bytes. A file in
-/// base64 is one value.
+/// Max values and names in a JSON body: parsed, each takes up to a hundred times the memory of its bytes. A file in base64
+/// is one value.
 pub const JSON_VALUES_MAX: usize = 100_000;
 /// JSON bodies up to this size, in bytes, are parsed at once; larger ones on a thread for blocking work.
 pub const SMALL_BODY_BYTES_MAX: usize = 64 << 10;

@@ -66,7 +66,7 @@ pub struct Chunk {
     pub digest: [u8; 32],
     /// Number of its bytes, at least 1.
     pub size: u32,
-    /// Where it is stored.
+    /// Place of its stored bytes.
     pub place: Place,
 }
 

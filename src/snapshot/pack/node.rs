@@ -205,7 +205,7 @@ fn put_place(place: Place, out: &mut Vec<u8>) {
     out.extend(place.bytes.to_le_bytes());
 }
 
-/// What is not decoded yet.
+/// Bytes that are not decoded yet.
 struct Rest<'a>(&'a [u8]);
 
 impl<'a> Rest<'a> {

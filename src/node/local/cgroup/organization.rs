@@ -69,7 +69,7 @@ impl Cgroups {
 
     /// Creates the cgroup of an organization for memory, and where it has a weight; the runtime creates the others.
     ///
-    /// Where the kernel has weights for reads and writes, too, each organization has the kernel's default.
+    /// Its weight for reads and writes is the default of the kernel, if that has such weights.
     pub(super) fn make_organization(&self, org: OrgId) -> io::Result<()> {
         let cgroup = Path::new(PARENT).join(org.to_string());
         let directory = self.memory.join(&cgroup);
